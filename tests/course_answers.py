@@ -860,7 +860,10 @@ WRONG = {
     "12.4": [(16, "more than half"), (8, "more than half")],
     "12.5": [(trimmed_rows, "discloses 32 bytes"), (trimmed_by_eight, "divide by six")],
     "13.1": [(decoded_from_all, "a late answer was used")],
-    "13.2": [(one_row_each, r"there are 6 messages .* 3 are enough"), (lambda lists: [], "should get the rows")],
+    "13.2": [
+        (one_row_each, r"there are 6 messages .* 3 messages are enough"),
+        (lambda lists: [], "should get the rows"),
+    ],
     "13.3": [(10, "holder.s block")],
     "13.4": [((5, 5), "no pair is fatal"), ((45, 0), "Both holders")],
     "14.1": [(6 * 512**2 / 64, "half")],
@@ -965,7 +968,7 @@ WRONG = {
         ((89 * 16 * 4096, 10 * 32 * 4096, 131_072), "Two vectors"),
         ((11_665_408, 10 * 2 * 32 * 4096, 65_536), "One vector up"),
     ],
-    "29.1": [(2**33, "Keys and values"), (2**34 * 4, "heads")],
+    "29.1": [(2**33, "keys and values"), (2**34 * 4, "heads")],
     "29.2": [((2**34 / 32, 2**34 / 32), "Eight heads"), ((2**31, 2**31), "Two axes")],
     "29.3": [(mean_of_parts, "each part by exp"), (without_maximum, "the largest m")],
     "29.4": [(40.6, "all 16 chips"), (0.00254, "give milliseconds")],
@@ -978,7 +981,7 @@ WRONG = {
     "31.1": [(256, "r · "), (1 / 128, "in place of")],
     "31.2": [
         (lambda a, b: jnp.linalg.norm((a @ b).mean(0) - a.mean(0) @ b.mean(0)), "divide by the norm"),
-        (lambda a, b: 0.0, "drawn by chance"),
+        (lambda a, b: 0.0, "five random clients"),
     ],
     "31.3": [
         (means_of_factors, "concatenate the factors"),

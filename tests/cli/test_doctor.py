@@ -240,7 +240,7 @@ def test_find_browser_takes_the_one_that_is_named(no_browser, monkeypatch, tmp_p
 def test_find_browser_refuses_a_name_that_is_no_program(no_browser, monkeypatch):
     monkeypatch.setenv("CHROMIUM", "no-such-browser")
     with pytest.raises(
-        CommandError, match="CHROMIUM was given 'no-such-browser', but there is no program of that name"
+        CommandError, match="CHROMIUM is set to 'no-such-browser', but there is no program of that name"
     ):
         _browser.find_browser()
 

@@ -73,14 +73,14 @@ class DiskCache:
                 file.write(data)
             if self._foreign():
                 return (
-                    f"not cached: other users of this machine may write in {self.directory}, and what they put there "
-                    "would be believed. Set WORKBENCH_CACHE to a directory of your own"
+                    f"not cached: other users of this machine may write in {self.directory}, and their files would be "
+                    "trusted. Set WORKBENCH_CACHE to a directory of your own"
                 )
             temporary.replace(self._path(key))
         except OSError as error:
             return (
-                f"not cached: {self.directory} cannot be written ({error.strerror or error}); next "
-                "time it is made again. Free some space there or set WORKBENCH_CACHE to another directory"
+                f"not cached: {self.directory} cannot be written ({error.strerror or error}); the "
+                "work is repeated next time. Free some space there or set WORKBENCH_CACHE to another directory"
             )
         finally:  # after an interrupt as well
             with contextlib.suppress(OSError):

@@ -80,8 +80,8 @@ def small_chunks(program: Compiled) -> Iterator[FindingRecord]:
     peak, then = memory.peak_bytes or 0, after.module.memory.peak_bytes or 0
     yield FindingRecord(
         rule="small chunks",
-        what=f"In chunks of {plan.chunk_size} clients a device starts {before:,.0f} instructions per call; in chunks "
-        f"of {chunk} it starts {now:,.0f}.",
+        what=f"With chunks of {plan.chunk_size} clients, a device starts {before:,.0f} instructions per call; with "
+        f"chunks of {chunk}, it starts {now:,.0f}.",
         why="Every chunk starts the client's instructions again, and such a small client does not fill a device.",
         change=f'Compile with `wb.jit({program.record.name}, chunk_size={chunk})`, or leave `chunk_size="auto"`, '
         "which chooses the same.",

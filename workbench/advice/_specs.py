@@ -49,8 +49,8 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
             rule="spec on another dimension",
             what=f"`{group.pattern}` is sharded as `{spec_code(spec)}`; as `{spec_code(other)}` the program would send "
             "fewer bytes.",
-            why="Operations that read the array need parts that other devices hold, or produce partial sums that are "
-            "added over devices. The number of bytes depends on the sharded dimension.",
+            why="Operations that read the array need parts that other devices hold, or produce partial sums that "
+            "must be added across devices. The number of bytes depends on the sharded dimension.",
             change=f"Shard `{group.pattern}` as `{spec_code(other)}`.",
             specs=dict.fromkeys(leaves, other),
             evidence=(_planned_bytes(program, before, after),),

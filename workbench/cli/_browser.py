@@ -32,8 +32,8 @@ def find_browser() -> Path | None:
         if found := shutil.which(named):
             return Path(found)
         msg = (
-            f"The environment variable CHROMIUM was given {named!r}, but there is no program of that name. It must "
-            "name a Chromium, Chrome or Edge that starts: correct it, or unset it to search the usual places."
+            f"The environment variable CHROMIUM is set to {named!r}, but there is no program of that name. It must "
+            "name a working Chromium, Chrome or Edge: correct it, or unset it to search the usual places."
         )
         raise CommandError(msg)
     on_path = (Path(found) for found in map(shutil.which, NAMES) if found)

@@ -18,7 +18,7 @@ def gap_of_factors(answer: object) -> str:
     a, b = random.normal(size=(5, 4, 2)), random.normal(size=(5, 2, 3))
     mean = (a @ b).mean(0)
     expected = np.linalg.norm(mean - a.mean(0) @ b.mean(0)) / np.linalg.norm(mean)
-    hint = f"For five clients drawn by chance it is {expected:.4g}: divide by the norm of the mean of the products."
+    hint = f"For five random clients the gap is {expected:.4g}: divide by the norm of the mean of the products."
     expect_number(called(answer, jnp.asarray(a), jnp.asarray(b)), float(expected), hint, what="the gap")
     equal = float(called(answer, jnp.asarray(np.repeat(a[:1], 5, 0)), jnp.asarray(b)))
     if abs(equal) > 1e-5:

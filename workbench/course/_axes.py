@@ -9,8 +9,9 @@ def bytes_of_a_layer(answer: object) -> str:
         data = devices // model
         expected = 4 * (1 - 1 / data) * weights / model + 4 * (1 - 1 / model) * activations / data
         hint = (
-            f"For {weights:g} bytes of weights and {activations:g} of activations on {devices} devices, {model} along "
-            f"`model` it is {expected:g}. Weights: two gathers and an all-reduce. Activations: two all-reduces."
+            f"For {weights:g} bytes of weights and {activations:g} bytes of activations on {devices} devices, {model} "
+            f"of them along `model`, the answer is {expected:g}. Weights: two gathers and an all-reduce. Activations: "
+            "two all-reduces."
         )
         found = called(answer, weights, activations, devices, model)
         expect_number(found, expected, hint, what="the number of bytes")

@@ -54,7 +54,9 @@ def packed_bits(answer: object) -> str:
 
 @exercise("12.4", "the Byzantine clients that a median of 32 tolerates")
 def tolerated(answer: object) -> str:
-    expect_number(answer, 15, "The median is between honest values while honest clients are more than half.")
+    expect_number(
+        answer, 15, "The median is between honest values as long as more than half of the clients are honest."
+    )
     return "fewer than half; in practice, heterogeneity lowers this number."
 
 
@@ -98,7 +100,7 @@ def pair_off(answer: object) -> str:
             if sorted(message[worker] for message in messages if worker in message) != sorted(rows):
                 wrong(f"of the lists {lists}, worker {worker} should get the rows {rows}, each once.")
         if len(messages) > (needed := max(map(len, lists.values()))):
-            wrong(f"there are {len(messages)} messages for the lists {lists}; {needed} are enough.")
+            wrong(f"there are {len(messages)} messages for the lists {lists}; {needed} messages are enough.")
     return "a group needs as many messages as its longest list."
 
 

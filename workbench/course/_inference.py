@@ -11,7 +11,7 @@ _CACHE = 2 * 32 * 8 * 128 * 8192 * 16 * 2  # bytes
 
 @exercise("29.1", "bytes of a KV cache")
 def bytes_of_a_cache(answer: object) -> str:
-    hint = "Keys and values, layers, heads, head size, tokens, texts, and 2 bytes for each number."
+    hint = "Multiply 2 (keys and values), layers, heads, head size, tokens, sequences and 2 bytes per number."
     expect_number(answer, _CACHE, hint, rtol=5e-3)
     return "17.2 GB, more than the weights."
 
@@ -19,7 +19,7 @@ def bytes_of_a_cache(answer: object) -> str:
 @exercise("29.2", "bytes of cache on each of 32 chips")
 def bytes_on_each_chip(answer: object) -> str:
     heads, both = several(answer, 2, "bytes with heads sharded, bytes with positions sharded too")
-    hint = "Eight heads divide the cache by eight, and chips copy it."
+    hint = "Sharding the eight heads divides the cache by eight; chips with the same heads store copies."
     expect_number(heads, _CACHE / 8, hint, what="the first number", rtol=5e-3)
     expect_number(both, _CACHE / 32, "Two axes of 8 and 4 divide it by 32.", what="the second number", rtol=5e-3)
     return "a second sharded dimension removes four copies."
@@ -34,7 +34,7 @@ def merged_attention(answer: object) -> str:
         weight = jnp.exp(scores - m[:, None])
         found = called(answer, m, weight.sum(1), jnp.einsum("ns,nsd->nd", weight, values))
         expected = jax.nn.softmax(scores.ravel()) @ values.reshape(20, 3)
-        hint = "Multiply each part by exp(m_k − the largest m), in the sum of weights too."
+        hint = "Multiply each part by exp(m_k − the largest m), also the parts of the sum of weights."
         expect_values(found, expected, hint)
     return "exact for any scores, from three small parts per device."
 

@@ -46,7 +46,7 @@ def hold_out(answer: object) -> str:
     if set(np.ravel(train_x)) & set(np.ravel(test_x)):
         wrong("some images are in both splits, so the test would reward memorising them.")
     if len(train_x) + len(test_x) != 50 or len(test_x) != 10:
-        wrong(f"{len(train_x)} + {len(test_x)} images; 40 and 10 are expected of 50.")
+        wrong(f"of 50 images, {len(train_x)} are for training and {len(test_x)} for testing; expected 40 and 10.")
     if list(np.ravel(train_x).astype(int) % 10) != list(train_y) or list(np.ravel(test_x).astype(int) % 10) != list(
         test_y
     ):
@@ -91,7 +91,7 @@ def half_the_drift(answer: object) -> str:
 
     rate = number(answer, "the learning rate")
     if not 0 < rate < 0.1:
-        wrong(f"a smaller rate drifts less: it lies between 0 and 0.1, and you gave {rate:g}.")
+        wrong(f"a smaller rate drifts less, so the answer is between 0 and 0.1; you gave {rate:g}.")
     share = distance(rate) / distance(0.1)
     if abs(share - 0.5) > 0.01:
         wrong(
@@ -224,7 +224,7 @@ def processes(answer: object) -> str:
 def importance_weights(answer: object) -> str:
     for given, expected in (([0.1, 0.2, 0.4], [1.0, 0.5, 0.25]), ([0.03, 0.02, 0.03, 0.1], [2 / 3, 1, 2 / 3, 0.2])):
         found = called(answer, np.array(given))
-        hint = f"Of {given} they are {np.round(expected, 3).tolist()}: P(i) w_i is the same for all items."
+        hint = f"For {given} the weights are {np.round(expected, 3).tolist()}: P(i) w_i is the same for all items."
         expect_values(found, expected, hint)
     return "an item that is drawn twice as often counts half as much."
 

@@ -53,7 +53,9 @@ def sampling_floor(answer: object) -> str:
     for wishes, m, rate in (([0.0, 1.0, 5.0], 1, 0.5), ([1.0, 2.0, 3.0, 4.0, 9.0], 2, 0.1), ([1.0, 4.0], 2, 0.2)):
         n = len(wishes)
         expected = float(rate / (2 - rate) * np.var(wishes) / m * (n - m) / (n - 1))
-        hint = f"For b = {wishes}, m = {m} and rate {rate} it is {expected:.4g}: the second term with 1 / (1 − ρ)."
+        hint = (
+            f"For b = {wishes}, m = {m} and rate {rate} the floor is {expected:.4g}: the second term with 1 / (1 − ρ)."
+        )
         expect_number(called(answer, np.array(wishes), m, rate), expected, hint, what="the floor")
     return "rate / (2 − rate) times the variance of the sample's mean."
 

@@ -93,5 +93,5 @@ def tensor_parallel(answer: object) -> str:
             f"the program uses {', '.join(each.kind for each in found) or 'no collective'}; one all-reduce is enough."
         )
     if found[0].payload_bytes > 32 * 64 * 4:
-        wrong(f"one all-reduce, but of {found[0].payload_bytes:,} bytes; 8,192 are enough.")
+        wrong(f"one all-reduce, but of {found[0].payload_bytes:,} bytes; 8,192 bytes are enough.")
     return "columns first, then rows: one all-reduce of the output."

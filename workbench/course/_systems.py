@@ -54,7 +54,7 @@ def three_layers(answer: object) -> str:
         wrong(f"the forward pass uses {', '.join(kinds) or 'no collective'}; alternate columns and rows.")
     limit = 64 // 4 * 64 * 4
     if (carried := payload_bytes(found)) > limit:
-        wrong(f"nothing is gathered, but the all-reduces carry {carried:,.0f} bytes; {limit:,} are enough.")
+        wrong(f"nothing is gathered, but the all-reduces carry {carried:,.0f} bytes; {limit:,} bytes are enough.")
     return f"one all-reduce of {carried:,.0f} bytes between the second layer and the third."
 
 
@@ -167,7 +167,7 @@ def summa_by_panels(answer: Callable) -> str:
     if any(each.kind == "all-gather" for each in used):
         wrong("it gathers a whole row or column of blocks: send one panel after the other.")
     if (sent := sent_bytes(used)) > 4096:
-        wrong(f"the product is right, but a device sends {sent:,.0f} bytes; 4,096 are enough.")
+        wrong(f"the product is right, but a device sends {sent:,.0f} bytes; 4,096 bytes are enough.")
     return f"a device sends {sent:,.0f} bytes, and stores one panel of each matrix at a time."
 
 
@@ -190,7 +190,7 @@ def synchronous_norm(answer: Callable) -> str:
     )
     expect_values(found, expected, hint, atol=1e-3)
     if sum(sent) > 6:
-        wrong(f"the values are right, but a replica sends {sum(sent)} numbers for 3 features; 6 are enough.")
+        wrong(f"the values are right, but a replica sends {sum(sent)} numbers for 3 features; 6 numbers are enough.")
     return "two numbers per feature are enough for the moments of the whole batch."
 
 
@@ -210,7 +210,7 @@ def reached_by_all(answer: Callable) -> str:
     carried = payload_bytes(collectives(record, "all-reduce"))
     if carried != 4 or len(collectives(record)) != 1:
         wrong(
-            f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 are "
+            f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 bytes are "
             "enough."
         )
     return "all replicas reach the all-reduce, and each chooses afterwards."

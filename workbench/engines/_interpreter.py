@@ -165,7 +165,9 @@ class PlanInterpreter(PythonInterpreter):
         together = {step.stage for step in phase.steps} - {step.stage for step in phase.reductions}
         if len(together) > 1:
             listed = ", ".join(f"{self.path}{stage}" for stage in sorted(together))
-            recorder.note(f"stages {listed} are one pass over the clients; its seconds are at stage {work.stage}")
+            recorder.note(
+                f"stages {listed} are one pass over the clients; its seconds are listed at stage {work.stage}"
+            )
 
     def _together(self, phase: Phase, work: Pass) -> None:
         """Runs clients that communicate with each other, all together in this process."""

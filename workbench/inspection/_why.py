@@ -751,20 +751,20 @@ class _Reader:
                     )
                     return "whole dimension", sentence, f"Shard a dimension of it other than {dim}."
                 others = [
-                    f"{self.named(other)} has it by {_by(_axes_of(other.spec, place))}"
+                    f"the corresponding dimension of {self.named(other)} {_by(_axes_of(other.spec, place))}"
                     for other, known in zip(operands, rule.inputs, strict=True)
                     for place, f in enumerate(known)
                     if other is not operand and f == factor and set(_axes_of(other.spec, place)) != here
                 ]
                 results = [
-                    f"the result has it by {_by(_axes_of(value.spec, place))}"
+                    f"the corresponding dimension of the result {_by(_axes_of(value.spec, place))}"
                     for known in rule.outputs[:1]
                     for place, f in enumerate(known)
                     if f == factor and set(_axes_of(value.spec, place)) != here
                 ]
                 if others or results:
                     sentence = (
-                        f"At `{_called(value)}`{_at(value)}, {self.named(operand)} has dimension {dim} by "
+                        f"At `{_called(value)}`{_at(value)}, dimension {dim} of {self.named(operand)} "
                         f"{_by(tuple(sorted(here)))}, and {'; '.join([*others, *results])}: one of them must be "
                         "resharded."
                     )
@@ -1097,7 +1097,7 @@ def _listed(axes: Iterable[str]) -> str:
 
 
 def _by(axes: Sequence[str]) -> str:
-    return _listed(axes) if axes else "nothing"
+    return f"is sharded over {_listed(axes)}" if axes else "is not sharded"
 
 
 def _are(count: int) -> str:

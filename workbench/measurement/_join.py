@@ -212,8 +212,8 @@ def _of_module(
         best = max(programs, key=lambda program: (fitting[program] / sizes[program], sizes[program]))
         mine = [event for event in named if event.program == best]
         notes.append(
-            f"{len(programs)} programs are called {name}; {len(named) - len(mine)} of their events, with other "
-            f"instructions than program {best}, are left out."
+            f"{len(programs)} programs are called {name}; {len(named) - len(mine)} of their events are left "
+            f"out, because they do not belong to program {best}, the closest match."
         )
     else:
         mine = named

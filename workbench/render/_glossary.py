@@ -11,7 +11,7 @@ GLOSSARY = {
     "placement": "A named group of clients that a program can broadcast to, map over and reduce from.",
     "mesh axis": "One named dimension of the grid of devices; arrays are split or repeated along it.",
     "mesh": "The grid of devices, with a name for every dimension.",
-    "device": "One accelerator, or one simulated one, that JAX can place arrays on.",
+    "device": "An accelerator, or a simulated device, that JAX can place arrays on.",
     "FLOPs": "Floating-point operations: additions and multiplications; a product of an m×k and a k×n matrix is 2mkn.",
     "payload": "The bytes of one device's operand in one collective.",
     "sent": "The bytes that one device sends in one call, as a ring algorithm would send them.",
@@ -41,7 +41,8 @@ GLOSSARY = {
     "host": "One computer, which contains some of the devices.",
     "torus coordinates": "Place of a TPU chip in its torus, a grid whose opposite edges are wired together.",
     "spec": "Mesh axes that shard each dimension of an array. A dash marks a dimension that is not sharded.",
-    "propagation": "The compiler's choice of a sharding for every value, carried step by step from those you gave.",
+    "propagation": "The compiler's choice of a sharding for every value, carried step by step from the shardings that "
+    "you gave.",
     "sharding rule": "Which dimensions of an operation's operands and results correspond to each other, as in an "
     "einsum.",
     "what if": "The program lowered with other shardings and compared with the original. Nothing runs.",

@@ -86,7 +86,7 @@ def _slices_text(search: SearchRecord) -> str:
         )
         specs = "; ".join(f"{pattern} {spec_code(spec)}" for pattern, spec in list(row.specs.items())[:_SHOWN])
         if row.fits:
-            lines.append(f"    with {specs or 'every argument whole on every device'}")
+            lines.append(f"    with {specs or 'every argument replicated on every device'}")
         lines += [f"    not {reason}" for reason in row.tried if ": " in reason and not reason.startswith(_own(row))]
     errors = [f"Predicted seconds: {search.error_bar}."] if search.error_bar else []
     return "\n".join([*lines, *errors, *(f"Note: {note}" for note in search.notes)])

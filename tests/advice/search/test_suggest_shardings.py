@@ -156,7 +156,7 @@ def test_best_choices_are_compiled_for_devices():
     )
     assert record.best.how == "compiled"
     assert record.compiled_count >= 1
-    assert any(re.match(r"planned peaks: \d\.\d\d .*× the compiled ones?", note) for note in record.notes)
+    assert any(re.match(r"planned peaks: \d\.\d\d .*× the compiled peaks?", note) for note in record.notes)
 
 
 def test_choice_that_only_the_plan_ranks_first_is_not_chosen():

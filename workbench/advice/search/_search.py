@@ -183,9 +183,9 @@ class Search:
         )
         if not ratios:
             return UNCOMPARED
-        spread = f"{ratios[0]:.2f} × the compiled one of the same choice"
+        spread = f"{ratios[0]:.2f} × the compiled peak of the same choice"
         if len(ratios) > 1:
-            spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f} × the compiled ones of the same {len(ratios)} choices"
+            spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f} × the compiled peaks of the same {len(ratios)} choices"
         return f"planned peaks: {spread}"
 
     @property

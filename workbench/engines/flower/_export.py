@@ -209,7 +209,7 @@ def _readme(name: str, package: str, described: dict[str, Any]) -> str:
     stages = client_stages(described["body"])
     leaves = [f"- stage {op['stage']} (`{op['name']}`): {_value(x)}" for op in stages for x in op["leaves"]]
     if any(op["kept_avals"] for op in stages):
-        leaves.append("- rows that a server stage reads or that are a result; all other rows stay at the node")
+        leaves.append("- rows that a server stage reads or that are a result; all other rows stay on the node")
     needed = [f"- `{x['name']}.npy`: {x['dtype']}{_of_one(x)} ({x['argument']})" for x in own]
     count = described["nodes"]
     return _README.format(

@@ -42,7 +42,7 @@ def sample_clients(key: Key, clients: int, cohort: int, *, weight: ArrayLike | N
     able = clients if share is None else int((share > 0).sum())
     if not 1 <= cohort <= able:
         message = (
-            f"`sample_clients` was asked for a cohort of {cohort} among {clients} clients, of which {able} can be "
+            f"`sample_clients` was asked for a cohort of {cohort} from {clients} clients, of which {able} can be "
             f"drawn. A cohort contains at least one client, and each client at most once: use 1 to {able}."
         )
         raise DataError(message)

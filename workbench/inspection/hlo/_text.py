@@ -308,7 +308,7 @@ def _cut_off(fact: str, computations: int) -> str:
 def unreadable(fact: str) -> str:
     """The message for text that looks like HLO but is inconsistent."""
     return (
-        f"`inspect_module` was given HLO text that it cannot read: {fact}. Every cost needs whole shapes, dimension "
+        f"`inspect_module` was given HLO text that it cannot read: {fact}. Costs need complete shapes, dimension "
         "numbers and operands: pass `compiled.as_text()` unchanged."
     )
 
