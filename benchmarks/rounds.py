@@ -99,7 +99,7 @@ def as_markdown(rows: Table) -> str:
         ran = [point[name] for name in PEERS if name in point and point[name]["run"] is not None]
         best = min(ran, key=lambda row: row["run"], default=None)
         run = "not run" if ours["run"] is None else f"{1e3 * ours['run']:,.0f} ms"
-        against = "peers are above the limit" if best is None else f"{_ratio(ours, best)} ({best['name']})"
+        against = "the others exceed the limit" if best is None else f"{_ratio(ours, best)} ({best['name']})"
         model = f"{key[0]}, gradient" if key[1] else key[0]
         lines.append(
             f"| {model} | {key[2]:,} × {key[3]} | {run} | {against} "
