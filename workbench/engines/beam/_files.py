@@ -62,7 +62,7 @@ def read_clients(
             raise EngineError(message) from error
         if clients != {reader.clients} or len(set(reader.ids)) < reader.clients:
             message = (
-                f"`read_from` gave {reader.clients} clients, {len(set(reader.ids))} of them different, and the program "
+                f"`read_from` gave {reader.clients} clients, {len(set(reader.ids))} of them distinct, and the program "
                 f"has {' and '.join(map(str, sorted(clients)))}. Each client must be in the source once: correct the "
                 "source, or the shapes and `clients` of the program."
             )

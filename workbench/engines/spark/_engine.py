@@ -824,7 +824,7 @@ class _Jobs:
         ids = sorted(table.select("client").toArrow().column("client").to_pylist())
         if len(ids) != clients or len(set(ids)) != len(ids):
             message = (
-                f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them different, and the program has "
+                f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them distinct, and the program has "
                 f"{clients}. Each client must be in the table once: correct the table, or the shapes and `clients` of "
                 "the program."
             )
@@ -1049,7 +1049,7 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
         return
     message = (
         f"the rows {rows.label} of stage {rows.stage} were read back as {len(numbers)} batches, {len(set(numbers))} "
-        f"of them different, and {len(written)} were written. Each row in `folder` must be read once and unchanged: "
+        f"of them distinct, and {len(written)} were written. Each row in `folder` must be read once and unchanged: "
         "keep other programs out of this folder, and run again."
     )
     raise EngineError(message, stage=rows.stage)
