@@ -178,7 +178,7 @@ def _held(
         if reader.clients != each.clients or len(set(reader.ids)) != reader.clients:
             message = (
                 f"`clients_from` counted {each.clients} clients and packed {reader.clients}, {len(set(reader.ids))} of "
-                "them different. A table must return the same rows each time it is read: write it to files first, and "
+                "them distinct. A table must return the same rows each time it is read: write it to files first, and "
                 "read these."
             )
             raise ProgramError(message)
