@@ -102,6 +102,7 @@ class TracedCall:
         self.result_name: Callable[[str], str] = "result{}".format  # path of a result -> the user's name for the result
         self._versions: dict[Any, Version] = {}
         self._is_rewritten = False
+        self.references: tuple[int, ...] = ()  # leaves that are references in the user's program, and arrays here
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -216,6 +217,39 @@ class TracedCall:
         copy.args, copy.kwargs = jax.tree.map(as_shape, (self.args, self.kwargs))
         copy._given = jax.tree.map(as_shape, self._given)
         return copy
+
+    def without_references(self) -> "TracedCall":
+        """The same call with an array for each `jax.Ref` among its arguments.
+
+        The last values of the references are results after the other results. The arrays are donated, because a
+        reference is updated in place. Each leaf is an argument of its own.
+        """
+        at = tuple(i for i, aval in enumerate(self.closed.in_avals) if hasattr(aval, "inner_aval"))
+        if not at:
+            return self
+        closed, structure = self.closed, self.out_tree
+
+        def program(*values: Argument) -> Argument:
+            held = {i: jax.new_ref(values[i]) for i in at}
+            results = jaxpr_as_fun(closed)(*[held.get(i, value) for i, value in enumerate(values)])
+            return jax.tree.unflatten(structure, results), tuple(ref[...] for ref in held.values())
+
+        program.__name__ = self.name
+        leaves = [as_shape(leaf) if i not in at else _shape_of_reference(leaf) for i, leaf in enumerate(self.leaves)]
+        given = _jax_compat.jit_options(self.stage)
+        donated = (*at, *(i for i, gone in enumerate(given["donated"]) if gone))
+        options: dict[str, Argument] = {"donate_argnums": donated, "keep_unused": given["keep_unused"]}
+        if any(sharding is not None for sharding in given["out_shardings"]):
+            options["out_shardings"] = jax.tree.unflatten(structure, given["out_shardings"]), None
+        with on_mesh(self.mesh):
+            made = _trace_jitted(self.fn, jax.jit(program, **options), tuple(leaves), {}, self.mesh)
+        made.name, made.names, made.references = self.name, self.names, at
+        made.chunk_size, made.form, made.choice = self.chunk_size, self.form, self.choice
+        return made
+
+
+def _shape_of_reference(leaf: Argument) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
 
 
 class Version:

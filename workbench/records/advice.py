@@ -111,6 +111,7 @@ class SpecGroupRecord(Record):
     leaves: tuple[str, ...]  # as written in the program
     size_bytes: int  # bytes of all arguments together, unsharded
     locked: bool = False
+    is_reference: bool = False  # a `jax.Ref`, which is updated in place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +191,9 @@ class SearchRecord(Record):
             style: "rules" writes rules by path and places the arguments with them; "in_shardings" passes the rules to
                 `jax.jit`, which needs no arrays; "nnx" writes one `nnx.with_partitioning` per parameter.
 
+        Raises:
+            InspectionError: for "in_shardings", if an argument contains a `jax.Ref`.
+
         Example:
             >>> mesh, shape = jax.sharding.AbstractMesh((8,), ("data",)), jax.ShapeDtypeStruct((512, 512), "float32")
             >>> search = wb.search(lambda w, batch: batch @ w, on=mesh, compiled=False)(shape, shape)
@@ -197,7 +201,10 @@ class SearchRecord(Record):
             True
         """
         write = renderer().sharding_code
-        return write(self.choices[choice], style=style, arguments=self.arguments, function=self.name)
+        references = any(group.is_reference for group in self.groups)
+        return write(
+            self.choices[choice], style=style, arguments=self.arguments, function=self.name, references=references
+        )
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row per choice with predicted seconds and bytes per mesh axis, or one row per slice.

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from workbench.errors import InspectionError
 from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRecord
 from workbench.records.hardware import AxisRecord
 from workbench.render.units import bytes_text, seconds_text
@@ -116,6 +117,7 @@ def sharding_code(
     style: Style = "rules",
     arguments: Sequence[str] = (),
     function: str = "step",
+    references: bool = False,
 ) -> str:
     """Code that applies the specs of a choice to a program.
 
@@ -126,10 +128,20 @@ def sharding_code(
             `nnx.with_partitioning` per parameter.
         arguments: The names of the arguments, in order; by default all arguments that have a spec.
         function: The name of the function.
+        references: Whether an argument contains a `jax.Ref`.
 
     Returns:
         Python source; "rules" and "in_shardings" run unchanged if the arguments have these names.
+
+    Raises:
+        InspectionError: for "in_shardings", if an argument contains a `jax.Ref`.
     """
+    if style == "in_shardings" and references:
+        message = (
+            f"`code` was given style='in_shardings' for `{function}`, which has references as arguments. `jax.jit` "
+            "moves arrays to its `in_shardings`, but not references: use style='rules', which makes new references."
+        )
+        raise InspectionError(message)
     if style == "nnx":
         lines = ["# where the parameter is made: nnx.Linear(..., kernel_init=...)"]
         lines += [
@@ -142,7 +154,9 @@ def sharding_code(
     imports = [] if chunk is None else ["import workbench as wb"]
     if style == "rules":
         compiles = [] if chunk is None else ["", f"{function} = wb.jit({function}, chunk_size={chunk})"]
-        return "\n".join([placement_code(choice.specs, mesh, arguments=names, imports=imports), *compiles])
+        return "\n".join(
+            [placement_code(choice.specs, mesh, arguments=names, imports=imports, references=references), *compiles]
+        )
     call = ", ".join(f'shardings("{name}", {name})' for name in names) + "," * (len(names) == 1)
     compiled = f"jax.jit({function}, " if chunk is None else f"wb.jit({function}, chunk_size={chunk}, "
     return "\n".join(
@@ -165,6 +179,7 @@ def placement_code(
     arguments: Sequence[str] = (),
     imports: Sequence[str] = (),
     others_stay: bool = False,
+    references: bool = False,
 ) -> str:
     """Code that places the arrays in the arguments, for any way of compiling the function.
 
@@ -174,6 +189,7 @@ def placement_code(
         arguments: The names of the arguments; by default all arguments that have a spec.
         imports: Additional import lines.
         others_stay: Whether arrays without a spec keep their sharding; if not, they are replicated.
+        references: Whether an argument contains a `jax.Ref`, which is replaced by a reference to the placed array.
 
     Returns:
         Python source that runs unchanged if the arguments have these names.
@@ -185,6 +201,14 @@ def placement_code(
             "def placed(name, tree):",
             "    def place(path, x):",
             '        spec = spec_of(name, path, x.ndim) if hasattr(x, "ndim") else None',
+            *(
+                [
+                    "        if isinstance(x, jax.Ref):",
+                    "            return jax.new_ref(jax.device_put(x[...], NamedSharding(mesh, spec)))",
+                ]
+                if references
+                else []
+            ),
             "        return x if spec is None else jax.device_put(x, NamedSharding(mesh, spec))",
             "",
             "    return jax.tree_util.tree_map_with_path(place, tree)",

@@ -6,7 +6,7 @@ import threading
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.errors import InspectionError
@@ -116,9 +116,38 @@ def test_program_without_a_mesh_is_refused():
         wb.search(forward, compiled=False)(mlp(8, 8), shape(8, 8))
 
 
-def test_references_as_arguments_are_refused():
-    with pytest.raises(InspectionError, match=r"references as arguments: total\. .*Pass arrays"):
-        suggest(lambda total, x: total[...] + x, jax.new_ref(jnp.ones(8)), shape(8, dtype="float32"))
+def test_references_are_searched_and_their_code_has_the_price():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+
+    @jax.jit
+    def step(state, x):
+        weights = {name: ref[...] for name, ref in state["w"].items()}
+        loss = lambda w: (jnp.tanh(x @ w["up"]) @ w["down"]).mean()  # noqa: E731
+        for name, gradient in jax.grad(loss)(weights).items():
+            state["w"][name][...] -= 0.1 * gradient
+        state["count"][...] += 1
+
+    def ref(*sizes, dtype="float32"):
+        return jax.new_ref(jax.device_put(jnp.ones(sizes, dtype), NamedSharding(mesh, P())))
+
+    state, x = {"w": {"up": ref(512, 2048), "down": ref(2048, 512)}, "count": ref(dtype="int32")}, jnp.ones((64, 512))
+    record = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=8)(state, x)
+    assert {leaf for group in record.groups if group.is_reference for leaf in group.leaves} == {
+        "state['w']['up']",
+        "state['w']['down']",
+        "state['count']",
+    }
+    at, choice = next((at, each) for at, each in enumerate(record.choices) if each.how == "compiled")
+    assert any(map(any, choice.specs.values()))
+    names = {"state": state, "x": x}
+    exec(record.code(at), names)
+    module = wb.inspect(step)(names["state"], names["x"]).module
+    assert (module.memory.argument_bytes, module.memory.peak_bytes) == (choice.argument_bytes, choice.peak_bytes)
+    assert sum(each.wire_bytes * each.executions for each in module.collectives) == sum(choice.sent_bytes.values())
+    step(names["state"], names["x"])
+    assert (int(names["state"]["count"][...]), int(state["count"][...])) == (2, 1)  # the code made new references
+    with pytest.raises(InspectionError, match="but not references: use style='rules'"):
+        record.code(at, style="in_shardings")
 
 
 def test_present_specs_are_among_the_choices():

@@ -42,6 +42,7 @@ class SpecGroup:
     outputs: list[int] = field(default_factory=list)
     locked: Spec | None = None
     patterns: tuple[str, ...] = ()  # several if no single pattern matches exactly its leaves
+    is_reference: bool = False
     is_exception: bool = False  # another group's pattern matches its name, so it is listed even if replicated
 
     def __post_init__(self) -> None:
@@ -61,6 +62,7 @@ class SpecGroup:
             leaves=tuple(leaves[i].name for i in self.leaves),
             size_bytes=self.size_bytes,
             locked=self.locked is not None,
+            is_reference=self.is_reference,
         )
 
 

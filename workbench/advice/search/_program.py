@@ -77,15 +77,7 @@ class SearchProgram:
         target: TargetRecord | None = None,
         chunk_size: ChunkSize | AsGiven = AS_GIVEN,
     ) -> None:
-        refs = [n for n, aval in zip(call.names, call.closed.in_avals, strict=True) if hasattr(aval, "inner_aval")]
-        if refs:
-            message = (
-                f"`search` received {call.name!r} with references as arguments: {', '.join(refs)}. It traces the "
-                "program again with shapes, and a shape is not a reference. Pass arrays instead, and return their new "
-                "values."
-            )
-            raise InspectionError(message)
-        self.call: TracedCall = call.with_shapes()
+        self.call: TracedCall = call.without_references().with_shapes()
         self.axes: dict[str, int] = dict(mesh.shape)
         self.mesh: AbstractMesh = AbstractMesh(
             tuple(self.axes.values()), tuple(self.axes), axis_types=(AxisType.Auto,) * len(self.axes)
@@ -114,7 +106,12 @@ class SearchProgram:
             ArgumentLeaf(name, tuple(aval.shape), str(aval.dtype), _item_bytes(aval))
             for name, aval in zip(self.call.names, self.call.closed.in_avals, strict=True)  # a leaf may be a number
         ]
-        self.groups: list[SpecGroup] = group_leaves(self.leaves, outputs)
+        replaced = self.call.references
+        self.groups: list[SpecGroup] = group_leaves(self.leaves, outputs[: len(outputs) - len(replaced)])
+        for group in self.groups:
+            group.is_reference = group.leaves[0] in replaced
+            last = [len(outputs) - len(replaced) + at for at, leaf in enumerate(replaced) if leaf in group.leaves]
+            group.outputs.extend(last)
         try:
             self._trials = shardy_trials.ShardyTrials(text)
         except shardy.ShardyError as error:
