@@ -1,6 +1,8 @@
 """Explains collectives and replication from Shardy's decisions: operands, shardings and their origins."""
 
 import dataclasses
+import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -824,6 +826,8 @@ class _Reader:
     def _told(self, value: PlannedValueRecord) -> tuple[WhyOperandRecord, ...]:
         """The operands except scalar constants, such as the initial 0 of a sum."""
         told = [each for each in self._operands(value) if each.operation != "constant" or each.shape]
+        # The propagation has no sharding of values inside a `shard_map`: each device has its own part.
+        told = [each for each in told if each.name not in self._local or any(each.spec)]
         return tuple({each.name: self._operand(each) for each in told}.values())
 
     def _operand(self, value: PlannedValueRecord) -> WhyOperandRecord:
@@ -891,7 +895,7 @@ class _Reader:
     def replicated(self, sizes: dict[str, int], large_bytes: int | None) -> tuple[WhyArrayRecord, ...]:
         """The large values that are stored on more than one device, each with the reason."""
         devices = math.prod(sizes.values())
-        left_out = self._local() | self._constants()
+        left_out = self._local | self._constants()
         listed = [
             v
             for v in self.propagation.values
@@ -904,6 +908,7 @@ class _Reader:
         largest = max((_bytes(v) for v in listed), default=0)
         limit = large_bytes if large_bytes is not None else _LARGE_BYTES if largest >= _LARGE_BYTES else largest / 10
         found: dict[tuple[object, ...], WhyArrayRecord] = {}
+        told: set[str] = set()
         for value in sorted(listed, key=lambda v: (-_bytes(v), v.operation != "input")):
             shards = math.prod(sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
             copies = devices // max(shards, 1)
@@ -911,6 +916,10 @@ class _Reader:
                 continue
             if value.operation != "input" and not self._flow.has_array(math.prod(value.shape) // max(shards, 1)):
                 continue  # the compiler fused the value, or computes it in parts
+            is_derived = any(each in told for each in value.operands) and value.operation not in _REQUESTS
+            told.add(value.name)
+            if is_derived and not self._lost(value, set(sizes)):  # whole because a listed array is whole
+                continue
             key = (value.source, value.shape, value.op_name if value.operation == "input" else "")
             found.setdefault(
                 key,
@@ -928,6 +937,7 @@ class _Reader:
                 break
         return tuple(found.values())
 
+    @functools.cached_property
     def _local(self) -> set[str]:
         """Values inside a `shard_map`, which differ from device to device."""
         found: set[str] = set()
@@ -957,21 +967,34 @@ class _Reader:
                 f"It {given}, and no operation propagated {free} to it, so {copies} devices hold the same values. Pass "
                 f"it with a `NamedSharding` that names {free} to shard it."
             )
-        operands, rule = self._operands(value), _read_rule(value.rule)
         if value.operation == "sharding_constraint":
             return f"{_constraint_name(value).capitalize()} asks for {_spec_text(value.spec)}."
-        lost = []
-        if rule is not None and len(rule.inputs) == len(operands):
-            for operand, dims in zip(operands, rule.inputs, strict=True):
-                for dim, factor in enumerate(dims):
-                    there = set(_axes_of(operand.spec, dim)) - used
-                    if there and factor in rule.summed:
-                        lost.append(f"{_listed(there)} of {self.named(operand)} shards the summed dimension {dim}")
-                    elif there:
-                        lost.append(f"{_listed(there)} of {self.named(operand)} shards dimension {dim} and is given up")
-        if lost:
+        if value.operation == "manual_computation":
+            return f"`out_specs` of the `shard_map` ask for {_spec_text(value.spec)}."
+        if lost := self._lost(value, axes):
             return f"{'; '.join(lost)}. No operand is sharded over {free} on a dimension that the result keeps."
+        sharded = [
+            self.named(each) for each in self._operands(value) if not used.issuperset(itertools.chain(*each.spec))
+        ]
+        if sharded:
+            return f"`{_called(value)}` does not keep the sharding of {', '.join(sharded)}: constrain its result."
         return f"No operand is sharded over {free}, so the result is not divided: constrain it, or shard an operand."
+
+    def _lost(self, value: PlannedValueRecord, axes: set[str]) -> list[str]:
+        """The axes that an operation's operands have and its result does not, by the operation's sharding rule."""
+        operands, rule = self._operands(value), _read_rule(value.rule)
+        if rule is None or len(rule.inputs) != len(operands) or value.operation in ("input", "sharding_constraint"):
+            return []
+        used = {axis for entry in value.spec for axis in entry}
+        lost = []
+        for operand, dims in zip(operands, rule.inputs, strict=True):
+            for dim, factor in enumerate(dims):
+                there = set(_axes_of(operand.spec, dim)) - used
+                if there and factor in rule.summed:
+                    lost.append(f"{_listed(there)} of {self.named(operand)} shards the summed dimension {dim}")
+                elif there:
+                    lost.append(f"{_listed(there)} of {self.named(operand)} shards dimension {dim} and is given up")
+        return lost
 
 
 _CARRIED = ", carried by a loop)"
@@ -1001,6 +1024,7 @@ _DOES = {
 }
 # Sharding rules state what these operations need, so if no rule needs the exchange, another operation does.
 _PLAIN = frozenset(("dot_general", "broadcast_in_dim", "reshape", "transpose", "reduce", "add", "multiply"))
+_REQUESTS = frozenset(("sharding_constraint", "manual_computation"))  # the program states their shardings
 _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_computation", "optimization_barrier"))
 # Operations that the partitioner cannot split, regardless of Shardy's plan.
 _UNSPLIT = frozenset("fft custom_call cholesky triangular_solve rng_bit_generator chlo.top_k".split())
