@@ -22,6 +22,7 @@ class CallCollectiveRecord(Record):
     executions: float  # in one call of the program
     payload_bytes: float  # one device's operands, over all executions
     sent_bytes: float  # bytes that one device sends, over all executions
+    largest_bytes: float | None = None  # one device's operands in the largest execution; None: combined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,6 +427,9 @@ def _collectives(given: list[CallFiguresRecord]) -> tuple[Any, ...]:
                 executions=other.executions + collective.executions,
                 payload_bytes=other.payload_bytes + collective.payload_bytes,
                 sent_bytes=other.sent_bytes + collective.sent_bytes,
+                largest_bytes=None
+                if other.largest_bytes is None or collective.largest_bytes is None
+                else max(other.largest_bytes, collective.largest_bytes),
             )
         )
     return tuple(found.values())

@@ -1,7 +1,8 @@
 """A call tree as text: work, memory traffic and peak memory for each place in the code."""
 
 import functools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
@@ -16,7 +17,6 @@ _MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[
     "seconds": ("predicted", lambda f: f.predicted_seconds or 0.0, seconds_text),
     "measured": ("measured", lambda f: max(f.measured_seconds.values(), default=0.0), seconds_text),
 }
-_MOST_COLLECTIVES = 24  # lines
 _WORTH = 0.005  # share of the root's figures below which a node is omitted from the text
 
 
@@ -79,8 +79,8 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
     return lines
 
 
-def collective_lines(tree: CallTreeRecord) -> list[str]:
-    """One line per communicating place: executions, collective, mesh axes, source line and module.
+def collective_lines(tree: CallTreeRecord, *, most: int = 16) -> list[str]:
+    """One line per communicating place, the `most` that send most: executions, collective, axes, line and module.
 
     Identical layers are one place; the places that send least are counted in a last line.
     """
@@ -99,16 +99,26 @@ def collective_lines(tree: CallTreeRecord) -> list[str]:
         payload, sent = sum(c.payload_bytes for c in together), sum(c.sent_bytes for c in together)
         over = " × ".join(axes) if axes else "a group that is not a mesh axis"
         if round(count) and abs(count - round(count)) < 1e-6:
-            each = bytes_text(payload / executions) if executions else "0 B"
-            said = f"{count_text(round(executions))} × {kind} over {over}: {each} each, {bytes_text(sent)} sent"
+            size = _size_text(payload, executions, together)
+            said = f"{count_text(round(executions))} × {kind} over {over}: {size}, {bytes_text(sent)} sent"
         else:  # combined with other collectives by the compiler
-            part = f"{count:.1f} of several combined {kind}s" if count > 1 else f"{_part(count)} of a combined {kind}"
+            part = f"parts of combined {kind}s" if count > 1 else f"{_part(count)} of a combined {kind}"
             said = f"{part} over {over}: {bytes_text(payload)}, {bytes_text(sent)} sent"
         lines.append((sent, f"  {said}, {place}"))
     lines.sort(key=lambda item: -item[0])
-    left = lines[_MOST_COLLECTIVES:] if len(lines) > _MOST_COLLECTIVES + 1 else []
-    more = [f"  … and {count_text(len(left))} more places, {bytes_text(sum(sent for sent, _ in left))} sent"]
-    return [line for _, line in lines[: len(lines) - len(left)]] + (more if left else [])
+    rest = lines[most:] if len(lines) > most + 1 else []
+    shown = [line for _, line in lines[: len(lines) - len(rest)]]
+    if rest:
+        shown.append(f"  … and {count_text(len(rest))} more places, {bytes_text(sum(sent for sent, _ in rest))} sent")
+    return shown
+
+
+def _size_text(payload: float, executions: float, together: Sequence[CallCollectiveRecord]) -> str:
+    """The bytes of each of several collectives, or of all of them where their sizes differ."""
+    largest = max((c.largest_bytes if c.largest_bytes is not None else math.inf for c in together), default=math.inf)
+    if executions == 1 or (executions and bytes_text(largest) == bytes_text(payload / executions)):
+        return f"{bytes_text(payload / executions)} each"
+    return f"{bytes_text(payload)} in all" + (f", at most {bytes_text(largest)} each" if math.isfinite(largest) else "")
 
 
 def _part(share: float) -> str:

@@ -1,5 +1,6 @@
 """Input for a call tree: amounts of work and their places."""
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ class Amounts:
     flops_elementwise: float = 0.0
     traffic_bytes: float = 0.0
     sent_bytes: dict[str, float] = field(default_factory=dict)
-    # (kind, axes) -> count, executions, payload, sent
+    # (kind, axes) -> count, executions, payload, sent, largest payload of one execution (infinite: unknown)
     collectives: dict[tuple[CollectiveKind, tuple[str, ...]], list[float]] = field(default_factory=dict)
     peak_bytes: float = 0.0
     constant_bytes: float = 0.0
@@ -48,9 +49,10 @@ class Amounts:
         for axis, sent in other.sent_bytes.items():
             self.sent_bytes[axis] = self.sent_bytes.get(axis, 0.0) + sent
         for key, numbers in other.collectives.items():
-            held = self.collectives.setdefault(key, [0.0, 0.0, 0.0, 0.0])
-            for index, number in enumerate(numbers):
+            held = self.collectives.setdefault(key, [0.0, 0.0, 0.0, 0.0, 0.0])
+            for index, number in enumerate(numbers[:4]):
                 held[index] += number
+            held[4] = max(held[4], numbers[4])
         for device, seconds in other.measured_seconds.items():
             self.measured_seconds[device] = self.measured_seconds.get(device, 0.0) + seconds
 
@@ -94,7 +96,15 @@ def figures(amounts: Amounts) -> CallFiguresRecord:
         traffic_bytes=amounts.traffic_bytes,
         sent_bytes=dict(amounts.sent_bytes),
         collectives=tuple(
-            CallCollectiveRecord(kind=kind, axes=axes, count=n[0], executions=n[1], payload_bytes=n[2], sent_bytes=n[3])
+            CallCollectiveRecord(
+                kind=kind,
+                axes=axes,
+                count=n[0],
+                executions=n[1],
+                payload_bytes=n[2],
+                sent_bytes=n[3],
+                largest_bytes=None if math.isinf(n[4]) else n[4],
+            )
             for (kind, axes), n in amounts.collectives.items()
         ),
         peak_bytes=amounts.peak_bytes,

@@ -128,7 +128,7 @@ def _communicate(
     else:
         sent = payload * (size - 1) / size * (2 if kind == "all-reduce" else 1)
     sent *= executions
-    amounts.collectives[kind, axes] = [1.0, executions, payload * executions, sent]
+    amounts.collectives[kind, axes] = [1.0, executions, payload * executions, sent, float(payload)]
     if sent:
         amounts.sent_bytes["+".join(axes)] = sent
 

@@ -169,7 +169,13 @@ class CallTreeReader:
                 traffic_bytes=traffic * share,
                 sent_bytes={"+".join(record.axes) or UNNAMED: sent} if sent else {},
                 collectives={
-                    (record.kind, record.axes): [share, times * share, record.payload_bytes * times * share, sent]
+                    (record.kind, record.axes): [
+                        share,
+                        times * share,
+                        record.payload_bytes * times * share,
+                        sent,
+                        record.payload_bytes if share > 0.999 else math.inf,
+                    ]
                 },
             )
             yield self._item(source, amounts, operation=record.kind, of=instruction.name, share=share)
