@@ -130,6 +130,8 @@ class ShardingChoiceRecord(Record):
     pareto: bool = False  # no other choice is both faster and smaller
     note: str = ""
     chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
+    # specs that the compiler gives to these results only on request, by position among the arrays in the results
+    results: dict[str, Spec] = field(default_factory=dict)
     measured_seconds: float | None = None  # median wall time of a call; None: not run
     measured_interval: tuple[float, float] | None = None  # 95 % interval of this median
 
@@ -203,7 +205,12 @@ class SearchRecord(Record):
         write = renderer().sharding_code
         references = any(group.is_reference for group in self.groups)
         return write(
-            self.choices[choice], style=style, arguments=self.arguments, function=self.name, references=references
+            self.choices[choice],
+            style=style,
+            arguments=self.arguments,
+            function=self.name,
+            references=references,
+            groups=self.groups,
         )
 
     def to_pandas(self) -> "pd.DataFrame":

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from workbench.errors import InspectionError
-from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRecord
+from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRecord, SpecGroupRecord
 from workbench.records.hardware import AxisRecord
+from workbench.records.sharding import pattern_of
 from workbench.render.units import bytes_text, seconds_text
 
 _SHOWN = 8
@@ -118,6 +119,7 @@ def sharding_code(
     arguments: Sequence[str] = (),
     function: str = "step",
     references: bool = False,
+    groups: Sequence[SpecGroupRecord] = (),
 ) -> str:
     """Code that applies the specs of a choice to a program.
 
@@ -129,6 +131,7 @@ def sharding_code(
         arguments: The names of the arguments, in order; by default all arguments that have a spec.
         function: The name of the function.
         references: Whether an argument contains a `jax.Ref`.
+        groups: The groups of all arguments: a rule that also matches arrays of another group gets exceptions.
 
     Returns:
         Python source; "rules" and "in_shardings" run unchanged if the arguments have these names.
@@ -150,26 +153,50 @@ def sharding_code(
         return "\n".join(["# " + line if not line.startswith("#") else line for line in lines])
     names = list(arguments) or _arguments_of(choice.specs)
     mesh = [AxisRecord(name=name, size=size) for name, size in choice.mesh.items()]
-    chunk = choice.chunk_size
+    chunk, exact = choice.chunk_size, _exceptions(choice.specs, groups)
     imports = [] if chunk is None else ["import workbench as wb"]
     if style == "rules":
         compiles = [] if chunk is None else ["", f"{function} = wb.jit({function}, chunk_size={chunk})"]
-        return "\n".join(
-            [placement_code(choice.specs, mesh, arguments=names, imports=imports, references=references), *compiles]
+        if choice.results and chunk is None:
+            again = f"{function} = jax.jit({function}, out_shardings=kept({function}, {', '.join(names)}))"
+            compiles = ["", *_results_code(choice.results), f"{again}  # add donated and static arguments of your own"]
+        placement = placement_code(
+            choice.specs, mesh, arguments=names, imports=imports, references=references, exact=exact
         )
+        return "\n".join([placement, *compiles])
     call = ", ".join(f'shardings("{name}", {name})' for name in names) + "," * (len(names) == 1)
     compiled = f"jax.jit({function}, " if chunk is None else f"wb.jit({function}, chunk_size={chunk}, "
+    results = f", out_shardings=kept({function}, {', '.join(names)})" if choice.results else ""
     return "\n".join(
         [
-            *_rules(choice.specs, mesh, imports),
+            *_rules(choice.specs, mesh, imports, exact=exact),
             "def shardings(name, tree):",
             "    by_path = lambda path, x: NamedSharding(mesh, spec_of(name, path, x.ndim))",
             "    return jax.tree_util.tree_map_with_path(by_path, tree)",
             "",
             "",
-            f"{function} = {compiled}in_shardings=({call}))",
+            *(_results_code(choice.results) if choice.results else []),
+            f"{function} = {compiled}in_shardings=({call}){results})",
         ]
     )
+
+
+def _results_code(results: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
+    """A function that returns the `out_shardings` of a choice."""
+    rows = [f"    {position}: {spec_code(results[position])}," for position in sorted(results, key=int)]
+    return [
+        "RESULTS = {  # by position among the arrays in the results: the compiler would choose other shardings",
+        *rows,
+        "}",
+        "",
+        "",
+        "def kept(fn, *args):",
+        "    results, tree = jax.tree.flatten(jax.eval_shape(fn, *args))",
+        "    specs = [RESULTS.get(position) for position in range(len(results))]",
+        "    return tree.unflatten([None if spec is None else NamedSharding(mesh, spec) for spec in specs])",
+        "",
+        "",
+    ]
 
 
 def placement_code(
@@ -180,6 +207,7 @@ def placement_code(
     imports: Sequence[str] = (),
     others_stay: bool = False,
     references: bool = False,
+    exact: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> str:
     """Code that places the arrays in the arguments, for any way of compiling the function.
 
@@ -190,6 +218,7 @@ def placement_code(
         imports: Additional import lines.
         others_stay: Whether arrays without a spec keep their sharding; if not, they are replicated.
         references: Whether an argument contains a `jax.Ref`, which is replaced by a reference to the placed array.
+        exact: Specs by whole path, which come before the others.
 
     Returns:
         Python source that runs unchanged if the arguments have these names.
@@ -197,7 +226,7 @@ def placement_code(
     names = list(arguments) or _arguments_of(specs)
     return "\n".join(
         [
-            *_rules(specs, mesh, imports, default="None" if others_stay else "P()"),
+            *_rules(specs, mesh, imports, default="None" if others_stay else "P()", exact=exact),
             "def placed(name, tree):",
             "    def place(path, x):",
             '        spec = spec_of(name, path, x.ndim) if hasattr(x, "ndim") else None',
@@ -225,6 +254,7 @@ def _rules(
     mesh: Sequence[AxisRecord],
     imports: Sequence[str],
     default: str = "P()",
+    exact: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> list[str]:
     """The mesh, the rules by path, and the function that looks up a rule."""
     names, sizes = tuple(axis.name for axis in mesh), tuple(axis.size for axis in mesh)
@@ -233,9 +263,7 @@ def _rules(
         types = f"(AxisType.{mesh[0].type.capitalize()},) * {len(mesh)}"
     else:
         types = f"({types})"
-    rules = {_rule(pattern): spec for pattern, spec in specs.items()}
-    covered = {a for a in rules for b in rules if a != b and rules[a] == rules[b] and fnmatch.fnmatchcase(a, b)}
-    ordered = sorted(rules.keys() - covered, key=lambda rule: (-rule.count("/"), rule.count("*"), rule))
+    rules = _ordered(specs, exact or {})
     return [
         "import fnmatch",
         "import re",
@@ -246,7 +274,7 @@ def _rules(
         "",
         f"mesh = jax.make_mesh({sizes}, {names}, axis_types={types})",
         "SPECS = {  # by the end of a path: optimizer states end as their parameter does",
-        *(f"    {rule!r}: {spec_code(rules[rule])}," for rule in ordered),
+        *(f"    {rule!r}: {spec_code(spec)}," for rule, spec in rules.items()),
         "}",
         "",
         "",
@@ -266,6 +294,47 @@ def _arguments_of(specs: Mapping[str, Any]) -> list[str]:
 
 def _entries(spec: Sequence[Sequence[str]]) -> tuple[str | tuple[str, ...] | None, ...]:
     return tuple(axes[0] if len(axes) == 1 else tuple(axes) or None for axes in spec)
+
+
+def _ordered(
+    specs: Mapping[str, Sequence[Sequence[str]]], exact: Mapping[str, Sequence[Sequence[str]]]
+) -> dict[str, Sequence[Sequence[str]]]:
+    """The rules, the most specific first; rules that a wider rule with the same spec covers are left out."""
+    rules = {_rule(pattern): spec for pattern, spec in specs.items()}
+    covered = {a for a in rules for b in rules if a != b and rules[a] == rules[b] and fnmatch.fnmatchcase(a, b)}
+    rules = {rule: spec for rule, spec in rules.items() if rule not in covered} | dict(exact)
+    ordered = sorted(rules, key=lambda rule: (rule not in exact, -rule.count("/"), rule.count("*"), rule))
+    return {rule: rules[rule] for rule in ordered}
+
+
+def _exceptions(
+    specs: Mapping[str, Sequence[Sequence[str]]], groups: Sequence[SpecGroupRecord]
+) -> dict[str, Sequence[Sequence[str]]]:
+    """Rules by whole path for the arrays to which the other rules give a spec of another group."""
+    wanted = {leaf: specs.get(group.pattern, ()) for group in groups for leaf in group.leaves}
+    rules, found = _ordered(specs, {}), {}
+    for group in groups:
+        for leaf in group.leaves:
+            path = _path(leaf)
+            fitting = (spec for rule, spec in rules.items() if fnmatch.fnmatchcase(path, rule))
+            given = next((spec for spec in fitting if len(_stripped(spec)) <= len(group.shape)), ())
+            if _stripped(given) != _stripped(wanted[leaf]):
+                pattern = pattern_of(leaf)
+                alike = [spec for other, spec in wanted.items() if pattern_of(other) == pattern]
+                found[_path(pattern if all(spec == wanted[leaf] for spec in alike) else leaf)] = wanted[leaf]
+    return found
+
+
+def _path(name: str) -> str:
+    """The path of an array as the pasted code writes it: "model/layers/0/kernel"."""
+    return "/".join(word for word in re.findall(r"[\w*]+", name) if word != "value")
+
+
+def _stripped(spec: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    entries = [tuple(entry) for entry in spec]
+    while entries and not entries[-1]:
+        entries.pop()
+    return tuple(entries)
 
 
 def _rule(pattern: str) -> str:

@@ -150,6 +150,58 @@ def test_references_are_searched_and_their_code_has_the_price():
         record.code(at, style="in_shardings")
 
 
+def test_programs_without_a_choice_of_shardings_are_refused_in_words():
+    mapped = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")
+    with pytest.raises(InspectionError, match=r"which is a `jax\.pmap`\. .* Move the function to `jax\.jit`"):
+        wb.search(mapped)(jnp.ones((8, 4)))
+
+    def called_back(x):
+        jax.debug.print("{}", x.sum())
+        return x @ x
+
+    with pytest.raises(InspectionError, match=r"calls back to the host\. .* remove `jax\.debug\.print`"):
+        suggest(called_back, jax.ShapeDtypeStruct((64, 64), "float32"))
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+    x = jax.ShapeDtypeStruct((64, 64), "float32", sharding=NamedSharding(mesh, P("data")))
+    with (
+        jax.set_mesh(mesh),
+        pytest.raises(InspectionError, match="traced on explicit axes and is not valid on Auto axes"),
+    ):
+        wb.search(lambda x: x @ jax.sharding.reshard(x, P()))(x)
+
+
+def test_a_loop_of_unknown_length_counts_once_and_is_noted():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+
+    def halved(x):
+        return jax.lax.while_loop(lambda x: x.max() > 1, lambda x: x / (1 + x.mean()), x)
+
+    x = jax.ShapeDtypeStruct((64, 64), "float32", sharding=NamedSharding(mesh, P("data")))
+    record = wb.search(halved, on=(mesh, "v5e"), compiler="cpu", seconds=20)(x)
+    given = next(each for each in record.choices if each.name == "as given")
+    assert given.how == "compiled"
+    assert given.seconds is not None
+    assert given.sent_bytes["data"] > 0
+    assert "loops of unknown length count once: seconds and bytes sent are lower bounds" in record.notes
+
+
+def test_rules_do_not_match_arrays_of_another_argument():
+    def loss(tables, indices):
+        return sum((table[i] ** 2).sum() for table, i in zip(tables, indices, strict=True))
+
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    tables, indices = [jnp.ones((512, 16))] * 2, [jnp.zeros(64, "int32")] * 2
+    lock = {"tables[*]": P("data"), "indices[*]": P()}
+    record = wb.search(jax.grad(loss), on=(mesh, "v5e"), compiler="cpu", seconds=8, lock=lock)(tables, indices)
+    at, choice = next((at, each) for at, each in enumerate(record.choices) if each.how == "compiled")
+    assert choice.results == {"0": (("data",), ()), "1": (("data",), ())}  # gradients, whole without a request
+    names = {"tables": tables, "indices": indices, record.name: jax.grad(loss)}
+    exec(record.code(at), names)
+    assert [each.sharding.spec for each in (*names["tables"], *names["indices"])] == [P("data")] * 2 + [P()] * 2
+    module = wb.inspect(names[record.name])(names["tables"], names["indices"]).module
+    assert (module.memory.argument_bytes, module.memory.peak_bytes) == (choice.argument_bytes, choice.peak_bytes)
+
+
 def test_present_specs_are_among_the_choices():
     x = jax.ShapeDtypeStruct((64, 256), "bfloat16", sharding=NamedSharding(MESH, P("data")))
     found = suggest(forward, mlp(256, 256), x)

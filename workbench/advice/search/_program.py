@@ -1,8 +1,9 @@
 """A program whose cost on a chip can be determined for any argument shardings, by planning or by compiling."""
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,13 +27,14 @@ from workbench.cost import (
     predict_operation,
     product_peak,
 )
-from workbench.errors import InspectionError
+from workbench.errors import InspectionError, WorkbenchError
 from workbench.inspection import TracedCall, inspect_mesh, inspect_module, on_mesh, plan_call
 from workbench.plan import ChunkSize, choose_chunk_size, main_product
-from workbench.records.compiled import CostRecord, MemoryRecord, TargetRecord
+from workbench.records.compiled import CostRecord, MemoryRecord, ModuleRecord, TargetRecord
 from workbench.records.hardware import ChipRecord
 
 Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves the group to propagation
+_SAME = 0.02  # relative difference of two planned figures that counts as none
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class SearchProgram:
         self._mesh_record = inspect_mesh(self.mesh)
         self._options: dict[str, Any] = {"compiler": compiler, "memory_bytes": memory_bytes, "target": target}
         self.call.chunk_size = self.chunk_rule(call.chunk_size if chunk_size is AS_GIVEN else chunk_size)
-        described = plan_call(self.call, self.mesh)
+        with self._explained():
+            described = plan_call(self.call, self.mesh)
         self.chunk_size: int | None = described.chunk_size
         main = main_product(self.call.closed)
         is_known = main is not None and product_peak(main, self.chip) is not None
@@ -119,6 +122,7 @@ class SearchProgram:
         self._planned: dict[tuple[Assignment, tuple[int, ...]], Priced] = {}
         self.planned_count: int = 0
         self.compiled_count: int = 0
+        self.counts_once: bool = False  # whether a compiled program has a loop of unknown length
 
     def with_chunk_size(self, chunk_size: int) -> "SearchProgram":
         """The same program and mesh with another chunk size; locked specs stay locked."""
@@ -196,6 +200,21 @@ class SearchProgram:
         self._planned[assignment, without] = priced
         return priced
 
+    def requested_results(self, specs: Sequence[Spec]) -> dict[int, Spec]:
+        """The specs of the results that replace arguments, if the program costs more without a request for them."""
+        inputs, outputs = self._attributes(tuple(specs))
+        if not outputs:
+            return {}
+        kept = self.plan(tuple(specs))
+        try:
+            trial = self._trials.plan(inputs, {})
+        except shardy.ShardyError:
+            return dict(outputs)
+        sent = sum(each.payload_bytes * each.executions for each in trial.collectives)
+        wanted = sum(each.payload_bytes * each.executions for each in self._trials.plan(inputs, outputs).collectives)
+        more = (sent, wanted), (trial.peak_bytes, kept.peak_bytes or 0.0)
+        return dict(outputs) if any(abs(now - before) > _SAME * max(now, before) for now, before in more) else {}
+
     def allows(self, spec: Spec, shape: Sequence[int]) -> bool:
         """Returns whether a spec shards a shape evenly over the mesh axes."""
         return fits(spec, shape, self.axes)
@@ -226,7 +245,7 @@ class SearchProgram:
         if not hlo or memory.fits is False:
             note = _first_line(made.error)
             return Priced(tuple(specs), None, peak, memory.argument_bytes, {}, False, "compiled", note)
-        module = inspect_module(hlo, mesh=self._mesh_record, platform=self.target.platform)
+        module = self._counted(inspect_module(hlo, mesh=self._mesh_record, platform=self.target.platform))
         cost = estimate_cost(module, None, chip=self.chip, mesh=self._mesh_record, dtype=self.dtype)
         return Priced(tuple(specs), cost.seconds, peak, _arguments(memory), _sent(cost), room, "compiled")
 
@@ -257,7 +276,7 @@ class SearchProgram:
         peak = memory.peak_bytes
         if not is_final and peak is not None and planned.peak_bytes is not None:
             peak = min(peak, planned.peak_bytes)
-        module = as_accelerator(inspect_module(hlo, mesh=self._mesh_record, platform="cpu"))
+        module = self._counted(as_accelerator(inspect_module(hlo, mesh=self._mesh_record, platform="cpu")))
         cost = estimate_cost(module, None, chip=self.chip, mesh=self._mesh_record, dtype=self.dtype)
         seconds = _seconds(cost, planned.traffic_seconds)
         return Priced(
@@ -283,6 +302,29 @@ class SearchProgram:
                 outputs |= dict.fromkeys(group.outputs, spec)
         return inputs, outputs
 
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Explains an error of JAX about the mesh of the search."""
+        try:
+            yield
+        except WorkbenchError:
+            raise
+        except ValueError as error:
+            raise InspectionError(_not_lowered(self.call, error)) from error
+
+    def _counted(self, module: ModuleRecord) -> ModuleRecord:
+        """The module, with one iteration for each loop of unknown length, as the plan counts it."""
+        listed = (*module.instructions, *module.collectives)
+        if all(each.executions is not None for each in listed):
+            return module
+        self.counts_once = True
+        return module.replace(
+            instructions=tuple(
+                i if i.executions is not None else i.replace(executions=1.0) for i in module.instructions
+            ),
+            collectives=tuple(c if c.executions is not None else c.replace(executions=1.0) for c in module.collectives),
+        )
+
     def _lowered(self) -> tuple[list[Spec | None], list[tuple[str, tuple[int, ...], str]], str]:
         """Specs as given, results by path, and StableHLO in which every argument is kept."""
         call = self.call
@@ -299,7 +341,8 @@ class SearchProgram:
         platform = self.target.platform if self.target else "cpu"
         with on_mesh(self.mesh), UNUSED_DONATIONS_ARE_FINE:  # which donations are usable depends on the tried specs
             jitted = call.under(self.mesh).jitted(call.chunk_size, shardings=False, keep_unused=True)
-            lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
+            with self._explained():
+                lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
         results = jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]
         outputs = [(jax.tree_util.keystr(path), tuple(info.shape), str(info.dtype)) for path, info in results]
         return given, outputs, lowered.as_text()
@@ -377,6 +420,21 @@ def _arguments(memory: MemoryRecord) -> float | None:
 
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:300] if text.strip() else ""
+
+
+def _not_lowered(call: TracedCall, error: Exception) -> str:
+    if any(kind is AxisType.Explicit for kind in getattr(call.mesh, "axis_types", ())):
+        return (
+            f"`search` was given `{call.name}`, which was traced on explicit axes and is not valid on Auto axes: "
+            f"{_first_line(str(error))} Candidates are sharded by propagation over Auto axes. Remove what depends on "
+            "explicit axes, or try specs of your own with `what_if`."
+        )
+    if any(words in str(error) for words in ("require devices", "different from the lowering platform")):
+        return (
+            f"`search` was given `{call.name}`, which calls back to the host. Candidates are lowered without devices, "
+            "which such calls do not permit: remove `jax.debug.print` and other callbacks for the search."
+        )
+    return f"`search` was given `{call.name}`, which JAX does not lower for this mesh: {_first_line(str(error))}"
 
 
 def _refused(name: str, error: Exception) -> str:

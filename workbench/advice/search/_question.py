@@ -4,12 +4,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from workbench._jax_compat import is_pmapped
 from workbench._types import Spec
 from workbench.advice.search._mesh import search_meshes, search_slices
 from workbench.advice.search._suggest import search_shardings
 from workbench.aot import parse_target
 from workbench.cost import UNKNOWN, error_bar, known_chip
-from workbench.errors import ProgramError
+from workbench.errors import InspectionError, ProgramError
 from workbench.inspection import On, TracedCall, is_target, machine_of, parts_of
 from workbench.records.advice import SearchRecord
 
@@ -32,8 +33,15 @@ def search_call(
     """Searches shardings on a mesh, meshes for a target, or slices of families; see `Traced.search`.
 
     Raises:
+        InspectionError: for a `jax.pmap`, or a program that is not valid on Auto axes.
         ProgramError: for options that this kind of search does not use.
     """
+    if is_pmapped(call.fn):
+        message = (
+            f"`search` was given `{call.name}`, which is a `jax.pmap`. It places one slice of each mapped argument on "
+            "each device, so there are no shardings to choose. Move the function to `jax.jit` on a mesh."
+        )
+        raise InspectionError(message)
     record = _search(
         call, on=on, axes=axes, lock=lock, seconds=seconds, compiled=compiled, compiler=compiler,
         memory_bytes=memory_bytes, progress=progress, cancel=cancel, found=found, measure=measure,

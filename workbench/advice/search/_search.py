@@ -67,6 +67,7 @@ class Search:
         self._rehearsed: dict[tuple[Spec, ...], Priced] = {}
         self._compiled: dict[tuple[Spec, ...], Priced] = {}
         self._failed: set[tuple[Spec, ...]] = set()
+        self._requested: dict[tuple[Spec, ...], dict[str, Spec]] = {}
         self._notes: list[str] = []
         self._ended: Literal["complete", "time", "stopped"] = "complete"
 
@@ -159,7 +160,14 @@ class Search:
             how=priced.how,
             note=priced.note,
             chunk_size=self.program.chunk_size,
+            results={} if priced.how == "planned" else self._requested_results(priced.specs),
         )
+
+    def _requested_results(self, specs: tuple[Spec, ...]) -> dict[str, Spec]:
+        if specs not in self._requested:
+            found = self.program.requested_results(specs)
+            self._requested[specs] = {str(position): spec for position, spec in found.items()}
+        return self._requested[specs]
 
     def _how_notes(self) -> list[str]:
         chip, notes = self.program.chip.name, []
@@ -171,6 +179,8 @@ class Search:
                 "compiled for CPU devices, whose compiler fuses less: memory traffic is capped at the traffic of "
                 "the plan; `inspect` counts all of it"
             )
+        if self.program.counts_once:
+            notes.append("loops of unknown length count once: seconds and bytes sent are lower bounds")
         return [*notes, self._memory_note()]
 
     def _memory_note(self) -> str:
