@@ -522,6 +522,14 @@ def test_gather_of_which_each_device_keeps_another_slice_is_found(mesh):
     assert found.axes == ("data",)
 
 
+def test_operation_with_several_results_is_tried_in_a_shard_map(mesh):
+    scores = jax.ShapeDtypeStruct((64, 32), "float32", sharding=NamedSharding(mesh, P("data")))
+    advice = wb.advise(lambda x: jax.lax.top_k(x, 2))(scores)
+    (found,) = [each for each in advice.findings if each.rule == "operation that is not split"]
+    assert found.is_verified, found.gain.how
+    assert found.gain.after == 0
+
+
 @pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="the partitioner of this JAX splits it")
 def test_transform_that_every_device_computes_whole_is_found_and_one_in_a_shard_map_is_not(mesh):
     """https://github.com/jax-ml/jax/issues/20683"""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from workbench.advice._module import Compiled, dtype_of, estimated, sent
+from workbench.advice._module import Compiled, dtype_of, estimated, explained, sent
 from workbench.advice.search import promoted_sums
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord
@@ -28,9 +28,12 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
     arguments = sum(_PARAMETER.search(line) is not None for line in program.entry_lines)
     if arguments != len(inputs.leaves):  # unused arguments were removed, so there is no mapping
         return
+    reasons = {each.name: why for why, each in explained(program)}
     for each in program.module.collectives:
-        instruction = program.by_name.get(each.name)
+        instruction, reason = program.by_name.get(each.name), reasons.get(each.name)
         if each.kind != "all-gather" or instruction is None or (each.executions or 2) > 1:
+            continue
+        if reason is not None and reason.reason == "unsplit operation":  # has a rule of its own
             continue
         origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
         numbers = {int(found[1]) for o in origins if (found := _PARAMETER.search(program.lines.get(o.name, "")))}
@@ -42,14 +45,17 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
         kept = tuple(tuple(axis for axis in axes if axis not in each.axes) for axes in leaf.spec)
         count = each.group_size
         more = bytes_text(leaf.bytes_per_device * (count - 1))
+        is_other = reason is None or reason.reason == "disagreement"
         yield FindingRecord(
             rule="argument gathered for one use",
             what=f"`{leaf.path}` is stored in {count} shards, fully gathered in every call "
             f"({bytes_text(leaf.bytes_per_device * count)}), and used once.",
             why=f"It is sharded over {' and '.join(each.axes)}, and so is the other operand, along a different "
-            "dimension, so one of them must be gathered.",
+            "dimension, so one of them must be gathered."
+            if reason is None or is_other
+            else reason.sentence,
             change=f"Keep this dimension unsharded, as `{spec_code(kept)}`: nothing is gathered, and each device "
-            f"holds {more} more. Or shard it over an axis that the other operand does not use.",
+            f"holds {more} more.{' Or shard it over an axis that the other operand does not use.' * is_other}",
             specs={leaf.path: kept},
             evidence=evidence_of(each),
             weight=0.5 * share(program, saved),  # costs memory

@@ -52,7 +52,8 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
         if donating
         else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",
         evidence=(
-            f"{len(paths)} arguments match results: {', '.join(paths[:4])}{', …' if len(paths) > 4 else ''}",
+            f"{len(paths)} argument{' matches a result' if len(paths) == 1 else 's match results'}: "
+            f"{', '.join(paths[:4])}{', …' if len(paths) > 4 else ''}",
             f"aliased now: {bytes_text(memory.alias_bytes or 0)}; peak: {bytes_text(memory.peak_bytes)}",
         ),
         weight=min(1.0, missing / memory.peak_bytes),

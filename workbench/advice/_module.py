@@ -11,7 +11,7 @@ from workbench.inspection import explain_program
 from workbench.plan import ChunkSize
 from workbench.records.advice import GainRecord, Quantity
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
-from workbench.records.sharding import WhyRecord
+from workbench.records.sharding import WhyCollectiveRecord, WhyRecord
 
 if TYPE_CHECKING:
     from workbench.advice.search import SearchProgram
@@ -171,3 +171,18 @@ def estimated(quantity: Quantity, before: float, after: float, how: str) -> Gain
 def dtype_of(shape: str) -> str:
     """The element type of an HLO shape: "bf16" for "bf16[8,128]{1,0}"."""
     return shape.lstrip("(").partition("[")[0]
+
+
+def explained(program: Compiled) -> Iterator[tuple[WhyCollectiveRecord, CollectiveRecord]]:
+    """The module's collectives, each with its reason."""
+    waiting = list(program.module.collectives)
+    for why in program.why.collectives:
+        alike = [c for c in waiting if (c.kind, c.payload_bytes, c.executions) == _figures(why)]
+        if alike:
+            each = next((c for c in alike if why.source in c.sources), alike[0])
+            waiting.remove(each)
+            yield why, each
+
+
+def _figures(why: WhyCollectiveRecord) -> tuple[str, int, float | None]:
+    return why.kind, why.payload_bytes, why.executions

@@ -4,11 +4,10 @@ import math
 from collections.abc import Iterator
 
 from workbench.advice._collectives import evidence_of, is_runtime_shift, share
-from workbench.advice._module import Compiled, estimated, sent
+from workbench.advice._module import Compiled, estimated, explained, sent
 from workbench.advice._rewrite import RECOMPUTED
 from workbench.records.advice import FindingRecord
-from workbench.records.compiled import CollectiveRecord
-from workbench.records.sharding import PlannedValueRecord, WhyCollectiveRecord
+from workbench.records.sharding import PlannedValueRecord
 from workbench.render.units import bytes_text
 
 # Steps of JAX's older generator: number all rows, split the list into halves, mix the halves and join the results.
@@ -22,7 +21,7 @@ def _scope(op_name: str) -> str:
 
 def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
     """An operation that the partitioner cannot split: every device gathers its operand and computes the full result."""
-    for why, each in _explained(program):
+    for why, each in explained(program):
         if why.reason != "unsplit operation" or not why.operation:
             continue  # the operand of a callback is not gathered
         yield FindingRecord(
@@ -41,7 +40,7 @@ def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
 
 def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
     """Activations that lost the mesh axis of the batch: one constraint keeps the axis."""
-    pairs = list(_explained(program))
+    pairs = list(explained(program))
     for cause in program.why.causes:
         found = [each for why, each in pairs if cause.axis in why.axes]
         if not found or cause.source is None:
@@ -198,21 +197,6 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
             "without these copies; the gathers are repeated in the backward pass",
         ),
     )
-
-
-def _explained(program: Compiled) -> Iterator[tuple[WhyCollectiveRecord, CollectiveRecord]]:
-    """The module's collectives, each with its reason."""
-    waiting = list(program.module.collectives)
-    for why in program.why.collectives:
-        alike = [c for c in waiting if (c.kind, c.payload_bytes, c.executions) == _figures(why)]
-        if alike:
-            each = next((c for c in alike if why.source in c.sources), alike[0])
-            waiting.remove(each)
-            yield why, each
-
-
-def _figures(why: WhyCollectiveRecord) -> tuple[str, int, float | None]:
-    return why.kind, why.payload_bytes, why.executions
 
 
 def _given(value: PlannedValueRecord, values: dict[str, PlannedValueRecord]) -> list[PlannedValueRecord]:

@@ -60,11 +60,18 @@ def unconstrained(closed: ClosedJaxpr, lines: Collection[Line]) -> tuple[ClosedJ
     return _Unconstrained(lines).program(closed)
 
 
+def _rank(equation: JaxprEqn) -> int:
+    return len(type_of(equation.invars[0]).shape)
+
+
 _WHOLE: Mapping[str, Callable[[JaxprEqn], int]] = {  # number of last dimensions that must be unsharded
     "fft": lambda equation: len(equation.params["fft_lengths"]),
     "cholesky": lambda equation: 2,
     "eigh": lambda equation: 2,
     "lu": lambda equation: 2,
+    "top_k": lambda equation: (
+        _rank(equation) if equation.params.get("axis", -1) not in (-1, _rank(equation) - 1) else 1
+    ),
     "qr": lambda equation: 2,
     "svd": lambda equation: 2,
     "triangular_solve": lambda equation: 2,
@@ -134,10 +141,12 @@ class _Mapped(AtLines):
         if not any(spec[:batch]):
             return equation
 
-        def own(*operands: jax.Array) -> jax.Array | list[jax.Array]:
-            return equation.primitive.bind(*operands, **equation.params)
-
         many = equation.primitive.multiple_results
+
+        def own(*operands: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
+            found = equation.primitive.bind(*operands, **equation.params)
+            return tuple(found) if many else found
+
         results = tuple(kept for _ in equation.outvars) if many else kept
         self.count += 1
         return _in_place_of(equation, own, self.mesh, tuple(kept for _ in equation.invars), results)
@@ -234,7 +243,7 @@ def converted(equation: JaxprEqn, before: Atom, after: Var) -> JaxprEqn:
 
 def _in_place_of(
     equation: JaxprEqn,
-    fn: Callable[..., jax.Array | list[jax.Array]],
+    fn: Callable[..., jax.Array | tuple[jax.Array, ...]],
     mesh: Mesh,
     in_specs: PartitionSpec | tuple[PartitionSpec, ...],
     out_specs: PartitionSpec | tuple[PartitionSpec, ...],

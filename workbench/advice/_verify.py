@@ -122,8 +122,10 @@ def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile)
     """Moves the operation into `jax.shard_map` in the traced program and recompiles it."""
     assert program.record.propagation is not None
     lines = _lines(finding)
-    planned = [v for v in program.record.propagation.values if (_line_of(v.source)) in lines]
-    specs = {v.shape: v.spec for v in planned if any(v.spec)}
+    values = {v.name: v for v in program.record.propagation.values}
+    here = [v for v in values.values() if _line_of(v.source) in lines]
+    operands = [values[name] for v in here for name in v.operands if name in values]
+    specs = {v.shape: v.spec for v in (*operands, *here) if any(v.spec)}
     after = recompile(rewrite=lambda closed, mesh: with_own_shards(closed, lines, mesh, specs))
     return _with_bytes_sent(finding, program, after, "compiled with the operation inside `jax.shard_map`")
 

@@ -793,6 +793,9 @@ class _Reader:
                 f"`{_called(value)}`{_at(value)} needs dimension {here[0]} of {self.named(sharded[0])} whole, which is "
                 f"sharded over {_listed(wanted)}."
             )
+            if len(needed) == len(sharded[0].shape):
+                advice = "The array has no other dimension: keep it whole, or shard a batch of such arrays."
+                return "whole dimension", sentence, advice
             others = " and ".join(map(str, needed))
             return "whole dimension", sentence, f"Shard dimensions other than {others}, inside `jax.shard_map`."
         if sharded and (value.operation in _UNSPLIT or len(alike) == len(sharded)):
