@@ -12,7 +12,17 @@ import pytest
 from jax.sharding import AxisType
 
 import workbench as wb
-from tests.oracles.reasons import MESHES, PARTS, assemble, draw, faults, mesh_of
+from tests.oracles.reasons import (
+    MAPPED,
+    MESHES,
+    PARTS,
+    assemble,
+    assemble_mapped,
+    draw,
+    draw_mapped,
+    faults,
+    mesh_of,
+)
 from workbench import render
 
 
@@ -22,6 +32,19 @@ def test_every_collective_has_the_reason_it_was_made_for(number: int) -> None:
     for _ in range(2):
         program = draw(random, mesh)
         assert [(kind, each.sentence) for kind, each in faults(program, mesh)] == [], program.name
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_every_collective_of_a_pmap_is_one_that_the_program_requests(name: str) -> None:
+    wrapper = "under grad" if MAPPED[name].backward else "in a scan"
+    for program in assemble_mapped([name], [""]), assemble_mapped([name], [wrapper], whole=True):
+        assert [(kind, each and each.sentence) for kind, each in faults(program, None)] == [], program.name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_combined_collectives_of_a_pmap_have_their_reasons(seed: int) -> None:
+    program = draw_mapped(np.random.default_rng(seed))
+    assert [(kind, each and each.sentence) for kind, each in faults(program, None)] == [], program.name
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -489,6 +490,59 @@ PARTS = {
 }
 
 
+# Parts of a program that `jax.pmap` maps over the axis `a`: each argument is one device's.
+def mapped_sum(x: Any) -> Any:
+    return jnp.tanh(x - jax.lax.psum(x, "a"))  # here
+
+
+def mapped_largest(x: Any) -> Any:
+    return x - jax.lax.pmax(x.max(0, keepdims=True), "a")  # here
+
+
+def mapped_gradient(w: Any, x: Any) -> Any:
+    gradient = jax.grad(lambda w: jnp.sum(jnp.sin(x @ w)))(w)
+    return w - jax.lax.pmean(gradient, "a")  # here
+
+
+def mapped_statistics(x: Any) -> Any:
+    mean, square = jax.lax.pmean((x.mean(0, keepdims=True), (x * x).mean(0, keepdims=True)), "a")  # here
+    return (x - mean) / jnp.sqrt(square - mean * mean + 1)
+
+
+def mapped_gather(x: Any) -> Any:
+    return x + jax.lax.all_gather(x, "a").mean(0)  # here
+
+
+def mapped_ring(x: Any) -> Any:
+    size = jax.lax.axis_size("a")
+    return jax.lax.ppermute(jnp.sin(x), "a", [(i, (i + 1) % size) for i in range(size)])  # here
+
+
+def mapped_exchange(x: Any) -> Any:
+    return jax.lax.all_to_all(jnp.cos(x), "a", 0, 0)  # here
+
+
+def mapped_share(x: Any) -> Any:
+    return jax.lax.psum_scatter(x, "a", tiled=True)  # here
+
+
+def _requested(fn: Callable[..., Any], *shapes: tuple[int, ...], **options: Any) -> Part:
+    words = ("itself requests this exchange",)
+    return Part(fn, tuple((shape, P()) for shape in shapes), "program", words, **options)
+
+
+MAPPED: dict[str, Part] = {
+    "sum of a pmap": _requested(mapped_sum, (8, 16), backward=("program",)),
+    "maximum of a pmap": _requested(mapped_largest, (8, 16)),
+    "gradient of a pmap": _requested(mapped_gradient, (16, 4), (8, 16), backward=("program",)),
+    "statistics of a pmap": _requested(mapped_statistics, (8, 16), backward=("program",)),
+    "gather of a pmap": _requested(mapped_gather, (8, 16), backward=("program",)),
+    "ring of a pmap": _requested(mapped_ring, (8, 16), backward=("program",)),
+    "exchange of a pmap": _requested(mapped_exchange, (8, 16), backward=("program",)),
+    "share of a pmap": _requested(mapped_share, (64, 16), scans=False, backward=("program",)),
+}
+
+
 # What surrounds a part, and whether the part has to keep the shape of its first argument.
 def _in_scan(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, *rest: jax.lax.scan(lambda carry, _: (fn(carry, *rest), None), x, length=3)[0]
@@ -568,9 +622,37 @@ def assemble(names: Sequence[str], wrappers: Sequence[str], mesh: Mesh) -> Progr
     return Program(name, fn, tuple(args), tuple(parts), tuple(wrappers))
 
 
-def faults(program: Program, mesh: Mesh) -> Iterator[tuple[str, WhyCollectiveRecord]]:
+def draw_mapped(random: np.random.Generator) -> Program:
+    """One to three parts under `jax.pmap`, with arguments for all devices or one for each."""
+    names = [str(name) for name in random.choice(list(MAPPED), int(random.integers(1, 4)), replace=False)]
+    return assemble_mapped(names, [_wrapper(MAPPED[name], random) for name in names], whole=bool(random.integers(2)))
+
+
+def assemble_mapped(names: Sequence[str], wrappers: Sequence[str], *, whole: bool = False) -> Program:
+    """Parts by name under `jax.pmap` over 8 devices; `whole`: the first of several arguments is the same on all."""
+    parts = [MAPPED[name] for name in names]
+    counts = [len(part.args) for part in parts]
+    shapes = [shape for part in parts for shape, _ in part.args]
+
+    def together(*args: Any) -> list[Any]:
+        results, at = [], 0
+        for part, wrapper, count in zip(parts, wrappers, counts, strict=True):
+            results.append(WRAPPERS[wrapper](part.fn)(*args[at : at + count]))
+            at += count
+        return results
+
+    in_axes = tuple(None if whole and number == 0 and len(shapes) > 1 else 0 for number in range(len(shapes)))
+    args = tuple(
+        jax.ShapeDtypeStruct(shape if axis is None else (8, *shape), jnp.float32)
+        for shape, axis in zip(shapes, in_axes, strict=True)
+    )
+    name = ", ".join(f"{name} {wrapper}".strip() for name, wrapper in zip(names, wrappers, strict=True))
+    return Program(name, jax.pmap(together, axis_name="a", in_axes=in_axes), args, tuple(parts), tuple(wrappers))
+
+
+def faults(program: Program, mesh: Mesh | None) -> Iterator[tuple[str, WhyCollectiveRecord]]:
     """What `why` says of the program that is not so: "wrong" or "unknown", and the collective."""
-    with jax.set_mesh(mesh):
+    with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
         record = wb.inspect(program.fn)(*program.args)
         found = wb.why(record)
     assert record.module is not None
@@ -629,11 +711,12 @@ def main() -> None:
     random = np.random.default_rng(asked.seed)
     counts: dict[str, int] = {}
     for number in range(asked.programs):
-        mesh = mesh_of(number % len(MESHES))
-        program = draw(random, mesh)
+        at = number % (len(MESHES) + 1)
+        mesh = mesh_of(at) if at < len(MESHES) else None  # None: under `jax.pmap`
+        program = draw(random, mesh) if mesh is not None else draw_mapped(random)
         for kind, each in faults(program, mesh):
             counts[kind] = counts.get(kind, 0) + 1
-            where = dict(mesh.shape)
+            where = "pmap" if mesh is None else dict(mesh.shape)
             print(f"{kind}: {program.name} on {where}: {each and (each.kind, each.reason)} {each and each.sentence}")
     print(f"{asked.programs} programs: {counts or 'nothing wrong, nothing unknown'}")
 
