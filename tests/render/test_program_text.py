@@ -137,5 +137,5 @@ def test_places_beyond_a_screen_are_counted():
 
     root = CallNodeRecord(id=0, parent=None, kind="root", name="step")
     lines = collective_lines(CallTreeRecord(made_from="compiled", nodes=(root, *map(places, range(1, 41)))))
-    assert len(lines) == 25
-    assert lines[-1] == f"  … and 16 more places, {sum(range(1, 17))} B sent"
+    assert len(lines) == 17
+    assert lines[-1] == f"  … and 24 more places, {sum(range(1, 25))} B sent"
