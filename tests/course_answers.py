@@ -969,7 +969,7 @@ WRONG = {
         ((11_665_408, 10 * 2 * 32 * 4096, 65_536), "One vector up"),
     ],
     "29.1": [(2**33, "keys and values"), (2**34 * 4, "heads")],
-    "29.2": [((2**34 / 32, 2**34 / 32), "Eight heads"), ((2**31, 2**31), "Two axes")],
+    "29.2": [((2**34 / 32, 2**34 / 32), "eight heads"), ((2**31, 2**31), "Two axes")],
     "29.3": [(mean_of_parts, "each part by exp"), (without_maximum, "the largest m")],
     "29.4": [(40.6, "all 16 chips"), (0.00254, "give milliseconds")],
     "30.1": [
