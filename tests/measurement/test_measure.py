@@ -110,8 +110,8 @@ def test_program_without_a_loop_over_clients_says_so(looped_round):
     options = ReadingOptions(mesh=looped_round.mesh, client_stages=("2",))
     run = measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=options)
     assert run.clients == ()
-    (note,) = [note for note in run.notes if note.startswith("Stage 2 has no times per client")]
-    assert "`engines.Sequential()`" in note  # where every client has seconds of its own
+    (note,) = [note for note in run.notes if note.startswith("Stage 2:")]
+    assert "no loop with one iteration per client" in note
 
 
 def test_rates_are_related_to_the_peaks_of_one_device_of_the_chip(looped_round):

@@ -171,3 +171,38 @@ def test_measure_probes_clients_by_name(axes):
         run = wb.measure(fedavg, rounds=1, clients="probe")(*args)
     assert {(client.client, client.steps) for client in run.clients} == set(enumerate(STEPS.tolist()))
     assert run.attributed_seconds >= 0.95
+
+
+@wb.program(clients=CLIENTS)
+def of_one_kernel(x):
+    return wb.reduce_mean(wb.map_fn(lambda row: row**2, x))
+
+
+def test_clients_that_the_compiler_merges_have_the_seconds_of_separate_calls():
+    rounds = 3
+
+    def training(x):
+        return jax.lax.scan(lambda x, _: (x - of_one_kernel(x), None), x, None, length=rounds)[0]
+
+    run = wb.measure(training, rounds=1, clients="probe")(jnp.ones(CLIENTS))
+    assert [client.client for client in run.clients] == list(range(CLIENTS))
+    assert {client.stage for client in run.clients} == {"0.0"}
+    assert all(client.seconds > 0 for client in run.clients)
+    assert run.notes[-1].startswith("Stage 0.0: the seconds of a client are those of a separate call")
+
+
+def test_separate_calls_end_after_their_time(monkeypatch):
+    monkeypatch.setattr("workbench.api._measure._MOST_SECONDS", 0.0)
+    run = wb.measure(of_one_kernel, rounds=1, clients="probe")(jnp.ones(CLIENTS))
+    assert run.clients == ()
+    assert "took more than 0 s" in run.notes[-1]
+
+
+def test_clients_that_communicate_are_not_called_separately():
+    @wb.program(clients=CLIENTS)
+    def centred(x):
+        return wb.reduce_mean(wb.map_fn(lambda row: row - jax.lax.pmean(row, "clients"), x))
+
+    run = wb.measure(centred, rounds=1, clients="probe")(jnp.ones(CLIENTS))
+    assert run.clients == ()
+    assert "communicate with each other" in run.notes[-1]

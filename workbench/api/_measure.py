@@ -1,5 +1,7 @@
 """`measure`: runs a program on the attached devices and times its parts."""
 
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -8,13 +10,16 @@ from jax.sharding import Mesh
 from workbench import _jax_compat
 from workbench._types import Argument, PyTree
 from workbench.cost import known_chip, largest_dtype
-from workbench.errors import InspectionError
+from workbench.engines import Sequential
+from workbench.errors import EngineError, InspectionError
 from workbench.inspection import Inspection, LoweredCall, TracedCall, compile_now, inspect_module
 from workbench.measurement import ReadingOptions, measure_compiled
 from workbench.plan import ChunkSize
 from workbench.primitives import CallbackErrors
 from workbench.records.program import PlanRecord
 from workbench.records.run import RunRecord
+
+_MOST_SECONDS = 10.0  # for separate calls of clients
 
 
 def measure_program(
@@ -25,8 +30,12 @@ def measure_program(
     clients: Literal["together", "probe"],
     mesh: Mesh | None,
     chip: str | None,
+    replayed: Callable[[], tuple[Callable, Sequence[Argument]]],
 ) -> RunRecord:
-    """Runs a traced call and times it; see `Traced.measure`."""
+    """Runs a traced call and times it; see `Traced.measure`.
+
+    `replayed` returns the call as a function and its arguments, for clients that the devices do not time.
+    """
     if clients not in ("together", "probe"):
         message = (
             f"`measure` was given clients={clients!r}. The clients on a device run either together, as in production, "
@@ -63,7 +72,37 @@ def measure_program(
         warmup=warmup,
         options=options,
     )
-    return run.replace(name=made.plan.name, results=call.finish(run.results))
+    run = run.replace(name=made.plan.name, results=call.finish(run.results))
+    untimed = set(options.client_stages) - {client.stage for client in run.clients}
+    return _with_separate_calls(run, untimed, *replayed()) if untimed else run
+
+
+def _with_separate_calls(run: RunRecord, stages: set[str], fn: Callable, args: Sequence[Argument]) -> RunRecord:
+    """Adds the clients of some stages, with the seconds of separate calls."""
+    engine, stop = Sequential(), threading.Event()
+    clock = threading.Timer(_MOST_SECONDS, stop.set)
+    clock.start()
+    try:
+        engine.run(fn, *args, cancel=stop)  # the first calls of a compiled function take longer
+        separate = engine.run(fn, *args, cancel=stop).clients
+    except EngineError as error:
+        why = f"took more than {_MOST_SECONDS:g} s" if stop.is_set() else f"failed: {str(error)[:300]}"
+        note = (
+            f"Stage {', '.join(sorted(stages))} has no times per client: separate calls, one per client, {why}. Give "
+            "the clients more work, or measure fewer rounds or clients with `engines.Sequential()`."
+        )
+        return run.replace(notes=(*run.notes, note))
+    finally:
+        clock.cancel()
+    found = tuple(client for client in separate if client.stage in stages and client.where != "server")
+    notes = [
+        f"Stage {stage}: the seconds of a client are those of a separate call, including the time to start it."
+        if any(client.stage == stage for client in found)
+        else f"Stage {stage} has no times per client: its clients communicate with each other, so they cannot be "
+        "called separately."
+        for stage in sorted(stages)
+    ]
+    return run.replace(clients=(*run.clients, *found), notes=(*run.notes, *notes))
 
 
 def _measure_lowered(call: LoweredCall, *, rounds: int, warmup: int, chip: str | None) -> RunRecord:

@@ -196,7 +196,8 @@ class TracedProgram(Inspected):
             rounds: Number of calls to measure.
             warmup: Number of calls before the measured calls; they are not counted.
             clients: "together" runs clients as in production. "probe" runs the clients on a device one after another,
-                to measure each client's time and number of steps.
+                to measure each client's time and number of steps. Clients that the compiler merges into one kernel
+                are called separately, for at most 10 s; a note states this.
             on: Mesh to run the program on (default: the mesh set by `jax.set_mesh`), a chip whose peaks are compared
                 with the achieved rates, or both.
 
@@ -223,7 +224,13 @@ class TracedProgram(Inspected):
             )
             raise MeshError(message)
         return _measure.measure_program(
-            self._call, rounds=rounds, warmup=warmup, clients=clients, mesh=machine.mesh, chip=machine.chip
+            self._call,
+            rounds=rounds,
+            warmup=warmup,
+            clients=clients,
+            mesh=machine.mesh,
+            chip=machine.chip,
+            replayed=lambda: self._replayed("measure"),
         )
 
     def tap(

@@ -342,9 +342,8 @@ def _clients(
         found += runs
         if not runs:
             notes.append(
-                f"Stage {stage} has no times per client: the devices report no loop with one iteration per client. "
-                "A client with few operations is compiled into one kernel with its loop. Give the clients more work, "
-                "or run `engines.Sequential()`, whose record has the seconds of every client."
+                f"Stage {stage}: the devices report no loop with one iteration per client. A client with few "
+                "operations is compiled into one kernel with its loop."
             )
     return tuple(found), notes
 
