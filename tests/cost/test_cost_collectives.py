@@ -6,7 +6,7 @@ import pytest
 from records_parts import TOY_CHIP
 
 from workbench.cost import CHIPS, collective_seconds, known_chip
-from workbench.cost._collectives import is_closed_ring
+from workbench.cost._collectives import is_closed_ring, why_unpriced
 from workbench.errors import MeshError
 
 HOP = 1e-6
@@ -228,3 +228,24 @@ def test_every_row_has_source_and_date(name):
 def test_unknown_chip_is_refused_with_the_known_ones():
     with pytest.raises(MeshError, match=r"was given 'v99'.*use one of v4, v5e, v5p, v6e, tpu7x, "):
         known_chip("v99")
+
+
+def test_groups_of_one_gpu_per_host_have_the_network_alone():
+    # Four GPUs on four hosts: three parts come in at 1e8 B/s of the adapter, not at 1e9 B/s of the links.
+    clusters = SWITCH.replace(dcn_bytes_per_second=1e8)
+    assert collective_seconds("all-gather", MEGA, 4, clusters, hosts=4) == pytest.approx(3 * MEGA / 1e8 + 3 * HOP)
+    assert collective_seconds("all-gather", MEGA, 4, clusters, hosts=1) == pytest.approx(3 * MEGA / 1e9 + 3 * HOP)
+    assert collective_seconds("all-gather", MEGA, 4, clusters) == collective_seconds(
+        "all-gather", MEGA, 4, clusters, hosts=1
+    )
+
+
+def test_gpus_of_a_group_on_one_host_share_their_adapters():
+    # Two GPUs on each of two hosts: two concurrent rings, so each adapter sends half of the bytes.
+    clusters = SWITCH.replace(dcn_bytes_per_second=1e8)
+    assert collective_seconds("all-gather", MEGA, 4, clusters, hosts=2) == pytest.approx(3 * MEGA / 2e8 + 3 * HOP)
+
+
+def test_groups_on_several_hosts_without_a_known_network_have_no_time():
+    assert collective_seconds("all-reduce", MEGA, 2, SWITCH, hosts=2) is None
+    assert "span 2 hosts" in why_unpriced(2, SWITCH, hosts=2)

@@ -78,3 +78,37 @@ def test_only_what_leaves_the_slice_takes_the_data_centre_network(found):
     attained = 0.88  # share of the published bandwidth that networks between hosts reach
     assert seconds == pytest.approx(1e9 / (attained * chip.dcn_bytes_per_second), rel=1e-3)
     assert collective_seconds("send", 1e9, 2, known_chip("v4"), across_slices=True) is None  # not published
+
+
+SUM = """HloModule jit_f, is_scheduled=true, num_partitions=8
+
+add {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT sum = f32[] add(x, y)
+}
+
+ENTRY main {
+  %p = f32[8,16] parameter(0)
+  %inside = f32[8,16] all-reduce(%p), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}, \
+use_global_device_ids=true, to_apply=add
+  ROOT %between = f32[8,16] all-reduce(%inside), channel_id=2, replica_groups={{0,4},{1,5},{2,6},{3,7}}, \
+use_global_device_ids=true, to_apply=add
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("platform", "per_host", "hosts"),
+    [
+        ("cuda", 4, {"inside": 1, "between": 2}),
+        ("cuda", 8, {"inside": 1, "between": 1}),
+        ("cuda", 1, {"inside": None, "between": None}),  # a process for each GPU may share a host with others
+        ("tpu", 4, {"inside": None, "between": None}),
+    ],
+)
+def test_hosts_of_a_group_of_gpus_are_counted(platform, per_host, hosts):
+    devices = tuple(DeviceRecord(id=i, position=(), platform=platform, host=i // per_host) for i in range(8))
+    axes = (AxisRecord(name="data", size=2), AxisRecord(name="model", size=4))
+    found = inspect_module(SUM, mesh=MeshRecord(axes=axes, devices=devices)).collectives
+    assert {c.name: c.hosts for c in found} == hosts

@@ -45,6 +45,7 @@ def seconds_of_collective(collective: CollectiveRecord, chip: ChipRecord) -> flo
         collective.group_size,
         chip,
         across_slices=collective.across_slices,
+        hosts=collective.hosts,
         torus=collective.torus,
     )
 
@@ -57,6 +58,7 @@ def collective_seconds(
     *,
     closed: bool | None = None,
     across_slices: bool = False,
+    hosts: int | None = None,
     torus: Torus = (),
 ) -> float | None:
     """The time of one collective along one axis.
@@ -69,8 +71,8 @@ def collective_seconds(
 
     If a sum or gather spans more chips than the links join (k groups of p), it has three parts on TPUs: inside every
     group over the links, between the groups over the data-centre network (each chip sends 1/p of the data), and inside
-    every group again. On GPUs there are p concurrent rings through all hosts. Other collectives send all their bytes
-    over this network.
+    every group again. On GPUs there are p concurrent rings through all hosts, for p members of the group on each host.
+    Other collectives send all their bytes over this network.
 
     Args:
         kind: As in `CollectiveRecord`.
@@ -79,6 +81,7 @@ def collective_seconds(
         chip: Chip with its links.
         closed: Without `torus`, whether the group is a closed ring; None: use `is_closed_ring`.
         across_slices: Whether a group spans several TPU slices.
+        hosts: Number of GPU hosts that a group spans; None: as few as possible.
         torus: Number of chips along each torus dimension of the group, and whether the ends are joined.
 
     Returns:
@@ -98,15 +101,16 @@ def collective_seconds(
     measured = _measured(kind, payload_bytes, group_size, chip)
     if measured is not None:
         return measured
-    reach = _reach(chip)
+    reach = group_size // hosts if hosts else _reach(chip)
     beyond = across_slices or group_size > reach
     link = chip.dcn_bytes_per_second if beyond else chip.link_bytes_per_second
     if not link:
         return None
     has_both = group_size > reach > 1 and not across_slices
     if has_both and kind in ("all-reduce", "all-gather", "reduce-scatter"):
-        whole = _rings_over_hosts if chip.topology == "switch" else _in_three_parts
-        return whole(kind, payload_bytes, group_size, chip)
+        if chip.topology == "switch":
+            return _rings_over_hosts(kind, payload_bytes, group_size, chip, reach)
+        return _in_three_parts(kind, payload_bytes, group_size, chip)
     rates = rates_of(chip)
     hop = rates.large_hop_seconds if payload_bytes >= LARGE_BYTES else rates.hop_seconds
     start = rates.permute_seconds if kind in ("collective-permute", "send") else rates.collective_seconds
@@ -154,12 +158,17 @@ def _reach(chip: ChipRecord) -> float:
     return math.inf if chip.domain is None else chip.domain * chip.devices_per_chip
 
 
-def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = False) -> str:
+def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = False, hosts: int | None = None) -> str:
     """Returns the reason why `collective_seconds` is None, as a clause."""
     if across_slices:
         return (
             f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published: state it, as in "
             f'on="{chip.name}@100G"'
+        )
+    if hosts is not None and hosts > 1:
+        return (
+            f"its groups of {group_size:,} devices span {hosts:,} hosts, and no bandwidth of the network between hosts "
+            f'is published: state it, as in on="{chip.name}@8x400G"'
         )
     if group_size > _reach(chip):
         return (
@@ -187,9 +196,11 @@ def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: Chip
     return sum(known) if len(known) == len(parts) else None
 
 
-def _rings_over_hosts(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord) -> float | None:
-    """The time of NCCL's rings: each passes through all hosts, and a host's adapters share its outgoing bytes."""
-    rates, inside = rates_of(chip), _reach(chip)
+def _rings_over_hosts(
+    kind: str, payload_bytes: float, group_size: int, chip: ChipRecord, inside: float
+) -> float | None:
+    """The time of NCCL's rings: each passes through all hosts, and the adapters of `inside` chips share the bytes."""
+    rates = rates_of(chip)
     if not chip.dcn_bytes_per_second:
         return None
     sent = sent_bytes(kind, payload_bytes, group_size)

@@ -321,7 +321,7 @@ def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Ite
         elif one.executions is None:
             why = "it is in a loop with an unknown number of iterations"
         else:
-            why = why_unpriced(one.group_size, chip, across_slices=one.across_slices)
+            why = why_unpriced(one.group_size, chip, across_slices=one.across_slices, hosts=one.hosts)
         yield f"{one.kind} over {' × '.join(one.axes) or 'a group that is not a mesh axis'}: {why}"
 
 
@@ -410,6 +410,6 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
         speed = chip.dcn_bytes_per_second
         network = f"at {speed / 1e9:,.4g} GB/s per chip" if speed else "whose bandwidth is not published"
         yield (
-            f"groups of more than {chip.domain:,} chips use the data-centre network, {network}; sums and gathers "
-            "use links first, so each chip sends only its part"
+            f"groups of more than {chip.domain:,} chips, and groups on several GPU hosts, use the data-centre network, "
+            f"{network}; sums and gathers use links first, so each chip sends only its part"
         )

@@ -232,7 +232,12 @@ class _Schedule:
         if seconds is None:
             why = "the participants are written in an unknown syntax"
             if collective.wire_bytes is not None:
-                why = why_unpriced(collective.group_size, self._chip, across_slices=collective.across_slices)
+                why = why_unpriced(
+                    collective.group_size,
+                    self._chip,
+                    across_slices=collective.across_slices,
+                    hosts=collective.hosts,
+                )
         return InstructionTime(seconds, seconds, is_collective=True, unknown=why)
 
     def _wait(self, each: InstructionRecord, clock: _Clock) -> None:

@@ -101,6 +101,7 @@ class CollectiveRecord(Record):
     reduction: str | None = None  # add, maximum, ...
     channel: int | None = None
     across_slices: bool = False  # a group spans several TPU slices
+    hosts: int | None = None  # number of GPU hosts that a group spans; None: unknown, or no GPUs
     # chips along each torus dimension of a group, and whether the ends are wired together;
     # () if coordinates are unknown, or the group is not a box
     torus: tuple[tuple[int, bool], ...] = ()

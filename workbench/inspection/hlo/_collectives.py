@@ -44,6 +44,7 @@ class MeshAxes:
     sizes: tuple[int, ...]
     order: tuple[int, ...] | None = None
     slices: tuple[int, ...] | None = None  # slice of every position, if there are several slices
+    hosts: tuple[int, ...] | None = None  # GPU host of every position, if known
     coords: tuple[tuple[int, ...], ...] | None = None  # coordinates of every position on the torus
     wraps: tuple[bool, ...] = ()  # dimensions of the torus that wrap around
 
@@ -64,6 +65,11 @@ class MeshAxes:
         """Returns whether one group has members in different slices."""
         slices = self.slices
         return slices is not None and any(len({slices[position] for position in group}) > 1 for group in groups)
+
+    def hosts_of(self, groups: Groups) -> int | None:
+        """Returns the largest number of GPU hosts that one group spans; None if unknown."""
+        hosts = self.hosts
+        return None if hosts is None or not groups else max(len({hosts[each] for each in group}) for group in groups)
 
     def torus(self, groups: Groups) -> tuple[tuple[int, bool], ...]:
         """Length and wraparound, along each torus dimension, of the box that the first group fills.
@@ -142,6 +148,7 @@ class CollectiveReader:
             reduction=self._reduction(instruction),
             channel=int(instruction.attribute("channel_id") or 0) or None,
             across_slices=not axes.note and self._mesh is not None and self._mesh.crosses(groups),
+            hosts=None if self._mesh is None else self._mesh.hosts_of(placed),
             torus=()
             if self._mesh is None or kind in ("collective-permute", "send", "recv")
             else self._mesh.torus(placed),

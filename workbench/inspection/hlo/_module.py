@@ -30,6 +30,7 @@ from workbench.records.program import PlanRecord
 
 # These only name or pass on values and do no work, so they do not need a stage.
 _STRUCTURE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))
+_GPUS = ("cuda", "gpu", "rocm")
 _PLATFORMS = (
     ("tpu", re.compile(r'"flag_configs":|:T\(\d|"scoped_memory_configs"')),
     ("gpu", re.compile(r'"operation_queue_id"|__cublas\$|"fusion_backend_config"|__cudnn\$')),
@@ -153,6 +154,13 @@ def _slices(mesh: MeshRecord) -> tuple[int, ...] | None:
     return found if len(found) == len(mesh.devices) and len(set(found)) > 1 else None
 
 
+def _hosts(mesh: MeshRecord) -> tuple[int, ...] | None:
+    """The host of every GPU; None for other devices, and if every GPU has a process of its own."""
+    hosts = tuple(device.host for device in mesh.devices)
+    several = len(set(hosts)) < len(hosts)
+    return hosts if several and all(device.platform in _GPUS for device in mesh.devices) else None
+
+
 def _coords(mesh: MeshRecord) -> tuple[tuple[int, ...], ...] | None:
     """The position of every device on the torus; None if unknown."""
     found = tuple(device.coords for device in mesh.devices if device.coords is not None)
@@ -182,6 +190,7 @@ class _Inspection:
             sizes=mesh.shape,
             order=order,
             slices=_slices(mesh),
+            hosts=_hosts(mesh),
             coords=_coords(mesh),
             wraps=mesh.wraps or (),
         )
