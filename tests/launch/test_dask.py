@@ -53,6 +53,28 @@ def test_a_node_runs_where_its_resources_are(client):
         assert launched.client(counter).add(1) == 1
 
 
+def speak(store):
+    print("got", store.add(2))
+    print("unfinished", end="")
+
+
+class Speaking(nodes.Counter):
+    def add(self, number=1):
+        print("adds", number)
+        return super().add(number)
+
+
+def test_printed_lines_of_nodes_are_in_their_logs():
+    with dask_cluster(1, 4, processes=True) as (_, connected):
+        program = Program("speakers")
+        store = program.add_node(ServiceNode(Speaking))
+        node = program.add_node(PyNode(speak, store))
+        with launch(program, DaskEngine(connected)) as launched:
+            launched.wait(LONG)
+            assert launched.logs(node) == ("got 2", "unfinished")
+            assert launched.logs(store) == ("adds 2",)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 1], ids=["fails", "restarts"])
 def test_a_service_whose_worker_is_killed_is_reported_and_restarted_only_as_its_policy_says(limit):

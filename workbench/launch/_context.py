@@ -4,7 +4,7 @@ import contextvars
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 from workbench.errors import ProgramError
@@ -60,11 +60,20 @@ class NodeContext:
     def log(self, text: object) -> None:
         """Adds lines to the node's log; works on every engine."""
         self.heartbeat()
-        lines = str(text).splitlines()
+        self.add(str(text).splitlines())
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Adds whole lines to the node's log."""
         self.lines.extend(lines)
         if self._write is not None:
             for line in lines:
                 self._write(line)
+
+    def end_line(self) -> None:
+        """Adds an unfinished printed line to the node's log."""
+        line, self.partial = self.partial, ""
+        if line:
+            self.add([line])
 
     def stop_program(self) -> None:
         """Asks all nodes of the program to stop, as `Launched.stop` does."""

@@ -17,6 +17,7 @@ from workbench._open_types import Foreign
 from workbench.launch._client import Client
 from workbench.launch._dask_calls import DaskEndpoint, InOrder, Place
 from workbench.launch._nodes import Handle
+from workbench.launch._output import install, uninstall
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._pool import DaemonPool
 from workbench.launch._remote import CONNECT_SECONDS, RequestHandler
@@ -59,6 +60,7 @@ class _Slot:
         spec = pickle.loads(order.spec)
         self._label = spec.label
         self.runner = NodeRunner(spec, self._client_of, self._emit, write=self._write)
+        install()
         self.runner.start(order.attempt)
 
     def live(self) -> None:
@@ -88,6 +90,7 @@ class _Slot:
                         endpoint.gone = reason
                         endpoint.forget()
         self._report()
+        uninstall()
 
     def announce(self, actor: Foreign) -> None:
         """Reports earlier events and the actor's location when the actor can receive calls."""
@@ -99,6 +102,8 @@ class _Slot:
             self._log(message)
 
     def _emit(self, label: str, event: str, detail: Value) -> None:
+        if event in ("finished", "stopped", "raised") and self.runner.context is not None:
+            self.runner.context.end_line()
         self._log({"label": label, "event": event, "detail": detail, "worker": self._worker.address})
         # After `run` has returned, a service still answers until it is closed. A passive service ends when it is
         # closed.

@@ -13,7 +13,7 @@ _LOCK = threading.Lock()
 
 
 class NodeOutput:
-    """Standard output that also copies lines from nodes on threads to the nodes' logs."""
+    """Standard output that also copies lines from nodes on threads and clusters to the nodes' logs."""
 
     users = 0
 
@@ -30,7 +30,7 @@ class NodeOutput:
             return self._stream.write(text)
         begins = not context.partial
         *lines, context.partial = (context.partial + text).split("\n")
-        context.lines.extend(lines)
+        context.add(lines)
         if context.echo:
             name = f"[{context.label}] "
             written = text.removesuffix("\n").replace("\n", f"\n{name}") + "\n" * text.endswith("\n")

@@ -10,6 +10,7 @@ from typing import Any
 from workbench.errors import needs_library
 from workbench.launch._client import CallQueue, Client
 from workbench.launch._nodes import Handle, NodeSpec
+from workbench.launch._output import install
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._ray_calls import RayEndpoint
 from workbench.launch._remote import RequestHandler
@@ -51,6 +52,7 @@ class RayNodeActor:
         }
         self._services = {label: r.service for label, r in self._runners.items() if r.service is not None}
         self._handler = RequestHandler(self._services)
+        install()
         for runner in self._runners.values():
             runner.start(order.attempt)
 
@@ -87,6 +89,9 @@ class RayNodeActor:
         return 0 if len(codes) == len(self._runners) and (self._closing or not self._services) else None
 
     def _emit(self, label: str, event: str, detail: Value) -> None:
+        context = self._runners[label].context
+        if event in ("finished", "stopped", "raised") and context is not None:
+            context.end_line()
         with self._changed:
             self._events.append((label, event, detail))
             if event in ("finished", "stopped", "raised"):
