@@ -52,9 +52,9 @@ NEWEST_KNOWN = (0, 12)
 def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
     """Warns if this JAX is newer than the tested versions; all functions are still tried."""
     if version[:2] > NEWEST_KNOWN:
-        found, known = (".".join(map(str, numbers)) for numbers in (version, NEWEST_KNOWN))
+        current, newest = (".".join(map(str, numbers)) for numbers in (version, NEWEST_KNOWN))
         warnings.warn(
-            f"The workbench is tested up to JAX {known}, and this is JAX {found}. It reads parts of JAX that change "
+            f"The workbench is tested up to JAX {newest}, and this is JAX {current}. It reads parts of JAX that change "
             "without notice: if something fails, look for a newer workbench, or install "
             f'`pip install "jax<{NEWEST_KNOWN[0]}.{NEWEST_KNOWN[1] + 1}"`.',
             stacklevel=2,
@@ -114,12 +114,12 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
     """
     primitive, thread = _ad_checkpoint.remat_p, threading.get_ident()
     with _CHANGING:
-        kept = primitive.__dict__.get("bind")
+        original = primitive.__dict__.get("bind")
         bind = getattr(primitive.bind, "of_jax", primitive.bind)  # the policy of the innermost block applies
 
         def changed(*args: object, **params: object) -> object:
-            mine = threading.get_ident() == thread and not params.get("differentiated") and "policy" in params
-            return bind(*args, **({**params, "policy": policy} if mine else params))
+            is_target = threading.get_ident() == thread and not params.get("differentiated") and "policy" in params
+            return bind(*args, **({**params, "policy": policy} if is_target else params))
 
         changed.of_jax = bind  # pyright: ignore[reportFunctionMemberAccess]
         # A frame inside JAX, so that equations from other threads keep their user lines.
@@ -128,10 +128,10 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
         try:
             yield
         finally:
-            if kept is None:
+            if original is None:
                 del primitive.bind
             else:
-                primitive.bind = kept
+                primitive.bind = original
 
 
 _forked: list[bool] = []  # not empty in an `os.fork` child of a process that had started JAX's devices
@@ -415,22 +415,22 @@ def zero_cotangent(aval: Aval) -> ad.Zero:
     return ad.Zero(aval.to_ct_aval())
 
 
-def transpose_jaxpr(closed: ClosedJaxpr, known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-    """Pulls cotangents back through a jaxpr that is linear in the inputs that are None in `known`.
+def transpose_jaxpr(closed: ClosedJaxpr, operands: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+    """Pulls cotangents back through a jaxpr that is linear in the inputs that are None in `operands`.
 
     None means a zero cotangent, both in `cotangents` and in the result, which has one entry per linear input.
     """
-    linear = [x is None for x in known]
+    linear = [x is None for x in operands]
     primals = [
         ad.UndefinedPrimal(v.aval.to_ct_aval()) if x is None else x
-        for v, x in zip(closed.jaxpr.invars, known, strict=True)
+        for v, x in zip(closed.jaxpr.invars, operands, strict=True)
     ]
     pushed = [
         zero_cotangent(v.aval) if ct is None else ct for v, ct in zip(closed.jaxpr.outvars, cotangents, strict=True)
     ]
     pulled = _ad.backward_pass(closed.jaxpr, True, closed.consts, primals, pushed)
-    wanted = [ct for ct, is_linear in zip(pulled, linear, strict=True) if is_linear]
-    return [None if isinstance(ct, ad.Zero) else ct for ct in wanted]
+    linear_cotangents = [ct for ct, is_linear in zip(pulled, linear, strict=True) if is_linear]
+    return [None if isinstance(ct, ad.Zero) else ct for ct in linear_cotangents]
 
 
 def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
@@ -441,9 +441,9 @@ def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
     kind = getattr(_hijax, "HiPrim", None) or getattr(_hijax, "VJPHiPrimitive", ())
     if not isinstance(value, kind):
         return value
-    made = copy.copy(value)
-    made.__dict__.update({name: change(attribute) for name, attribute in vars(value).items()})
-    return made
+    clone = copy.copy(value)
+    clone.__dict__.update({name: change(attribute) for name, attribute in vars(value).items()})
+    return clone
 
 
 def is_of_equinox(equation: JaxprEqn) -> bool:
@@ -463,8 +463,8 @@ def expanded(equation: JaxprEqn) -> JaxprEqn:
     mesh = equation.ctx.cur_abstract_mesh
 
     def results(*values: Foreign) -> Sequence[Any]:
-        given = primitive.impl(*values, **params)
-        return given if primitive.multiple_results else [given]
+        outputs = primitive.impl(*values, **params)
+        return outputs if primitive.multiple_results else [outputs]
 
     with jax.sharding.use_abstract_mesh(none), jax.sharding.use_abstract_mesh(mesh):
         closed, closed_over = trace_to_jaxpr(
@@ -481,15 +481,15 @@ def expanded(equation: JaxprEqn) -> JaxprEqn:
 
 def _without_guards(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The jaxpr without Equinox's `nontraceable`, an identity that rejects all transformations."""
-    same: dict[Any, Any] = {}
+    aliases: dict[Any, Any] = {}
     equations = []
     for equation in closed.jaxpr.eqns:
-        operands = [same.get(v, v) if isinstance(v, Var) else v for v in equation.invars]
+        operands = [aliases.get(v, v) if isinstance(v, Var) else v for v in equation.invars]
         if equation.primitive.name == "nontraceable":
-            same[equation.outvars[0]] = operands[0]
+            aliases[equation.outvars[0]] = operands[0]
         else:
             equations.append(equation.replace(invars=operands))
-    outputs = [same.get(v, v) if isinstance(v, Var) else v for v in closed.jaxpr.outvars]
+    outputs = [aliases.get(v, v) if isinstance(v, Var) else v for v in closed.jaxpr.outvars]
     return ClosedJaxpr(closed.jaxpr.replace(eqns=equations, outvars=outputs), closed.consts)
 
 
@@ -570,13 +570,13 @@ def _named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> set[str]:
 
     The effects of the jaxpr are not enough: in JAX 0.10, `ppermute` has no effect.
     """
-    found: set[str] = set()
+    axis_names: set[str] = set()
     for equation in jaxpr.eqns:
         names = equation.params.get("axis_name") or ()
-        found |= {name for name in (names if isinstance(names, tuple) else (names,)) if isinstance(name, str)}
+        axis_names |= {name for name in (names if isinstance(names, tuple) else (names,)) if isinstance(name, str)}
         inner = set().union(*map(_named_axes, inner_jaxprs(equation)))
-        found |= inner - set(equation.params.get("newly_manual_axes", ()))
-    return found
+        axis_names |= inner - set(equation.params.get("newly_manual_axes", ()))
+    return axis_names
 
 
 def compilation_key(lowered: jax.stages.Lowered) -> str | None:
@@ -621,11 +621,11 @@ def pretty_jaxpr(jaxpr: Jaxpr, *, source: bool = False, most: int | None = None)
         source: Whether to include source lines.
         most: Maximum number of equations, including inner equations; the first equation is always printed. None: all.
     """
-    shown, left = len(jaxpr.eqns), most
-    if left is not None:
+    shown, budget = len(jaxpr.eqns), most
+    if budget is not None:
         for index, equation in enumerate(jaxpr.eqns):
-            left -= 1 + _equations_inside(equation, left)
-            if left < 0 and index:
+            budget -= 1 + _equations_inside(equation, budget)
+            if budget < 0 and index:
                 shown = index
                 break
     written = jaxpr if shown == len(jaxpr.eqns) else jaxpr.replace(eqns=jaxpr.eqns[:shown])
@@ -639,7 +639,7 @@ def _equations_inside(equation: JaxprEqn, most: int) -> int:
     while pending and count <= most:
         inner = pending.pop()
         count += len(inner.eqns)
-        pending.extend(each for e in inner.eqns for each in _core.jaxprs_in_params(e.params))
+        pending.extend(body for e in inner.eqns for body in _core.jaxprs_in_params(e.params))
     return count
 
 
@@ -718,12 +718,12 @@ def jit_options(traced: jax.stages.Traced) -> dict[str, Any]:
     """The options of the jit that traced a function, one entry per array; unspecified shardings are None."""
     params = traced._params
 
-    def known(shardings: Sequence[object]) -> list[Any]:
+    def specified(shardings: Sequence[object]) -> list[Any]:
         return [None if isinstance(s, _sharding_impls.UnspecifiedValue) else s for s in shardings]  # pyright: ignore
 
     return {
-        "in_shardings": known(params["in_shardings"]),
-        "out_shardings": known(params["out_shardings"]),
+        "in_shardings": specified(params["in_shardings"]),
+        "out_shardings": specified(params["out_shardings"]),
         "donated": list(params["donated_invars"]),
         "keep_unused": params["keep_unused"],
         "compiler_options": dict(params["compiler_options_kvs"]),

@@ -104,17 +104,17 @@ def compile_for_devices(
 
 def _compile_options(devices: list[Any], options: list[tuple[str, Any]]) -> Foreign:
     count = len(devices)
-    found = _xla.CompileOptions()
-    found.num_partitions = count
-    found.num_replicas = 1
-    build = found.executable_build_options
+    compile_options = _xla.CompileOptions()
+    compile_options.num_partitions = count
+    compile_options.num_replicas = 1
+    build = compile_options.executable_build_options
     build.use_spmd_partitioning = True
     build.use_shardy_partitioner = True
     build.num_partitions = count
     ids = np.array([device.id for device in devices]).reshape(1, count)
-    build.device_assignment = found.device_assignment = _xla.DeviceAssignment.create(ids)
-    found.env_option_overrides = options
-    return found
+    build.device_assignment = compile_options.device_assignment = _xla.DeviceAssignment.create(ids)
+    compile_options.env_option_overrides = options
+    return compile_options
 
 
 def _memory(executable: Foreign) -> dict[str, int]:
@@ -127,12 +127,14 @@ def _memory(executable: Foreign) -> dict[str, int]:
         "code_bytes": "generated_code_size_in_bytes",
         "peak_bytes": "peak_memory_in_bytes",
     }
-    return {ours: int(getattr(stats, theirs)) for ours, theirs in names.items() if hasattr(stats, theirs)}
+    return {field: int(getattr(stats, a)) for field, a in names.items() if hasattr(stats, a)}
 
 
 def _cost(executable: Foreign) -> dict[str, float]:
     try:
-        found = executable.cost_analysis()
+        analysis = executable.cost_analysis()
     except _jax.JaxRuntimeError:  # the CUDA plugin does not have one
         return {}
-    return {key: float(value) for key, value in found.items() if "{" not in key and not key.startswith("utilization")}
+    return {
+        key: float(value) for key, value in analysis.items() if "{" not in key and not key.startswith("utilization")
+    }

@@ -46,8 +46,8 @@ class Checking:
         outside = jnp.ravel((indices < 0) | (indices >= shape[0]))
         first = jnp.ravel(indices)[jnp.argmax(outside)].astype(np.int32)
         payload = jnp.stack([first, jnp.int32(0), jnp.int32(shape[0])])
-        found = _checkify.OOBError(_checkify.get_traceback(), name, shape, payload)
-        return _checkify.assert_func(*self.context, error, jnp.any(outside), found)
+        failure = _checkify.OOBError(_checkify.get_traceback(), name, shape, payload)
+        return _checkify.assert_func(*self.context, error, jnp.any(outside), failure)
 
 
 def no_error() -> Error:
@@ -76,12 +76,17 @@ def metadata_at_client(error: Foreign, placement: str) -> dict[int, Any]:
 
 
 def add_at_client(
-    error: Error, kind: Foreign, happened: jax.Array, code: jax.Array, payload: Sequence[Any], known: Mapping[int, Any]
+    error: Error,
+    kind: Foreign,
+    happened: jax.Array,
+    code: jax.Array,
+    payload: Sequence[Any],
+    metadata: Mapping[int, Any],
 ) -> Error:
     """Returns the error so far or, if there is none, a client's error; `payload` ends with the client number, int32."""
     shapes = (*kind.shape_dtypes, jax.ShapeDtypeStruct((), np.int32))
     wider = dataclasses.replace(kind, shape_dtypes=shapes)
-    return _checkify.update_error(error, happened, code, dict(known), list(payload), wider)
+    return _checkify.update_error(error, happened, code, dict(metadata), list(payload), wider)
 
 
 def _described(tree: Foreign, placement: str) -> Foreign:
@@ -108,5 +113,5 @@ def _class_at_client(kind: type) -> Callable[..., Any]:
         "tree_unflatten": classmethod(_from_parts),
         "get_effect_type": lambda self: self.exception.get_effect_type(),
     }
-    made: Foreign = type(kind.__name__, (kind,), members)
-    return made
+    subclass: Foreign = type(kind.__name__, (kind,), members)
+    return subclass

@@ -24,15 +24,15 @@ def unknown_custom_calls(module: jax.export.Exported) -> list[str]:
     Returns:
         Names of the targets: host callbacks, which contain addresses in another process, and other custom calls.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     while True:
         with _mlir.make_ir_context():
             parsed = _ir.Module.parse(module.mlir_module())
-            found.update(_targets(parsed.operation))
+            names.update(_targets(parsed.operation))
         if not module.has_vjp():
             break
         module = module.vjp()
-    return sorted(found - (frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE) - _NEVER))
+    return sorted(names - (frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE) - _NEVER))
 
 
 def _targets(operation: _ir.Operation) -> Iterator[str]:

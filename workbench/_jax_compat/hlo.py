@@ -75,8 +75,8 @@ def compile_hlo(serialized: bytes) -> Callable[[Sequence[np.ndarray]], list[np.n
     compiled = device.client.compile_and_load(module, client.DeviceList((device,)))
 
     def run(operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-        found = compiled.execute_sharded([jax.device_put(x, device) for x in operands])
-        return [np.asarray(x[0]) for x in found.disassemble_into_single_device_arrays()]
+        outputs = compiled.execute_sharded([jax.device_put(x, device) for x in operands])
+        return [np.asarray(x[0]) for x in outputs.disassemble_into_single_device_arrays()]
 
     return run
 

@@ -76,8 +76,8 @@ def compile_with_dump(program: object, directory: Path) -> None:
 
 def _compile_text(text: str, options: dict[str, Any]) -> None:
     """Compiles StableHLO text for as many attached devices as it has partitions."""
-    found = re.search(r"mhlo\.num_partitions = (\d+)", text)
-    count = int(found[1]) if found else 1
+    match = re.search(r"mhlo\.num_partitions = (\d+)", text)
+    count = int(match[1]) if match else 1
     devices = jax.devices()
     if len(devices) < count:
         message = f"the program has {count} partitions, but {len(devices)} devices are attached"
@@ -126,15 +126,15 @@ def _symbol(function: _ir.OpView) -> str:
 
 
 def _calls(root: _ir.Operation) -> list[Any]:
-    found = []
+    calls = []
 
     def visit(op: _ir.Operation) -> _ir.WalkResult:
         if op.name in ("func.call", "call"):
-            found.append(op)
+            calls.append(op)
         return _ir.WalkResult.ADVANCE
 
     root.walk(visit)
-    return found
+    return calls
 
 
 def _inline(module: _ir.Module, call: _ir.OpView, callee: _ir.OpView) -> list[Any]:
@@ -167,5 +167,5 @@ def _prefixed(prefix: str, location: _ir.Location, caller: _ir.Location) -> _ir.
     lines = caller.child_loc if isinstance(caller, _ir.NameLoc) else caller
     if not isinstance(location, _ir.NameLoc):
         return _ir.Location.name(prefix, childLoc=lines)
-    known = not isinstance(location.child_loc, _ir.UnknownLoc)
-    return _ir.Location.name(f"{prefix}/{location.name_str}", childLoc=location.child_loc if known else lines)
+    has_location = not isinstance(location.child_loc, _ir.UnknownLoc)
+    return _ir.Location.name(f"{prefix}/{location.name_str}", childLoc=location.child_loc if has_location else lines)

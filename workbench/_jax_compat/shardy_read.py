@@ -186,8 +186,8 @@ class _Reader:
         results = list(op.results)
         attributes = _entries(op.attributes) if results else {}
         short = op.name.removeprefix("stablehlo.").removeprefix("sdy.")
-        wanted = self._reasons or short in _KINDS
-        name, lines = (op_name(op.location), tuple(frames(op.location))) if wanted else ("", ())
+        needs_name = self._reasons or short in _KINDS
+        name, lines = (op_name(op.location), tuple(frames(op.location))) if needs_name else ("", ())
         specs = self._specs_of(op, attributes, results)
         origins = self._origins_of(attributes, len(results)) if self._reasons else [{}] * len(results)
         rule = _rule(attributes.get("sdy.sharding_rule")) if self._reasons else ""
@@ -225,11 +225,11 @@ class _Reader:
         target = op.operands[0]
         name = self._names[op.results[0]] = self._name(target)
         attributes = _entries(op.attributes)
-        known = self.values.get(name)
-        if known is not None:
+        entry = self.values.get(name)
+        if entry is not None:
             spec = self._spec(attributes.get("sharding"), target)
             origins = self._origins(attributes.get("sdy.sharding_origins"), "")
-            self.values[name] = dataclasses.replace(known, spec=spec, origins=origins)
+            self.values[name] = dataclasses.replace(entry, spec=spec, origins=origins)
             for twin in self._twins.get(name, []):
                 self.values[twin] = dataclasses.replace(self.values[twin], spec=spec, origins=origins)
         self._edges(attributes, [self._name(value) for value in _sources(target)], [name])
@@ -243,17 +243,19 @@ class _Reader:
     ) -> None:  # fmt: skip
         shape, dtype = _type(value)
         if shape is not None:
-            read = tuple(self._name(operand) for operand in operands) if self._reasons else ()
-            self.values[name] = ShardyValue(name, operation, shape, dtype, spec, origins, rule, label, lines, read)
+            operand_names = tuple(self._name(operand) for operand in operands) if self._reasons else ()
+            self.values[name] = ShardyValue(
+                name, operation, shape, dtype, spec, origins, rule, label, lines, operand_names
+            )
 
     def _specs_of(self, op: _ir.Operation, attributes: dict[str, Any], results: list[Any]) -> list[Spec]:
         for key in ("sharding", "out_sharding"):
             if key in attributes and op.name.startswith("sdy."):
                 return [self._spec(attributes[key], value) for value in results]
-        found = attributes.get("sdy.sharding", attributes.get("out_shardings"))
-        if found is None:
+        sharding = attributes.get("sdy.sharding", attributes.get("out_shardings"))
+        if sharding is None:
             return [self._spec(None, value) for value in results]
-        shardings = _sdy.TensorShardingPerValueAttr(found).shardings
+        shardings = _sdy.TensorShardingPerValueAttr(sharding).shardings
         return [self._spec(sharding, value) for sharding, value in zip(shardings, results, strict=True)]
 
     def _spec(self, sharding: _ir.Attribute | None, value: _ir.Value) -> Spec:
@@ -273,20 +275,20 @@ class _Reader:
         return name if part is None else f"{name}[{part} of {self._sizes.get(name, '?')}]"
 
     def _axes(self, text: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._axis(found["axis"], found["size"]) for found in _AXIS.finditer(text)))
+        return tuple(dict.fromkeys(self._axis(match["axis"], match["size"]) for match in _AXIS.finditer(text)))
 
     def _origins_of(self, attributes: dict[str, Any], count: int) -> list[dict[str, str]]:
-        found = attributes.get("sdy.sharding_origins")
+        origins = attributes.get("sdy.sharding_origins")
         itself = _text(attributes.get("sdy.sharding_origin_name"))
-        if isinstance(found, _ir.ArrayAttr):
-            return [self._origins(entry, itself) for entry in found]
-        return [self._origins(found, itself)] * count
+        if isinstance(origins, _ir.ArrayAttr):
+            return [self._origins(entry, itself) for entry in origins]
+        return [self._origins(origins, itself)] * count
 
-    def _origins(self, found: _ir.Attribute | None, itself: str) -> dict[str, str]:
-        if not isinstance(found, _ir.DictAttr):
+    def _origins(self, attribute_map: _ir.Attribute | None, itself: str) -> dict[str, str]:
+        if not isinstance(attribute_map, _ir.DictAttr):
             return {}
         origins = {}
-        for key, attribute in _entries(found).items():
+        for key, attribute in _entries(attribute_map).items():
             axis = _BARE_AXIS.match(key)
             text = _text(attribute)
             text = itself if text == "self" else text
@@ -295,21 +297,21 @@ class _Reader:
         return origins
 
     def _edges(self, attributes: dict[str, Any], operands: list[str], results: list[str]) -> None:
-        found = attributes.get("sdy.propagation_edges")
-        if found is None:
+        edges = attributes.get("sdy.propagation_edges")
+        if edges is None:
             return
         ends = {f"operand-{i}": name for i, name in enumerate(operands)}
         ends |= {f"result-{i}": name for i, name in enumerate(results)}
         step = 0
-        for match in _EDGE.finditer(str(found)):
+        for match in _EDGE.finditer(str(edges)):
             if match["step"] is not None:
                 step = int(match["step"])
                 continue
             axis, source = self._axis(match["axis"], match["size"]), ends.get(match["source"], "")
             targets = [ends.get(target.strip(), "") for target in match["targets"].split(",")]
             for target in targets:
-                known = [name for name in self._twins.get(target, [target]) if name in self.values]
-                self.edges.extend((step, axis, source, name) for name in known if name != source)
+                names = [name for name in self._twins.get(target, [target]) if name in self.values]
+                self.edges.extend((step, axis, source, name) for name in names if name != source)
 
     def _collective(
         self,
@@ -333,8 +335,8 @@ class _Reader:
             shape, dtype = _type(operand)
             size_bytes = math.prod(shape or ()) * _item_bytes(dtype)
             spec = before.spec if before and not local else ((),) * len(shape or ())
-            held = math.prod(-(-n // self._parts(names)) for n, names in zip(shape or (), spec, strict=True))
-            device_bytes = held * _item_bytes(dtype)
+            elements = math.prod(-(-n // self._parts(names)) for n, names in zip(shape or (), spec, strict=True))
+            device_bytes = elements * _item_bytes(dtype)
             self.collectives.append(
                 ShardyCollective(_KINDS[short], axes, after.shape, dtype, size_bytes, device_bytes, name, lines, groups)
             )
@@ -403,7 +405,7 @@ def _moved_axes(before: Spec, after: Spec) -> tuple[str, ...]:
 
 def _groups(attributes: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
     """Replica groups or source-target pairs as device positions; empty if they are given as axes."""
-    found = attributes.get("replica_groups", attributes.get("source_target_pairs"))
-    if not isinstance(found, _ir.DenseElementsAttr):
+    groups = attributes.get("replica_groups", attributes.get("source_target_pairs"))
+    if not isinstance(groups, _ir.DenseElementsAttr):
         return ()
-    return tuple(tuple(group) for group in np.array(found).tolist())
+    return tuple(tuple(group) for group in np.array(groups).tolist())

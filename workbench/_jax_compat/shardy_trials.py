@@ -127,13 +127,13 @@ class ShardyTrials:
         self._set_all(main, "res_attrs", [value.type for value in returned], outputs)
 
     def _set_all(self, main: _ir.OpView, key: str, types: Sequence[Any], specs: Mapping[int, Spec | None]) -> None:
-        known = [dict(each) for each in _attributes(main, key, len(types))]
+        entries = [dict(entry) for entry in _attributes(main, key, len(types))]
         for number, spec in specs.items():
             rank = len(types[number].shape) if isinstance(types[number], _ir.RankedTensorType) else 0
-            known[number]["sdy.sharding"] = self._sharding(spec, rank)
-        made = [_ir.DictAttr.get(each) for each in known]
-        if made:
-            main.attributes[key] = _ir.ArrayAttr.get(made)
+            entries[number]["sdy.sharding"] = self._sharding(spec, rank)
+        dict_attrs = [_ir.DictAttr.get(entry) for entry in entries]
+        if dict_attrs:
+            main.attributes[key] = _ir.ArrayAttr.get(dict_attrs)
 
     def _sharding(self, spec: Spec | None, rank: int) -> _ir.Attribute:
         if spec is None:
@@ -147,16 +147,16 @@ def _leave_out(module: _ir.Operation, numbers: Sequence[int]) -> None:
     """Removes sharding constraints from the program."""
     if not numbers:
         return
-    found: list[Any] = []
+    constraints: list[Any] = []
 
     def visit(op: _ir.Operation) -> _ir.WalkResult:
         if op.name == "sdy.sharding_constraint":
-            found.append(op)
+            constraints.append(op)
         return _ir.WalkResult.ADVANCE
 
     _main(module).walk(visit)
     for number in numbers:
-        constraint = found[number]
+        constraint = constraints[number]
         constraint.results[0].replace_all_uses_with(constraint.operands[0])
         constraint.erase()
 
@@ -182,8 +182,8 @@ def _attributes(function: Foreign, key: str, count: int) -> list[dict[str, Any]]
     if key not in function.attributes:
         return [{} for _ in range(count)]
     return [
-        {(e if isinstance(e, str) else e.name): each[e if isinstance(e, str) else e.name] for e in each}
-        for each in map(_ir.DictAttr, function.attributes[key])
+        {(e if isinstance(e, str) else e.name): attributes[e if isinstance(e, str) else e.name] for e in attributes}
+        for attributes in map(_ir.DictAttr, function.attributes[key])
     ]
 
 
@@ -202,16 +202,16 @@ class _Walk:
         block = main.regions[0].blocks[0]
         inputs = []
         arguments = 0.0
-        given = _dictionaries(main, "arg_attrs", len(block.arguments))
+        argument_attributes = _dictionaries(main, "arg_attrs", len(block.arguments))
         donated = 0.0
-        for value, attributes in zip(block.arguments, given, strict=True):
+        for value, attributes in zip(block.arguments, argument_attributes, strict=True):
             spec = self._spec(attributes.get("sdy.sharding"), value)
             self._of[value] = spec
             inputs.append(spec)
-            held = self._held(value)
-            arguments += held
+            size = self._held(value)
+            arguments += size
             if "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes:
-                donated += held
+                donated += size
         live = self._block(block, 1.0, 0, local=False)
         results = sum(self._held(value) for value in list(block.operations)[-1].operands)
         return Trial(
@@ -238,9 +238,9 @@ class _Walk:
             inside = self._operation(op, times, loop, local=local)
             if op.name not in _FREE:
                 for value in op.results:
-                    held = self._held(value, local=local)
-                    alive += held
-                    leaving.setdefault(ends.get(value, at), []).append(held)
+                    size = self._held(value, local=local)
+                    alive += size
+                    leaving.setdefault(ends.get(value, at), []).append(size)
             peak = max(peak, alive + inside)
             alive -= sum(leaving.pop(at, ()))
         return peak
@@ -313,7 +313,7 @@ class _Walk:
             return named
         before, after = self._of.get(operand, ()), self._of.get(result, ())
         places = [{(dim, axis) for dim, axes in enumerate(spec) for axis in axes} for spec in (before, after)]
-        return tuple(axis for axis in self._sizes if any(each == axis for _, each in places[0] ^ places[1]))
+        return tuple(axis for axis in self._sizes if any(entry == axis for _, entry in places[0] ^ places[1]))
 
     def _result_specs(self, op: _ir.Operation) -> list[Spec]:
         results = list(op.results)
@@ -326,8 +326,8 @@ class _Walk:
         key = "sdy.sharding" if "sdy.sharding" in attributes else "out_shardings"
         if key not in attributes:
             return [self._spec(None, value) for value in results]
-        found = _sdy.TensorShardingPerValueAttr(attributes[key]).shardings
-        return [self._spec(each, value) for each, value in zip(found, results, strict=True)]
+        shardings = _sdy.TensorShardingPerValueAttr(attributes[key]).shardings
+        return [self._spec(sharding, value) for sharding, value in zip(shardings, results, strict=True)]
 
     def _spec(self, sharding: _ir.Attribute | None, value: _ir.Value) -> Spec:
         if sharding is None:
@@ -385,10 +385,10 @@ def _only_sliced(value: _ir.Value) -> bool:
 def _trip_count(op: _ir.Operation) -> float:
     """Iterations of a loop that counts up to a constant; 1 if the number is unknown."""
     block = op.regions[0].blocks[0]
-    operations = [each.operation for each in block.operations]
-    for each in operations:
-        if each.name == "stablehlo.compare":
-            for operand in each.operands:
+    operations = [operation.operation for operation in block.operations]
+    for operation in operations:
+        if operation.name == "stablehlo.compare":
+            for operand in operation.operands:
                 limit = _constant(operand, op, block)
                 if limit is not None and limit > 0:
                     return float(limit)
