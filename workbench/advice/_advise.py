@@ -175,10 +175,10 @@ def advise_record(
         for rule in RULES:
             if is_stopped("rule was checked"):
                 return advice()
-            new = [_for_pmap(with_evidence(each, program), program) for each in rule(program)]
+            new = [_for_pmap(with_evidence(draft, program), program) for draft in rule(program)]
             estimates += new
             checked.append(rule)
-            findings = sorted(_once(_without_effects(estimates)), key=lambda each: -each.weight)[:at_most]
+            findings = sorted(_once(_without_effects(estimates)), key=lambda f: -f.weight)[:at_most]
             if new:
                 tell(advice())
         for number, finding in enumerate(findings):
@@ -201,12 +201,12 @@ def advise_record(
 
 def _too_late(number: int, of: int, until: float | None, compiling: float) -> list[str]:
     """A note, if the remaining time is too short for one compilation."""
-    left = math.inf if until is None else max(0.0, until - time.monotonic())
-    if compiling <= left:
+    budget = math.inf if until is None else max(0.0, until - time.monotonic())
+    if compiling <= budget:
         return []
     return [
         f"{of - number} of {of} changes were not compiled: a compilation takes about {compiling:.3g} s, and `seconds` "
-        f"leaves {left:.3g} s"
+        f"leaves {budget:.3g} s"
     ]
 
 
@@ -251,7 +251,7 @@ def advise_call(
 
 def _unknown_loops(program: Compiled) -> list[str]:
     """A note about the figures of a program that has a loop of unknown length."""
-    if all(each.executions is not None for each in program.module.instructions):
+    if all(instruction.executions is not None for instruction in program.module.instructions):
         return []
     return [
         "in a loop whose length is unknown, every instruction counts once, so that bytes and FLOPs are lower bounds"
@@ -261,13 +261,13 @@ def _unknown_loops(program: Compiled) -> list[str]:
 def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:
     """The record of the findings so far, ranked."""
     # A compiled change that brings no gain is dropped.
-    kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > _LEAST_SAVED]
-    kept = [f for f in kept if not _is_too_large(f, program)]
+    selection = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > _LEAST_SAVED]
+    selection = [f for f in selection if not _is_too_large(f, program)]
     record = program.record
     return AdviceRecord(
         name=record.name,
         target=record.target,
-        findings=tuple(sorted(kept, key=_rank)),
+        findings=tuple(sorted(selection, key=_rank)),
         checked=tuple((rule.__doc__ or rule.__name__.replace("_", " ")).strip().splitlines()[0] for rule in checked),
         notes=(*notes, *_unknown_loops(program)),
         error_bar="" if record.cost is None or record.cost.seconds is None else record.cost.error_bar,
@@ -305,7 +305,7 @@ def _for_pmap(finding: FindingRecord, program: Compiled) -> FindingRecord:
 def _is_too_large(finding: FindingRecord, program: Compiled) -> bool:
     """Returns whether the change exceeds a device's memory although the original program fits."""
     available = program.module.memory.available_bytes
-    peak = next((each for each in finding.compared if each.quantity == "peak bytes"), None)
+    peak = next((row for row in finding.compared if row.quantity == "peak bytes"), None)
     return bool(available and peak is not None and peak.before <= available < peak.after)
 
 
@@ -316,49 +316,50 @@ def _rank(finding: FindingRecord) -> tuple[bool, float]:
     return bool(finding.costs) and not is_faster, -(saved if saved is not None else finding.weight)
 
 
-def _without_effects(found: list[FindingRecord]) -> list[FindingRecord]:
+def _without_effects(findings: list[FindingRecord]) -> list[FindingRecord]:
     """Drops findings that follow from other findings: constraints whose gather could be moved out of its loop."""
-    loops = {(s.file, s.line) for each in found if each.rule == "loop-invariant collective" for s in each.sources}
+    loops = {(s.file, s.line) for f in findings if f.rule == "loop-invariant collective" for s in f.sources}
     return [
-        each
-        for each in found
-        if each.rule != "costly constraint" or not loops.intersection((s.file, s.line) for s in each.sources)
+        finding
+        for finding in findings
+        if finding.rule != "costly constraint" or not loops.intersection((s.file, s.line) for s in finding.sources)
     ]
 
 
-def _once(found: list[FindingRecord]) -> list[FindingRecord]:
+def _once(findings: list[FindingRecord]) -> list[FindingRecord]:
     """Merges findings of the same rule at the same line, and adds up their gains."""
     groups: dict[object, list[FindingRecord]] = {}
-    for number, each in enumerate(found):
-        place = (each.rule, each.sources[0].file, each.sources[0].line) if each.sources else number
-        if each.leaves and each.specs:  # identical layers: the same change for leaves that differ only in an index
-            layers = tuple(sorted(re.sub(r"\d+", "*", leaf) for leaf in each.leaves))
-            place = (each.rule, layers, tuple(sorted(each.specs.values())))
-        elif each.leaves or not each.instructions:
+    for number, finding in enumerate(findings):
+        place = (finding.rule, finding.sources[0].file, finding.sources[0].line) if finding.sources else number
+        if finding.leaves and finding.specs:
+            # identical layers: the same change for leaves that differ only in an index
+            layers = tuple(sorted(re.sub(r"\d+", "*", leaf) for leaf in finding.leaves))
+            place = (finding.rule, layers, tuple(sorted(finding.specs.values())))
+        elif finding.leaves or not finding.instructions:
             place = number
-        groups.setdefault(place, []).append(each)
+        groups.setdefault(place, []).append(finding)
     return [_merged(group) for group in groups.values()]
 
 
 def _merged(group: list[FindingRecord]) -> FindingRecord:
-    first = max(group, key=lambda each: each.weight)
+    first = max(group, key=lambda finding: finding.weight)
     if len(group) == 1:
         return first
-    gains = [each.gain for each in group if each.gain is not None]
+    gains = [finding.gain for finding in group if finding.gain is not None]
     gain = first.gain
     if gain is not None and len(gains) == len(group):
         gain = gain.replace(before=sum(g.before for g in gains), after=sum(g.after for g in gains))
-    sizes, seconds = [each.size_bytes for each in group], [each.seconds for each in group]
+    sizes, seconds = [finding.size_bytes for finding in group], [finding.seconds for finding in group]
     return first.replace(
         what=f"{first.what} The same applies to {len(group) - 1} more "
         + ("of equal layers." if first.leaves else "at this line."),
-        leaves=tuple(dict.fromkeys(leaf for each in group for leaf in each.leaves)),
-        specs={path: spec for each in group for path, spec in each.specs.items()},
-        evidence=tuple(dict.fromkeys(line for each in group for line in each.evidence)),
-        weight=min(1.0, sum(each.weight for each in group)),
-        instructions=tuple(dict.fromkeys(name for each in group for name in each.instructions)),
-        nodes=tuple(dict.fromkeys(node for each in group for node in each.nodes)),
+        leaves=tuple(dict.fromkeys(leaf for finding in group for leaf in finding.leaves)),
+        specs={path: spec for finding in group for path, spec in finding.specs.items()},
+        evidence=tuple(dict.fromkeys(line for finding in group for line in finding.evidence)),
+        weight=min(1.0, sum(finding.weight for finding in group)),
+        instructions=tuple(dict.fromkeys(name for finding in group for name in finding.instructions)),
+        nodes=tuple(dict.fromkeys(node for finding in group for node in finding.nodes)),
         size_bytes=None if None in sizes else sum(size or 0.0 for size in sizes),
-        seconds=None if None in seconds else sum(each or 0.0 for each in seconds),
+        seconds=None if None in seconds else sum(value or 0.0 for value in seconds),
         gain=gain,
     )

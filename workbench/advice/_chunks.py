@@ -28,11 +28,11 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
             after = program.recompile(chunk_size=chunk)
         except (WorkbenchError, ValueError, TypeError, RuntimeError):
             continue
-        taken = after.plan.chunk_size
+        size = after.plan.chunk_size
         peak = None if after.module is None else after.module.memory.peak_bytes
-        if taken is None or peak is None or peak > (1 - _WORTH) * memory.peak_bytes:
+        if size is None or peak is None or peak > (1 - _WORTH) * memory.peak_bytes:
             continue
-        best = taken, after
+        best = size, after
         if after.module is not None and after.module.memory.fits is not False:
             break
     if best is None:

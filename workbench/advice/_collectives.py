@@ -28,65 +28,65 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
     arguments = sum(_PARAMETER.search(line) is not None for line in program.entry_lines)
     if arguments != len(inputs.leaves):  # unused arguments were removed, so there is no mapping
         return
-    reasons = {each.name: why for why, each in explained(program)}
-    for each in program.module.collectives:
-        instruction, reason = program.by_name.get(each.name), reasons.get(each.name)
-        if each.kind != "all-gather" or instruction is None or (each.executions or 2) > 1:
+    reasons = {c.name: why for why, c in explained(program)}
+    for collective in program.module.collectives:
+        instruction, reason = program.by_name.get(collective.name), reasons.get(collective.name)
+        if collective.kind != "all-gather" or instruction is None or (collective.executions or 2) > 1:
             continue
         if reason is not None and reason.reason == "unsplit operation":  # has a rule of its own
             continue
         origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
-        numbers = {int(found[1]) for o in origins if (found := _PARAMETER.search(program.lines.get(o.name, "")))}
+        numbers = {int(match[1]) for o in origins if (match := _PARAMETER.search(program.lines.get(o.name, "")))}
         leaf = inputs.leaves[numbers.pop()] if len(numbers) == 1 else None
-        users = program.real_users(each.name)
-        saved = sent(each)
+        users = program.real_users(collective.name)
+        saved = sent(collective)
         if leaf is None or len(users) != 1 or (leaf.shape, leaf.dtype) in state or saved < _SMALL_BYTES:
             continue
-        kept = tuple(tuple(axis for axis in axes if axis not in each.axes) for axes in leaf.spec)
-        count = each.group_size
+        spec = tuple(tuple(axis for axis in axes if axis not in collective.axes) for axes in leaf.spec)
+        count = collective.group_size
         more = bytes_text(leaf.bytes_per_device * (count - 1))
         is_other = reason is None or reason.reason == "disagreement"
         yield FindingRecord(
             rule="argument gathered for one use",
             what=f"`{leaf.path}` is stored in {count} shards, fully gathered in every call "
             f"({bytes_text(leaf.bytes_per_device * count)}), and used once.",
-            why=f"It is sharded over {' and '.join(each.axes)}, and so is the other operand, along a different "
+            why=f"It is sharded over {' and '.join(collective.axes)}, and so is the other operand, along a different "
             "dimension, so one of them must be gathered."
             if reason is None or is_other
             else reason.sentence,
-            change=f"Keep this dimension unsharded, as `{spec_code(kept)}`: nothing is gathered, and each device "
+            change=f"Keep this dimension unsharded, as `{spec_code(spec)}`: nothing is gathered, and each device "
             f"holds {more} more.{' Or shard it over an axis that the other operand does not use.' * is_other}",
-            specs={leaf.path: kept},
-            evidence=evidence_of(each),
+            specs={leaf.path: spec},
+            evidence=evidence_of(collective),
             weight=0.5 * share(program, saved),  # costs memory
-            instructions=(each.name, users[0].name),
+            instructions=(collective.name, users[0].name),
             leaves=(leaf.path,),
-            sources=each.sources,
+            sources=collective.sources,
             gain=estimated("bytes sent", saved, 0.0, "without this gather"),
         )
 
 
 def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
     """A collective in a loop with the same operand in every iteration."""
-    for each in program.module.collectives:
-        instruction = program.by_name.get(each.name)
-        times = each.executions or 1.0
+    for collective in program.module.collectives:
+        instruction = program.by_name.get(collective.name)
+        times = collective.executions or 1.0
         if instruction is None or times <= 1 or not instruction.operands:
             continue
         if not all(program.is_loop_invariant(operand) for operand in instruction.operands):
             continue
-        before = sent(each)
+        before = sent(collective)
         yield FindingRecord(
             rule="loop-invariant collective",
-            what=f"{_name(each)} runs {times:,.0f} times in a loop, on a value that the loop never changes.",
+            what=f"{_name(collective)} runs {times:,.0f} times in a loop, on a value that the loop never changes.",
             why="The value is sharded outside the loop but needed unsharded inside it, so the partitioner gathers it "
             "where it is used, in every iteration.",
             change="Gather it once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside the scan. "
             "This keeps the gathered copy in memory while the loop runs.",
-            evidence=evidence_of(each),
+            evidence=evidence_of(collective),
             weight=0.5 + 0.5 * share(program, before * (1 - 1 / times)),  # the cause ranks before its effects
-            instructions=(each.name,),
-            sources=each.sources,
+            instructions=(collective.name,),
+            sources=collective.sources,
             gain=estimated(
                 "bytes sent",
                 before,
@@ -99,95 +99,95 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
 def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
     """A float32 collective whose values are bfloat16 before or after the collective."""
     promoted = promoted_sums(program.module) if program.module.platform == "cpu" else set()
-    for each in program.module.collectives:
-        instruction = program.by_name.get(each.name)
+    for collective in program.module.collectives:
+        instruction = program.by_name.get(collective.name)
         if instruction is None or not instruction.operands or dtype_of(instruction.shape) != "f32":
             continue
-        if each.name in promoted or sent(each) < _SMALL_BYTES:
+        if collective.name in promoted or sent(collective) < _SMALL_BYTES:
             continue
         origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
         # TPU compilers move the conversion into the collective: a 16-bit operand and a 32-bit result.
         widened = [o for o in origins if dtype_of(o.shape) in _HALVED or _converts_from_half(program, o.name)]
-        if not widened and not _is_narrowed(program, each.name):
+        if not widened and not _is_narrowed(program, collective.name):
             continue
-        before = sent(each)
+        before = sent(collective)
         yield FindingRecord(
             rule="float32 collective of 16-bit values",
-            what=f"{_name(each)} sends float32 although the values are 16-bit "
+            what=f"{_name(collective)} sends float32 although the values are 16-bit "
             + ("before it." if widened else "right after it."),
             why="The conversion to float32 happens before the exchange instead of after it.",
             change="Exchange 16-bit values where their precision is enough: convert with `.astype(jnp.float32)` after "
             "the collective. For products, omit `preferred_element_type=jnp.float32`.",
-            evidence=evidence_of(each),
+            evidence=evidence_of(collective),
             weight=share(program, before / 2),
-            instructions=(each.name, *(o.name for o in widened)),
-            sources=each.sources,
+            instructions=(collective.name, *(o.name for o in widened)),
+            sources=collective.sources,
             gain=estimated("bytes sent", before, before / 2, "half the bytes per element"),
         )
 
 
 def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[CollectiveRecord, list[str]]]:
     """Collectives of one kind whose results are only sliced, with the names of the slices."""
-    for each in program.module.collectives:
-        users = program.real_users(each.name) if each.kind == kind else []
+    for collective in program.module.collectives:
+        users = program.real_users(collective.name) if collective.kind == kind else []
         if users and all(user.opcode == "dynamic-slice" or "dynamic-slice" in user.name for user in users):
-            yield each, [user.name for user in users]
+            yield collective, [user.name for user in users]
 
 
 def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
     """An all-reduce of which every device keeps only a slice, so that a reduce-scatter suffices."""
     if program.module.platform == "cpu":
         return
-    for each, slices in _sliced(program, "all-reduce"):
-        before = sent(each)
+    for collective, slices in _sliced(program, "all-reduce"):
+        before = sent(collective)
         yield FindingRecord(
             rule="all-reduce and slice",
-            what=f"{_name(each)} returns the whole sum to every device, but each device keeps only its slice.",
+            what=f"{_name(collective)} returns the whole sum to every device, but each device keeps only its slice.",
             why="The result is sharded, but the sum is first computed fully replicated. A reduce-scatter would send "
             "half the bytes.",
             change="Constrain the result to its final sharding: `jax.lax.with_sharding_constraint(result, spec)`. In "
             "`jax.shard_map`, write `jax.lax.psum_scatter`.",
-            evidence=evidence_of(each),
+            evidence=evidence_of(collective),
             weight=share(program, before / 2),
-            instructions=(each.name, *slices),
-            sources=each.sources,
+            instructions=(collective.name, *slices),
+            sources=collective.sources,
             gain=estimated("bytes sent", before, before / 2, "ring formulas of both"),
         )
 
 
 def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
     """An all-gather of which every device keeps a slice along a different dimension: effectively an all-to-all."""
-    for each, slices in _sliced(program, "all-gather"):
-        if is_runtime_shift(program, each):  # the slice depends on an argument, so this is not an all-to-all
+    for collective, slices in _sliced(program, "all-gather"):
+        if is_runtime_shift(program, collective):  # the slice depends on an argument, so this is not an all-to-all
             continue
-        before = sent(each)
-        after = before / max(each.group_size, 1)
+        before = sent(collective)
+        after = before / max(collective.group_size, 1)
         yield FindingRecord(
             rule="all-gather and slice",
-            what=f"{_name(each)} gathers a whole array, of which each device keeps one slice.",
+            what=f"{_name(collective)} gathers a whole array, of which each device keeps one slice.",
             why="The array changes from one sharded dimension to another; an all-to-all sends only the elements that "
             "change devices.",
             change="Write the exchange yourself: `jax.reshard(x, new_spec)` on Explicit axes, or "
             "`jax.lax.all_to_all` inside `jax.shard_map`.",
-            evidence=evidence_of(each),
+            evidence=evidence_of(collective),
             weight=share(program, before - after),
-            instructions=(each.name, *slices),
-            sources=each.sources,
+            instructions=(collective.name, *slices),
+            sources=collective.sources,
             gain=estimated("bytes sent", before, after, "ring formulas of both"),
         )
 
 
-def is_runtime_shift(program: Compiled, each: CollectiveRecord) -> bool:
+def is_runtime_shift(program: Compiled, collective: CollectiveRecord) -> bool:
     """Returns whether a collective belongs to a `jnp.roll` by an array, judging by its own or its users' names."""
-    read_by = [program.lines.get(user.name, "") for user in program.real_users(each.name)]
-    return any(_RUNTIME_SHIFT in name for name in (*each.op_names, *read_by))
+    read_by = [program.lines.get(user.name, "") for user in program.real_users(collective.name)]
+    return any(_RUNTIME_SHIFT in name for name in (*collective.op_names, *read_by))
 
 
 def _converts_from_half(program: Compiled, name: str) -> bool:
-    each = program.by_name[name]
-    inside = [each]
-    if each.opcode == "fusion" and each.calls:
-        roots = [i for i in program.module.instructions if i.computation in each.calls]
+    instruction = program.by_name[name]
+    inside = [instruction]
+    if instruction.opcode == "fusion" and instruction.calls:
+        roots = [i for i in program.module.instructions if i.computation in instruction.calls]
         inside += [i for i in roots if "ROOT " in program.lines.get(i.name, "")]
     return any(
         i.opcode == "convert"
@@ -225,19 +225,23 @@ def _inside(program: Compiled, fusion: InstructionRecord, operand: str) -> list[
     return [name for name in inside if any(place in program.lines.get(name, "") for place in places)]
 
 
-def _name(each: CollectiveRecord) -> str:
-    axes = " and ".join(each.axes) or "a group that is not a mesh axis"
-    return f"The {each.kind} of {bytes_text(each.payload_bytes)} over {axes}"
+def _name(collective: CollectiveRecord) -> str:
+    axes = " and ".join(collective.axes) or "a group that is not a mesh axis"
+    return f"The {collective.kind} of {bytes_text(collective.payload_bytes)} over {axes}"
 
 
-def evidence_of(each: CollectiveRecord) -> tuple[str, ...]:
+def evidence_of(collective: CollectiveRecord) -> tuple[str, ...]:
     """A collective with its axes, executions, bytes and source lines."""
-    lines = [f"{source.function} line {source.line}" for source in each.sources[:3]]
-    count = "an unknown number of executions" if each.executions is None else f"{each.executions:,.0f} executions"
-    times = "1 execution" if each.executions == 1 else count
+    lines = [f"{source.function} line {source.line}" for source in collective.sources[:3]]
+    count = (
+        "an unknown number of executions"
+        if collective.executions is None
+        else f"{collective.executions:,.0f} executions"
+    )
+    times = "1 execution" if collective.executions == 1 else count
     return (
-        f"{each.name}: {each.kind} over {'+'.join(each.axes) or 'unknown axes'}, {times}, "
-        f"one device sends {bytes_text(sent(each))}",
+        f"{collective.name}: {collective.kind} over {'+'.join(collective.axes) or 'unknown axes'}, {times}, "
+        f"one device sends {bytes_text(sent(collective))}",
         *lines,
     )
 

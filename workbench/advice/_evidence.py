@@ -19,20 +19,21 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
         program: The program.
     """
     names = set(finding.instructions)
-    collectives = [each for each in program.module.collectives if each.name in names]
+    collectives = [collective for collective in program.module.collectives if collective.name in names]
     size = finding.size_bytes
     if size is None and collectives:
         size = sum(map(sent, collectives))
     if size is None and finding.gain is not None and finding.gain.quantity.endswith("bytes"):
         size = finding.gain.before
-    axes = finding.axes or tuple(dict.fromkeys(axis for each in collectives for axis in each.axes))
+    axes = finding.axes or tuple(dict.fromkeys(axis for collective in collectives for axis in collective.axes))
     cost = program.record.cost
     seconds = finding.seconds
     if seconds is None and collectives and cost is not None and cost.chip is not None:
-        times = [None if each.executions is None else seconds_of_collective(each, cost.chip) for each in collectives]
-        if all(each is not None for each in times):
+        times = [None if c.executions is None else seconds_of_collective(c, cost.chip) for c in collectives]
+        if all(time is not None for time in times):
             seconds = sum(
-                (once or 0.0) * (each.executions or 0.0) for once, each in zip(times, collectives, strict=True)
+                (once or 0.0) * (collective.executions or 0.0)
+                for once, collective in zip(times, collectives, strict=True)
             )
     return finding.replace(
         nodes=finding.nodes or _nodes(finding, program),
@@ -57,11 +58,11 @@ def _nodes(finding: FindingRecord, program: Compiled) -> tuple[int, ...]:
     if tree is None:
         return ()
     names = set(finding.instructions)
-    found = [node for node in tree.nodes if names.intersection(node.instructions)]
-    if not found:
+    nodes = [node for node in tree.nodes if names.intersection(node.instructions)]
+    if not nodes:
         lines = {(source.file, source.line) for source in finding.sources}
-        found = [node for node in tree.nodes if _is_line(node) and (node.file, node.line) in lines]
-    return tuple(node.id for node in found[:_MOST_NODES])
+        nodes = [node for node in tree.nodes if _is_line(node) and (node.file, node.line) in lines]
+    return tuple(node.id for node in nodes[:_MOST_NODES])
 
 
 def _is_line(node: CallNodeRecord) -> bool:

@@ -11,23 +11,23 @@ _TARGETS = ("callback", "CallbackTo", "MoveToHost", "MoveToDevice")
 
 def host_in_loop(program: Compiled) -> Iterator[FindingRecord]:
     """A callback or a transfer to the host inside a loop."""
-    for each in program.module.instructions:
-        line = program.lines.get(each.name, "")
-        talks = each.opcode in ("infeed", "outfeed", "send", "recv") or (
-            each.opcode == "custom-call" and any(target in line for target in _TARGETS)
+    for instruction in program.module.instructions:
+        line = program.lines.get(instruction.name, "")
+        talks = instruction.opcode in ("infeed", "outfeed", "send", "recv") or (
+            instruction.opcode == "custom-call" and any(target in line for target in _TARGETS)
         )
-        if not talks or (each.executions or 2) <= 1:
+        if not talks or (instruction.executions or 2) <= 1:
             continue
-        times = "an unknown number of" if each.executions is None else f"{each.executions:,.0f}"
+        times = "an unknown number of" if instruction.executions is None else f"{instruction.executions:,.0f}"
         yield FindingRecord(
             rule="host inside a loop",
             what=f"A loop calls the host {times} times in one call of the program.",
             why="A callback (`jax.debug.print`, `pure_callback`, `io_callback`) makes the devices wait for Python.",
             change="Return the values from the loop (the `ys` of a scan) and inspect them after the loop.",
-            evidence=(f"{each.name}: {each.opcode}",),
+            evidence=(f"{instruction.name}: {instruction.opcode}",),
             weight=0.6,
-            instructions=(each.name,),
-            sources=() if each.source is None else (each.source,),
+            instructions=(instruction.name,),
+            sources=() if instruction.source is None else (instruction.source,),
         )
 
 

@@ -16,10 +16,10 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
     """A busy mesh axis that crosses slices, although a less busy axis stays inside slices."""
     between: dict[str, float] = {}
     within: dict[str, float] = {}
-    for each in program.module.collectives:
-        for axis in each.axes:
-            there = between if each.across_slices else within
-            there[axis] = there.get(axis, 0.0) + sent(each)
+    for collective in program.module.collectives:
+        for axis in collective.axes:
+            there = between if collective.across_slices else within
+            there[axis] = there.get(axis, 0.0) + sent(collective)
     quiet = {axis: amount for axis, amount in within.items() if axis not in between}
     mesh = program.record.mesh
     if not between or not quiet or mesh is None:
@@ -49,7 +49,7 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
             *speeds,
         ),
         weight=min(1.0, between[busy] / program.sent_bytes) if program.sent_bytes else 0.0,
-        instructions=tuple(each.name for each in program.module.collectives if each.across_slices)[:8],
+        instructions=tuple(c.name for c in program.module.collectives if c.across_slices)[:8],
         axes=(busy, other),
     )
 
@@ -60,12 +60,12 @@ _CLEARLY = 1.1  # minimum ratio between the distances and those in JAX's order
 def device_order(program: Compiled) -> Iterator[FindingRecord]:
     """A device order whose groups are farther apart on the torus than in the order of `jax.make_mesh`."""
     mesh = program.record.mesh
-    other = None if mesh is None else order_of_jax(mesh)
+    jax_mesh = None if mesh is None else order_of_jax(mesh)
     here = None if mesh is None else link_distances(mesh)
-    there = None if other is None else link_distances(other)
-    if mesh is None or other is None or here is None or there is None:
+    there = None if jax_mesh is None else link_distances(jax_mesh)
+    if mesh is None or jax_mesh is None or here is None or there is None:
         return
-    before, after = (crossed_links(each, program.module.collectives) for each in (mesh, other))
+    before, after = (crossed_links(layout, program.module.collectives) for layout in (mesh, jax_mesh))
     assert before is not None
     assert after is not None
     now, then = sum(before.values()), sum(after.values())
@@ -93,7 +93,7 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
             "counted on the torus of the devices; the compiler chooses the route inside a group",
         ),
         weight=min(1.0, 1.0 - then / now),
-        instructions=tuple(each.name for each in program.module.collectives if each.axes == axes)[:8],
+        instructions=tuple(collective.name for collective in program.module.collectives if collective.axes == axes)[:8],
         axes=axes,
         gain=estimated(
             "bytes sent x links", now, then, "counted for the present collectives, not compiled for the other order"
@@ -115,12 +115,12 @@ def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> 
     if distances is None:
         return None
     names, crossed = [axis.name for axis in mesh.axes], {}
-    for each in collectives:
-        if not each.axes or not set(each.axes) <= set(names):
+    for collective in collectives:
+        if not collective.axes or not set(collective.axes) <= set(names):
             continue
-        where = [names.index(name) for name in each.axes]
-        length = _length(distances, mesh.shape, where, neighbours=each.kind == "collective-permute")
-        crossed[each.axes] = crossed.get(each.axes, 0.0) + sent(each) * length
+        where = [names.index(name) for name in collective.axes]
+        length = _length(distances, mesh.shape, where, neighbours=collective.kind == "collective-permute")
+        crossed[collective.axes] = crossed.get(collective.axes, 0.0) + sent(collective) * length
     return crossed
 
 

@@ -21,12 +21,12 @@ _FRAME = re.compile(r"stack_frame_id=(\d+)")
 def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
     """A loop of many small iterations, which could be unrolled or batched."""
     bodies: dict[str, list[InstructionRecord]] = defaultdict(list)
-    for each in program.module.instructions:
-        if not each.fused and each.opcode not in WORKLESS:
-            bodies[each.computation].append(each)
+    for instruction in program.module.instructions:
+        if not instruction.fused and instruction.opcode not in WORKLESS:
+            bodies[instruction.computation].append(instruction)
     # the figures for a computation exclude its callees
-    nested = {each.computation for each in program.module.instructions if each.opcode in CALLING}
-    all_executions = sum(each.executions or 0.0 for inside in bodies.values() for each in inside)
+    nested = {instruction.computation for instruction in program.module.instructions if instruction.opcode in CALLING}
+    all_executions = sum(i.executions or 0.0 for inside in bodies.values() for i in inside)
     for loop in program.module.instructions:
         if loop.opcode != "while" or not loop.executions:
             continue
@@ -36,7 +36,7 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
         if not body or body[0].executions is None or body[0].computation in nested:
             continue
         iterations = body[0].executions / loop.executions
-        moved, flops = sum(each.accessed_bytes for each in body), sum(each.flops for each in body)
+        moved, flops = sum(i.accessed_bytes for i in body), sum(i.flops for i in body)
         if iterations < _MANY_ITERATIONS or moved > _SMALL_BYTES or flops > _SMALL_FLOPS:
             continue
         source = loop.source or body[0].source
@@ -52,7 +52,7 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
                 f"{loop.name}: {iterations:,.0f} iterations, {len(body)} instructions each",
                 f"one iteration moves {bytes_text(moved)} and computes {flops_text(flops)} of matrix products",
             ),
-            weight=0.5 * sum(each.executions or 0.0 for each in body) / max(all_executions, 1.0),
+            weight=0.5 * sum(instruction.executions or 0.0 for instruction in body) / max(all_executions, 1.0),
             instructions=(loop.name,),
             sources=() if source is None else (source,),
         )
@@ -63,28 +63,28 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
     # Copies of one layer share the whole call stack. Products of a library's attention on one user line do not, except
     # in the backward pass, where XLA records only the line of the gradient.
     copies: dict[tuple[str, str, SourceLine, str], list[InstructionRecord]] = defaultdict(list)
-    products = [each for each in program.module.instructions if each.opcode in ("dot", "convolution")]
-    for each in products:
-        if each.source is not None and each.executions == 1 and "transpose(" not in each.op_name:
-            frame = _FRAME.search(program.lines.get(each.name, ""))
-            copies[each.opcode, each.shape, each.source, frame.group(1) if frame else ""].append(each)
+    products = [i for i in program.module.instructions if i.opcode in ("dot", "convolution")]
+    for product in products:
+        if product.source is not None and product.executions == 1 and "transpose(" not in product.op_name:
+            frame = _FRAME.search(program.lines.get(product.name, ""))
+            copies[product.opcode, product.shape, product.source, frame.group(1) if frame else ""].append(product)
     if not copies:
         return
-    (opcode, shape, source, _), same = max(copies.items(), key=lambda item: len(item[1]))
-    if len(same) < _MANY_COPIES:
+    (opcode, shape, source, _), group = max(copies.items(), key=lambda item: len(item[1]))
+    if len(group) < _MANY_COPIES:
         return
     yield FindingRecord(
         rule="layers written out",
-        what=f"The {opcode} at {source.file}:{source.line} is compiled {len(same)} times, with the same shapes.",
+        what=f"The {opcode} at {source.file}:{source.line} is compiled {len(group)} times, with the same shapes.",
         why="A Python loop over layers is unrolled by tracing, so every layer is compiled separately.",
         change="Stack the layers' parameters and scan over them (`jax.lax.scan`, `nnx.scan`, linen's `nn.scan`): "
         "one layer is compiled. It changes the time to compile, not the work of a step.",
         evidence=(
-            f"{len(same)} instructions {opcode} of shape {shape.partition('{')[0]}",
+            f"{len(group)} instructions {opcode} of shape {shape.partition('{')[0]}",
             f"{len(program.module.instructions):,} instructions in the module",
         ),
-        weight=min(0.1, 0.1 * len(same) / max(len(products), 1)),  # concerns only compilation, so it ranks low
-        instructions=tuple(each.name for each in same[:8]),
+        weight=min(0.1, 0.1 * len(group) / max(len(products), 1)),  # concerns only compilation, so it ranks low
+        instructions=tuple(instruction.name for instruction in group[:8]),
         sources=(source,),
     )
 
@@ -92,16 +92,16 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
 def many_small_instructions(program: Compiled) -> Iterator[FindingRecord]:
     """Hundreds of small instructions outside loops, which may take longer to start than to execute."""
     worked = [
-        each
-        for each in program.module.instructions
-        if not each.fused and each.opcode not in WORKLESS and each.executions == 1
+        instruction
+        for instruction in program.module.instructions
+        if not instruction.fused and instruction.opcode not in WORKLESS and instruction.executions == 1
     ]
-    small = [each for each in worked if each.accessed_bytes <= _SMALL_BYTES and each.flops <= _SMALL_FLOPS]
+    small = [i for i in worked if i.accessed_bytes <= _SMALL_BYTES and i.flops <= _SMALL_FLOPS]
     if len(small) < _MANY_INSTRUCTIONS or len(small) < 0.8 * len(worked):
         return
-    lines = Counter(each.source for each in small if each.source is not None)
+    lines = Counter(instruction.source for instruction in small if instruction.source is not None)
     sources = tuple(source for source, _ in lines.most_common(3))
-    moved, everything = sum(each.accessed_bytes for each in small), program.module.accessed_bytes or 0.0
+    moved, everything = sum(instruction.accessed_bytes for instruction in small), program.module.accessed_bytes or 0.0
     yield FindingRecord(
         rule="many small instructions",
         what=f"{len(small):,} of {len(worked):,} instructions move at most {bytes_text(_SMALL_BYTES)} each.",
@@ -113,6 +113,6 @@ def many_small_instructions(program: Compiled) -> Iterator[FindingRecord]:
             *(f"{count} at {source.file}:{source.line}" for source, count in lines.most_common(3)),
         ),
         weight=0.4 * len(small) / len(worked),
-        instructions=tuple(each.name for each in small[:8]),
+        instructions=tuple(instruction.name for instruction in small[:8]),
         sources=sources,
     )

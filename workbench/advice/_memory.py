@@ -136,26 +136,26 @@ def _updated(program: Compiled) -> Counter[tuple[int, ...]]:
 
 def _parameters_of(program: Compiled, result: str) -> dict[str, tuple[int, ...]]:
     """The parameters on which a result depends through size-preserving operations."""
-    found, seen, waiting = {}, set(), [result]
+    parameters, seen, waiting = {}, set(), [result]
     size = math.prod(_dims(program, result))
     while waiting:
         name = waiting.pop()
-        each = program.by_name.get(name)
-        if each is None or name in seen:
+        instruction = program.by_name.get(name)
+        if instruction is None or name in seen:
             continue
         seen.add(name)
-        if each.opcode == "parameter":
-            found[name] = _dims(program, name)
-        elif each.opcode in _CARRYING:
-            waiting += each.operands
-        elif not each.flops and each.opcode not in _REDUCING and math.prod(_dims(program, name)) == size:
-            waiting += [operand for operand in each.operands if math.prod(_dims(program, operand)) == size]
-    return {name: dims for name, dims in found.items() if math.prod(dims) == size}
+        if instruction.opcode == "parameter":
+            parameters[name] = _dims(program, name)
+        elif instruction.opcode in _CARRYING:
+            waiting += instruction.operands
+        elif not instruction.flops and instruction.opcode not in _REDUCING and math.prod(_dims(program, name)) == size:
+            waiting += [operand for operand in instruction.operands if math.prod(_dims(program, operand)) == size]
+    return {name: dims for name, dims in parameters.items() if math.prod(dims) == size}
 
 
 def _dims(program: Compiled, name: str) -> tuple[int, ...]:
-    each = program.by_name.get(name)
-    shape = re.match(r"\w+\[([\d,]*)\]", each.shape) if each is not None else None
+    instruction = program.by_name.get(name)
+    shape = re.match(r"\w+\[([\d,]*)\]", instruction.shape) if instruction is not None else None
     return tuple(int(size) for size in shape[1].split(",") if size) if shape is not None else (0,)
 
 
@@ -165,13 +165,13 @@ def _is_temporary(program: Compiled, name: str) -> bool:
 
 def _argument_positions(program: Compiled, inputs: ShardingRecord, paths: list[str]) -> set[int]:
     """Positions of the arguments that have at least half of their arrays in `paths`."""
-    wanted: set[str] = set(paths)
+    path_set: set[str] = set(paths)
     matched: dict[int, list[bool]] = {}
     for leaf in inputs.leaves:
         position = _position(leaf.path, program.parameters)
         if position is not None:
-            matched.setdefault(position, []).append(leaf.path in wanted)
-    return {position for position, each in matched.items() if sum(each) * 2 >= len(each)}
+            matched.setdefault(position, []).append(leaf.path in path_set)
+    return {position for position, flags in matched.items() if sum(flags) * 2 >= len(flags)}
 
 
 def _position(path: str, parameters: Sequence[str]) -> int | None:

@@ -16,6 +16,7 @@ from workbench.records.sharding import WhyCollectiveRecord, WhyRecord
 if TYPE_CHECKING:
     from workbench.advice.search import SearchProgram
 
+_VARYING = {"parameter", "rng-bit-generator", "rng", "custom-call", "infeed"}
 _TRANSPARENT = {"bitcast", "copy", "reshape", "transpose", "get-tuple-element", "tuple", "copy-start", "copy-done"}
 CALLING = {"while", "conditional", "call"}
 WORKLESS = {
@@ -42,16 +43,16 @@ class Compiled:
     @functools.cached_property
     def by_name(self) -> dict[str, InstructionRecord]:
         """Instructions by name."""
-        return {each.name: each for each in self.module.instructions}
+        return {instruction.name: instruction for instruction in self.module.instructions}
 
     @functools.cached_property
     def users(self) -> dict[str, list[InstructionRecord]]:
         """The instructions that read each value."""
-        found: dict[str, list[InstructionRecord]] = defaultdict(list)
-        for each in self.module.instructions:
-            for operand in each.operands:
-                found[operand].append(each)
-        return found
+        users: dict[str, list[InstructionRecord]] = defaultdict(list)
+        for instruction in self.module.instructions:
+            for operand in instruction.operands:
+                users[operand].append(instruction)
+        return users
 
     @functools.cached_property
     def why(self) -> WhyRecord:
@@ -61,12 +62,12 @@ class Compiled:
     @functools.cached_property
     def lines(self) -> dict[str, str]:
         """The line of HLO text for every instruction."""
-        found = {}
+        lines = {}
         for line in self.module.text.splitlines():
             name, sign, _ = line.strip().removeprefix("ROOT ").partition(" = ")
             if sign:
-                found[name.lstrip("%")] = line
-        return found
+                lines[name.lstrip("%")] = line
+        return lines
 
     @functools.cached_property
     def sent_bytes(self) -> float:
@@ -82,8 +83,8 @@ class Compiled:
     @functools.cached_property
     def started(self) -> float | None:
         """Instructions that one device starts per call, including all loop iterations; None if unknown."""
-        found = [i.executions for i in self.module.instructions if not i.fused and i.opcode not in WORKLESS]
-        return None if any(each is None for each in found) else sum(each or 0.0 for each in found)
+        executions = [i.executions for i in self.module.instructions if not i.fused and i.opcode not in WORKLESS]
+        return None if any(count is None for count in executions) else sum(count or 0.0 for count in executions)
 
     def sources_of(self, value: str) -> Iterator[InstructionRecord]:
         """The value and its sources, followed back through rearrangements to the first computation."""
@@ -93,30 +94,30 @@ class Compiled:
             if name in seen or name not in self.by_name:
                 continue
             seen.add(name)
-            each = self.by_name[name]
-            yield each
-            if each.opcode in _TRANSPARENT:
-                waiting += each.operands
+            instruction = self.by_name[name]
+            yield instruction
+            if instruction.opcode in _TRANSPARENT:
+                waiting += instruction.operands
 
     def real_users(self, value: str) -> list[InstructionRecord]:
         """The instructions that compute with a value, directly or through rearrangements."""
-        found, seen, waiting = [], set(), [value]
+        users, seen, waiting = [], set(), [value]
         while waiting:
             name = waiting.pop()
             for user in self.users.get(name, ()):
                 if user.name in seen:
                     continue
                 seen.add(user.name)
-                (waiting.append(user.name) if user.opcode in _TRANSPARENT else found.append(user))
-        return found
+                (waiting.append(user.name) if user.opcode in _TRANSPARENT else users.append(user))
+        return users
 
     def is_loop_invariant(self, value: str) -> bool:
         """Returns whether a value in a loop's body is the same in every iteration."""
         start = self.by_name.get(value)
         if start is None:
             return False
-        kept = self._kept(start.computation)
-        if kept is None:
+        positions = self._kept(start.computation)
+        if positions is None:
             return False
         seen, waiting = set(), [value]
         while waiting:
@@ -124,43 +125,48 @@ class Compiled:
             if name in seen:
                 continue
             seen.add(name)
-            each = self.by_name.get(name)
-            if each is None or each.opcode in ("parameter", "rng-bit-generator", "rng", "custom-call", "infeed"):
+            instruction = self.by_name.get(name)
+            if instruction is None or instruction.opcode in _VARYING:
                 return False
-            if each.opcode == "get-tuple-element" and self._is_parameter(each.operands):
-                if self._index(each.name) not in kept:
+            if instruction.opcode == "get-tuple-element" and self._is_parameter(instruction.operands):
+                if self._index(instruction.name) not in positions:
                     return False
                 continue
-            waiting += each.operands
+            waiting += instruction.operands
         return True
 
     def _kept(self, computation: str) -> set[int] | None:
         """Loop-invariant positions in the carried tuple of a loop body; None if the computation is not a loop body."""
-        inside = [each for each in self.module.instructions if each.computation == computation]
-        parameters = [each for each in inside if each.opcode == "parameter"]
-        roots = [each for each in inside if "ROOT " in self.lines.get(each.name, "") and each.opcode == "tuple"]
+        inside = [instruction for instruction in self.module.instructions if instruction.computation == computation]
+        parameters = [instruction for instruction in inside if instruction.opcode == "parameter"]
+        roots = [i for i in inside if "ROOT " in self.lines.get(i.name, "") and i.opcode == "tuple"]
         if len(parameters) != 1 or not roots:
             return None
-        kept = set()
+        positions = set()
         for position, operand in enumerate(roots[0].operands):
-            each = self.by_name.get(operand)
-            if each is not None and each.opcode == "get-tuple-element" and self._is_parameter(each.operands):
-                if self._index(each.name) == position:
-                    kept.add(position)
-        return kept
+            instruction = self.by_name.get(operand)
+            if (
+                instruction is not None
+                and instruction.opcode == "get-tuple-element"
+                and self._is_parameter(instruction.operands)
+            ):
+                if self._index(instruction.name) == position:
+                    positions.add(position)
+        return positions
 
     def _is_parameter(self, operands: Sequence[str]) -> bool:
-        return bool(operands) and (each := self.by_name.get(operands[0])) is not None and each.opcode == "parameter"
+        instruction = self.by_name.get(operands[0]) if operands else None
+        return instruction is not None and instruction.opcode == "parameter"
 
     def _index(self, name: str) -> int | None:
-        found = _INDEX.search(self.lines.get(name, ""))
-        return int(found[1]) if found else None
+        match = _INDEX.search(self.lines.get(name, ""))
+        return int(match[1]) if match else None
 
 
 def sent(collective: CollectiveRecord) -> float:
     """Bytes that one device sends for a collective per call; unknown executions count as one."""
-    each = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
-    return each * (1.0 if collective.executions is None else collective.executions)
+    size = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
+    return size * (1.0 if collective.executions is None else collective.executions)
 
 
 def estimated(quantity: Quantity, before: float, after: float, how: str) -> GainRecord:
@@ -179,9 +185,9 @@ def explained(program: Compiled) -> Iterator[tuple[WhyCollectiveRecord, Collecti
     for why in program.why.collectives:
         alike = [c for c in waiting if (c.kind, c.payload_bytes, c.executions) == _figures(why)]
         if alike:
-            each = next((c for c in alike if why.source in c.sources), alike[0])
-            waiting.remove(each)
-            yield why, each
+            collective = next((c for c in alike if why.source in c.sources), alike[0])
+            waiting.remove(collective)
+            yield why, collective
 
 
 def _figures(why: WhyCollectiveRecord) -> tuple[str, int, float | None]:

@@ -50,24 +50,24 @@ class _Narrowing(AtLines):
                     users.setdefault(v, []).append(equation)
         returned = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
         narrow: dict[Atom, Var] = {}  # float32 variable -> 16-bit variable with the same values
-        made: list[JaxprEqn] = []
+        equations: list[JaxprEqn] = []
         for old in jaxpr.eqns:
             equation = self.inside(old)
             name = equation.primitive.name
             if name == "convert_element_type":
-                made.append(_converted(equation, narrow))
+                equations.append(_converted(equation, narrow))
             elif name in _REARRANGED and len(equation.invars) == 1 and _is_known(equation.invars[0], narrow):
                 changed, variables = _with_dtype(equation, [narrow[equation.invars[0]]])
                 narrow.update(variables)
-                made += [equation, changed]
+                equations += [equation, changed]
             elif (name in _EXCHANGES or name == "dot_general") and self._is_meant(equation):
                 after = [] if returned & set(equation.outvars) else [users.get(v, []) for v in equation.outvars]
-                found = self._narrowed(equation, narrow, after)
-                self.count += found is not None
-                made += [equation] if found is None else found
+                replacement = self._narrowed(equation, narrow, after)
+                self.count += replacement is not None
+                equations += [equation] if replacement is None else replacement
             else:
-                made.append(equation)
-        return jaxpr.replace(eqns=made)
+                equations.append(equation)
+        return jaxpr.replace(eqns=equations)
 
     def _is_meant(self, equation: JaxprEqn) -> bool:
         return all(_dtype(v) == jnp.float32 for v in equation.outvars) and self.is_at_lines(equation)
@@ -76,26 +76,26 @@ class _Narrowing(AtLines):
         self, equation: JaxprEqn, narrow: dict[Atom, Var], users: Sequence[Sequence[JaxprEqn]]
     ) -> list[JaxprEqn] | None:
         """The equation computed in 16 bits, with its results converted; None if neither side is 16-bit."""
-        wanted = _narrowed_after(users)
+        dtype = _narrowed_after(users)
         product = equation.primitive.name == "dot_general"
-        given = [_is_known(v, narrow) for v in equation.invars]
+        flags = [_is_known(v, narrow) for v in equation.invars]
         if product and not (
-            wanted and all(g or _dtype(v) in _HALVED for g, v in zip(given, equation.invars, strict=True))
+            dtype and all(g or _dtype(v) in _HALVED for g, v in zip(flags, equation.invars, strict=True))
         ):
             return None
-        if not (all(given) or wanted):
+        if not (all(flags) or dtype):
             return None
         before, operands = [], []
-        for v, known in zip(equation.invars, given, strict=True):
-            if known or _dtype(v) in _HALVED:
-                operands.append(narrow.get(v, v) if known else v)
+        for v, is_narrow in zip(equation.invars, flags, strict=True):
+            if is_narrow or _dtype(v) in _HALVED:
+                operands.append(narrow.get(v, v) if is_narrow else v)
             elif isinstance(v, Literal):
                 return None
             else:
-                variable = _jax_compat.new_variable(v, _retyped(v.aval, wanted))
+                variable = _jax_compat.new_variable(v, _retyped(v.aval, dtype))
                 before.append(converted(equation, v, variable))
                 operands.append(variable)
-        changed, variables = _with_dtype(equation, operands, wanted)
+        changed, variables = _with_dtype(equation, operands, dtype)
         if product:
             params = {**changed.params, "preferred_element_type": _dtype(changed.outvars[0])}
             changed = _jax_compat.new_equation(changed, params=params)
@@ -116,7 +116,7 @@ def _converted(equation: JaxprEqn, narrow: dict[Atom, Var]) -> JaxprEqn:
 
 def _narrowed_after(users: Sequence[Sequence[JaxprEqn]]) -> np.dtype | None:
     """The 16-bit dtype that all users of all results convert to; None if there is none."""
-    every = [user for each in users for user in each]
+    every = [user for group in users for user in group]
     if not users or not all(users) or any(user.primitive.name != "convert_element_type" for user in every):
         return None
     dtypes = {_dtype(user.outvars[0]) for user in every}

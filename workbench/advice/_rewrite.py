@@ -101,9 +101,11 @@ class _Constrained(AtLines):
             return jax.lax.with_sharding_constraint(primitive.bind(*operands, **equation.params), sharding)
 
         shapes = [jax.ShapeDtypeStruct(type_of(v).shape, type_of(v).dtype) for v in equation.invars]
-        [made] = jax.make_jaxpr(jax.jit(constrained))(*shapes).jaxpr.eqns
+        [replacement] = jax.make_jaxpr(jax.jit(constrained))(*shapes).jaxpr.eqns
         self.count += 1
-        return _jax_compat.new_equation(equation, primitive=made.primitive, params=made.params, effects=made.effects)
+        return _jax_compat.new_equation(
+            equation, primitive=replacement.primitive, params=replacement.params, effects=replacement.effects
+        )
 
 
 def with_constraints(
@@ -137,19 +139,19 @@ class _Mapped(AtLines):
         if name not in _WHOLE or spec is None or not self.is_at_lines(equation):
             return equation
         batch = min(map(len, shapes)) - _WHOLE[name](equation)
-        kept = PartitionSpec(*spec[:batch])
+        batch_spec = PartitionSpec(*spec[:batch])
         if not any(spec[:batch]):
             return equation
 
         many = equation.primitive.multiple_results
 
-        def own(*operands: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
-            found = equation.primitive.bind(*operands, **equation.params)
-            return tuple(found) if many else found
+        def local_fn(*operands: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
+            results = equation.primitive.bind(*operands, **equation.params)
+            return tuple(results) if many else results
 
-        results = tuple(kept for _ in equation.outvars) if many else kept
+        results = tuple(batch_spec for _ in equation.outvars) if many else batch_spec
         self.count += 1
-        return _in_place_of(equation, own, self.mesh, tuple(kept for _ in equation.invars), results)
+        return _in_place_of(equation, local_fn, self.mesh, tuple(batch_spec for _ in equation.invars), results)
 
 
 def with_own_shards(
@@ -191,20 +193,20 @@ class _Gathered(AtLines):
         is_again = self._again or _is_again(equation)
         if not is_again or equation.primitive.name != "sharding_constraint" or not self.is_at_lines(equation):
             return equation
-        asked = equation.params["sharding"]
+        sharding = equation.params["sharding"]
         shape = tuple(type_of(equation.invars[0]).shape)
-        if not isinstance(asked, NamedSharding) or any(asked.spec) or shape not in self.specs:
+        if not isinstance(sharding, NamedSharding) or any(sharding.spec) or shape not in self.specs:
             return equation
-        given = self.specs[shape]
+        spec = self.specs[shape]
 
         def gathered(part: jax.Array) -> jax.Array:
-            for dim, axes in enumerate(given):
+            for dim, axes in enumerate(spec):
                 if axes:
                     part = jax.lax.all_gather(part, axes, axis=dim, tiled=True)
             return part
 
         self.count += 1
-        return _in_place_of(equation, gathered, self.mesh, PartitionSpec(*given), PartitionSpec())
+        return _in_place_of(equation, gathered, self.mesh, PartitionSpec(*spec), PartitionSpec())
 
 
 def _is_again(equation: JaxprEqn) -> bool:
@@ -252,5 +254,7 @@ def _in_place_of(
     assert not any(isinstance(v, Literal) for v in equation.invars)
     mapped = jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     shapes = [jax.ShapeDtypeStruct(type_of(v).shape, type_of(v).dtype) for v in equation.invars]
-    [made] = jax.make_jaxpr(mapped)(*shapes).jaxpr.eqns
-    return _jax_compat.new_equation(equation, primitive=made.primitive, params=made.params, effects=made.effects)
+    [replacement] = jax.make_jaxpr(mapped)(*shapes).jaxpr.eqns
+    return _jax_compat.new_equation(
+        equation, primitive=replacement.primitive, params=replacement.params, effects=replacement.effects
+    )

@@ -28,7 +28,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
     memory = program.module.memory
     is_tight = bool(memory.available_bytes) and (memory.peak_bytes or 0) > 0.5 * (memory.available_bytes or 0)
     for leaves in alike(record)[:3]:
-        leaf, held_bytes = leaves[0], sum(each.bytes_per_device for each in leaves)
+        leaf, held_bytes = leaves[0], sum(member.bytes_per_device for member in leaves)
         choice = best_spec(leaf, sizes)
         if leaf.replication <= 1 or choice is None or held_bytes < max(_LARGE * total, _LARGE_BYTES):
             continue
@@ -36,10 +36,10 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         if not is_whole and not is_tight:  # a batch over `data` is intentionally replicated over `model`
             continue
         axis, spec = choice
-        held = "whole" if is_whole else f"in equal parts of {bytes_text(leaf.bytes_per_device)}"
+        layout = "whole" if is_whole else f"in equal parts of {bytes_text(leaf.bytes_per_device)}"
         yield FindingRecord(
             rule="large replicated array",
-            what=f"{named(leaves)} held by {leaf.replication} devices {held}.",
+            what=f"{named(leaves)} held by {leaf.replication} devices {layout}.",
             why="No spec shards it, and nothing in the program requests a shard of it."
             if is_whole
             else f"Its spec omits `{axis}`, and the program needs more than half of the memory.",
@@ -49,8 +49,8 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
                 f"sharded over {axis} it would be {bytes_text(held_bytes // sizes[axis])}",
             ),
             weight=held_bytes / total,
-            specs={each.path: spec for each in leaves},
-            leaves=tuple(each.path for each in leaves),
+            specs={member.path: spec for member in leaves},
+            leaves=tuple(member.path for member in leaves),
             axes=(axis,),
             size_bytes=float(held_bytes),
         )
@@ -60,16 +60,16 @@ def alike(record: ProgramRecord) -> list[list[LeafShardingRecord]]:
     """Arguments grouped by spec, largest first: for example, one parameter in all layers and its optimizer state."""
     leaves = () if record.inputs is None else record.inputs.leaves
     arrays = [ArgumentLeaf(leaf.path, leaf.shape, leaf.dtype, 1) for leaf in leaves]
-    found: dict[object, list[LeafShardingRecord]] = {}
+    groups: dict[object, list[LeafShardingRecord]] = {}
     for group in group_leaves(arrays, ()):
         for at in group.leaves:
-            found.setdefault((group.pattern, group.shape, leaves[at].spec), []).append(leaves[at])
-    return sorted(found.values(), key=lambda leaves: -sum(each.bytes_per_device for each in leaves))
+            groups.setdefault((group.pattern, group.shape, leaves[at].spec), []).append(leaves[at])
+    return sorted(groups.values(), key=lambda leaves: -sum(leaf.bytes_per_device for leaf in leaves))
 
 
 def named(leaves: Sequence[LeafShardingRecord]) -> str:
     """The arguments of one group as the subject of a sentence, with their total bytes."""
-    size = bytes_text(sum(each.size_bytes for each in leaves))
+    size = bytes_text(sum(leaf.size_bytes for leaf in leaves))
     if len(leaves) == 1:
         return f"`{leaves[0].path}` ({size}) is"
     return f"`{leaves[0].path}` and {len(leaves) - 1} more of its kind ({size} together) are"
@@ -77,7 +77,7 @@ def named(leaves: Sequence[LeafShardingRecord]) -> str:
 
 def all_of(leaves: Sequence[LeafShardingRecord]) -> str:
     """The arguments of one group; only the first few are named."""
-    shown = [f"`{each.path}`" for each in leaves[:3]]
+    shown = [f"`{leaf.path}`" for leaf in leaves[:3]]
     if len(leaves) > 3:
         return f"{', '.join(shown)} and {len(leaves) - 3} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
@@ -91,7 +91,7 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
     used = {axis for leaf in record.inputs.leaves for axes in leaf.spec for axis in axes} if record.inputs else set()
     if record.propagation is not None:
         used |= {axis for value in record.propagation.values for axes in value.spec for axis in axes}
-    used |= {axis.partition("[")[0] for each in program.module.collectives for axis in each.axes}
+    used |= {axis.partition("[")[0] for collective in program.module.collectives for axis in collective.axes}
     used |= {placement.name for placement in record.plan.placements}
     for axis in record.mesh.axes:
         if axis.size > 1 and axis.name not in used:
@@ -115,7 +115,7 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
     padding, waiting, apart = cost.padding_waste or 0.0, cost.lockstep_waste, cost.imbalance_waste or 0.0
     if padding <= _PADDED and waiting <= _WAITED and apart <= _WAITED:
         return
-    sizes = sorted(each.examples for each in cost.clients if each.examples is not None)
+    sizes = sorted(client.examples for client in cost.clients if client.examples is not None)
     listed = f": from {sizes[0]:,} to {sizes[-1]:,} examples, {sizes[len(sizes) // 2]:,} in the middle" if sizes else ""
     count = next((stage.clients for stage in program.record.plan.walk() if stage.kind == "clients"), 0)
     shares = [padding, waiting / (1 + waiting), apart / (1 + apart)]
@@ -143,7 +143,7 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
             *costs,
         ),
         weight=min(1.0, max(shares)),
-        axes=tuple(axis for each in program.record.plan.placements for axis in each.mesh_axes),
+        axes=tuple(axis for placement in program.record.plan.placements for axis in placement.mesh_axes),
     )
 
 
@@ -152,12 +152,15 @@ def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
     mesh = program.record.mesh
     if mesh is None:
         return
-    for name in dict.fromkeys(held.placement for held in mesh.clients):
-        held = [each for each in mesh.clients if each.placement == name]
-        clients, empty = sum(each.stop - each.start for each in held), sum(each.padding for each in held)
+    for name in dict.fromkeys(client.placement for client in mesh.clients):
+        members = [client for client in mesh.clients if client.placement == name]
+        clients, empty = (
+            sum(client.stop - client.start for client in members),
+            sum(client.padding for client in members),
+        )
         if not empty or empty < 0.1 * (clients + empty):
             continue
-        most = max(each.stop - each.start + each.padding for each in held)
+        most = max(client.stop - client.start + client.padding for client in members)
         devices = (clients + empty) // most
         yield FindingRecord(
             rule="uneven clients",
@@ -189,7 +192,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
             waste = 1 - n / (-(-n // count) * count)
             if waste >= _WASTE and (n, axes) not in worst:
                 worst[n, axes] = waste, value, dim, count
-    for waste, value, dim, count in sorted(worst.values(), key=lambda each: -each[0])[:2]:
+    for waste, value, dim, count in sorted(worst.values(), key=lambda entry: -entry[0])[:2]:
         n, axes = value.shape[dim], value.spec[dim]
         up, down = -(-n // count) * count, n // count * count
         yield FindingRecord(
@@ -213,7 +216,7 @@ def best_spec(leaf: LeafShardingRecord, sizes: dict[str, int]) -> tuple[str, tup
         fitting = [d for d, n in enumerate(leaf.shape) if n % sizes[axis] == 0 and not (leaf.spec[d:] or ((),))[0]]
         if fitting:
             chosen = max(fitting, key=lambda d: leaf.shape[d])
-            whole = [*leaf.spec, *[()] * (len(leaf.shape) - len(leaf.spec))]
-            whole[chosen] = (axis,)
-            return axis, tuple(tuple(axes) for axes in whole)
+            entries = [*leaf.spec, *[()] * (len(leaf.shape) - len(leaf.spec))]
+            entries[chosen] = (axis,)
+            return axis, tuple(tuple(axes) for axes in entries)
     return None

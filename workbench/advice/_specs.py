@@ -32,27 +32,28 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
         # in a training step, batches are sharded over examples, so only the spec of the state may be wrong
         if not any(spec) or before < _SMALL_BYTES or (state and group.pattern not in state):
             continue
-        permuted = {each for each in itertools.permutations(spec) if each != spec}
-        others = sorted(each for each in permuted if _divides(each, group.shape, planner))
-        tried = [(each, _planned(planner, (*base.specs[:at], each, *base.specs[at + 1 :]))) for each in others]
+        permuted = {permutation for permutation in itertools.permutations(spec) if permutation != spec}
+        alternatives = sorted(permutation for permutation in permuted if _divides(permutation, group.shape, planner))
+        tried = [(a, _planned(planner, (*base.specs[:at], a, *base.specs[at + 1 :]))) for a in alternatives]
         # a spec with which devices repeat work is not better, even if it sends fewer bytes
         better = [
-            (sum(priced.sent.values()), other)
-            for other, priced in tried
+            (sum(priced.sent.values()), alternative)
+            for alternative, priced in tried
             if priced is not None and (priced.flops or 0.0) <= _SAME_WORK * (base.flops or 0.0)
         ]
         if not better or min(better)[0] > _LESS * before:
             continue
-        after, other = min(better)
+        after, alternative = min(better)
         leaves = tuple(planner.leaves[i].name for i in group.leaves)
         yield FindingRecord(
             rule="spec on another dimension",
-            what=f"`{group.pattern}` is sharded as `{spec_code(spec)}`; as `{spec_code(other)}` the program would send "
+            what=f"`{group.pattern}` is sharded as `{spec_code(spec)}`; as `{spec_code(alternative)}` the "
+            f"program would send "
             "fewer bytes.",
             why="Operations that read the array need parts that other devices hold, or produce partial sums that "
             "must be added across devices. The number of bytes depends on the sharded dimension.",
-            change=f"Shard `{group.pattern}` as `{spec_code(other)}`.",
-            specs=dict.fromkeys(leaves, other),
+            change=f"Shard `{group.pattern}` as `{spec_code(alternative)}`.",
+            specs=dict.fromkeys(leaves, alternative),
             evidence=(_planned_bytes(program, before, after),),
             weight=_weight(before, after),
             leaves=leaves,
@@ -72,7 +73,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
     before = sum(base.sent.values())
     for at, group in enumerate(planner.groups[:_TRIED]):
         leaves = [program.record.inputs.leaves[i] for i in group.leaves]
-        leaf, held_bytes = leaves[0], sum(each.bytes_per_device for each in leaves)
+        leaf, held_bytes = leaves[0], sum(member.bytes_per_device for member in leaves)
         choice = best_spec(leaf, sizes)
         if (
             choice is None
@@ -97,8 +98,8 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
                 _planned_bytes(program, before, sum(tried.sent.values())),
             ),
             weight=0.5 * held_bytes / total,
-            specs={each.path: spec for each in leaves},
-            leaves=tuple(each.path for each in leaves),
+            specs={member.path: spec for member in leaves},
+            leaves=tuple(member.path for member in leaves),
             axes=(axis,),
             size_bytes=float(held_bytes),
         )
@@ -150,9 +151,9 @@ def _state(program: Compiled, planner: SearchProgram) -> set[str]:
     """The arguments that the results of a training step replace; empty if they make up less than half of all bytes."""
     outputs = program.record.outputs
     results = set() if outputs is None else {(tuple(leaf.shape), leaf.dtype) for leaf in outputs.leaves}
-    groups = [each for each in planner.groups if each.outputs or (tuple(each.shape), each.dtype) in results]
+    groups = [group for group in planner.groups if group.outputs or (tuple(group.shape), group.dtype) in results]
     total = sum(group.size_bytes for group in planner.groups)
-    return {each.pattern for each in groups} if 2 * sum(each.size_bytes for each in groups) > total else set()
+    return {group.pattern for group in groups} if 2 * sum(group.size_bytes for group in groups) > total else set()
 
 
 def _weight(before: float, after: float) -> float:
@@ -176,7 +177,7 @@ def _base(program: Compiled) -> tuple[SearchProgram | None, Priced | None]:
 
 def _planned_bytes(program: Compiled, before: float, after: float) -> str:
     """Planned bytes before and after; only their ratio if the length of a loop is unknown."""
-    if all(each.executions is not None for each in program.module.collectives):
+    if all(collective.executions is not None for collective in program.module.collectives):
         return f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(after)}"
     return f"planned: one device sends {1 - after / (before or 1):.0%} fewer bytes; the length of a loop is unknown"
 

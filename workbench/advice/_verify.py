@@ -78,10 +78,10 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
 
 
 def _donation(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    found = re.search(r"donate(?:_argnums)?=(.*)\)$", finding.code)
-    if found is None:
+    match = re.search(r"donate(?:_argnums)?=(.*)\)$", finding.code)
+    if match is None:
         return finding
-    after = recompile(donate=ast.literal_eval(found[1]))
+    after = recompile(donate=ast.literal_eval(match[1]))
     gain = _peak(program, after, "compiled with the arguments donated")
     return finding.replace(gain=gain, compared=compared(program, after) if gain.verified else ())
 
@@ -90,9 +90,9 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     """Shards replicated arguments; verified by the peak memory."""
     after = recompile(specs=finding.specs)
     rows = compared(program, after)
-    sent = next((row for row in rows if row.quantity == "bytes sent"), None)
+    traffic = next((row for row in rows if row.quantity == "bytes sent"), None)
     gain = _gain(program, after, "compiled with this spec")
-    if finding.rule == "partly sharded array" and sent is not None and sent.after > _FREE * sent.before:
+    if finding.rule == "partly sharded array" and traffic is not None and traffic.after > _FREE * traffic.before:
         gain = gain.replace(after=gain.before)  # the change was advised as free, but costs bytes when compiled
     return finding.replace(gain=gain, compared=rows)
 
@@ -111,7 +111,7 @@ def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompi
 def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Constrains the line's values in the traced program and recompiles it."""
     assert program.record.propagation is not None
-    cause = next(each for each in program.why.causes if each.sentence == finding.why)
+    cause = next(candidate for candidate in program.why.causes if candidate.sentence == finding.why)
     shape = next(v.shape for v in program.record.propagation.values if v.name == cause.value)
     lines = _lines(finding)
     after = recompile(rewrite=lambda closed, mesh: with_constraints(closed, lines, mesh, {shape: cause.spec}))
@@ -138,9 +138,9 @@ def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recom
     assert program.record.propagation is not None
     lines, values = _lines(finding), program.record.propagation.values
     by_name = {value.name: value for value in values}
-    asked = [v for v in values if v.operation == "sharding_constraint" and _line_of(v.source) in lines]
-    given = [by_name[name] for v in asked for name in v.operands if name in by_name]
-    specs = {v.shape: v.spec for v in given if any(v.spec)}
+    constraints = [v for v in values if v.operation == "sharding_constraint" and _line_of(v.source) in lines]
+    operands = [by_name[name] for v in constraints for name in v.operands if name in by_name]
+    specs = {v.shape: v.spec for v in operands if any(v.spec)}
     after = recompile(rewrite=lambda closed, mesh: with_written_gathers(closed, lines, mesh, specs))
     return finding.replace(
         gain=_gain(program, after, "compiled with explicit gathers"), compared=compared(program, after)
@@ -155,9 +155,9 @@ def _static(finding: FindingRecord, program: Compiled, recompile: Recompile) -> 
 def _used(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Shards the largest argument over the unused axis."""
     leaves = [] if program.record.inputs is None else program.record.inputs.leaves
-    sizes = {each.name: each.size for each in (program.record.mesh.axes if program.record.mesh else ())}
+    sizes = {axis.name: axis.size for axis in (program.record.mesh.axes if program.record.mesh else ())}
     sizes = {axis: size for axis, size in sizes.items() if axis in finding.axes}
-    for leaf in sorted(leaves, key=lambda each: -each.bytes_per_device):
+    for leaf in sorted(leaves, key=lambda candidate: -candidate.bytes_per_device):
         choice = best_spec(leaf, sizes)
         if choice is None:
             continue
@@ -171,7 +171,7 @@ def _used(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
 
 
 def _lines(finding: FindingRecord) -> frozenset[tuple[str, int]]:
-    return frozenset((each.file, each.line) for each in finding.sources)
+    return frozenset((source.file, source.line) for source in finding.sources)
 
 
 def _line_of(source: SourceLine | None) -> tuple[str, int] | None:
@@ -181,8 +181,8 @@ def _line_of(source: SourceLine | None) -> tuple[str, int] | None:
 def _with_bytes_sent(finding: FindingRecord, program: Compiled, after: ProgramRecord, how: str) -> FindingRecord:
     """The finding with the number of bytes that the changed program sends."""
     rows = compared(program, after)
-    sent = next((row for row in rows if row.quantity == "bytes sent"), None)
-    return finding if sent is None else finding.replace(gain=sent.replace(how=how), compared=rows)
+    traffic = next((row for row in rows if row.quantity == "bytes sent"), None)
+    return finding if traffic is None else finding.replace(gain=traffic.replace(how=how), compared=rows)
 
 
 def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -225,17 +225,17 @@ def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
     assert base.module is not None
     if not _same_work(program.module.flops, base.module.flops):
         return finding  # retracing produced a different program, because an inner `jax.jit` has its own cache
-    before, found, is_too_large = base.module.flops or 0.0, [], False
+    before, candidates, is_too_large = base.module.flops or 0.0, [], False
     for policy in _POLICIES:
         after = recompile(policy=getattr(jax.checkpoint_policies, policy))
         is_too_large |= after.module is not None and after.module.memory.fits is False
         if after.module is not None and after.module.memory.fits is not False:
-            found.append((policy, after, before - (after.module.flops or before)))
-    most = max((saved for _, _, saved in found), default=0.0)
+            candidates.append((policy, after, before - (after.module.flops or before)))
+    most = max((saved for _, _, saved in candidates), default=0.0)
     if most <= 0:  # for example, XLA's CPU compiler computes identical products in unrolled layers only once
-        same = GainRecord(quantity="FLOPs", before=before, after=before, verified=True, how="compiled with policies")
-        return finding.replace(gain=same) if found or is_too_large else finding  # no policy fits in the memory
-    policy, after, _ = next(each for each in found if each[2] >= _ALMOST * most)
+        no_gain = GainRecord(quantity="FLOPs", before=before, after=before, verified=True, how="compiled with policies")
+        return finding.replace(gain=no_gain) if candidates or is_too_large else finding  # no policy fits in the memory
+    policy, after, _ = next(candidate for candidate in candidates if candidate[2] >= _ALMOST * most)
     assert after.module is not None
     change = (
         "Keep the matrix products: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`."
@@ -293,11 +293,11 @@ class Trials:
 
     def measured(self, finding: FindingRecord, program: Compiled) -> FindingRecord:
         """The finding with the seconds measured for the program before and after the change."""
-        made, self._made, self.problem = self._made, [], ""
-        if not finding.is_verified or not made:
+        variants, self._made, self.problem = self._made, [], ""
+        if not finding.is_verified or not variants:
             return finding
-        alike = [change for record, change in made if compared(program, record) == finding.compared]
-        change = alike[-1] if alike else made[-1][1]
+        alike = [change for record, change in variants if compared(program, record) == finding.compared]
+        change = alike[-1] if alike else variants[-1][1]
         # Policies are compiled from a retraced function, so the baseline is also retraced.
         base = {"policy": AS_GIVEN} if "policy" in change else {}
         try:
@@ -401,8 +401,8 @@ def _donating(fn: Callable, donated: int | tuple[int, ...]) -> Callable:
 def _donating_arrays(call: TracedCall, donated: str) -> tuple[Callable, tuple[Argument, ...]]:
     """The program as a function that donates all arrays (or all except the first argument's), and its arrays."""
     first = re.split(r"[\[.]", call.names[0], maxsplit=1)[0]
-    kept = [donated != "all" and re.match(rf"{re.escape(first)}\b", name) is not None for name in call.names]
-    positions = tuple(at for at, each in enumerate(kept) if not each)
+    kept_flags = [donated != "all" and re.match(rf"{re.escape(first)}\b", name) is not None for name in call.names]
+    positions = tuple(at for at, is_kept in enumerate(kept_flags) if not is_kept)
     return jax.jit(jaxpr_as_fun(call.closed), donate_argnums=positions), tuple(call.leaves)
 
 
@@ -424,17 +424,17 @@ def _below_jit(fn: Callable) -> Callable:
 def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, ...]]:
     """The function with its integer arguments fixed, and the remaining arguments."""
     numbers = {
-        at: 1 if isinstance(each, jax.ShapeDtypeStruct) else int(each)
-        for at, each in enumerate(traced.args)
-        if jax.numpy.shape(each) == () and jax.numpy.issubdtype(jax.numpy.result_type(each), jax.numpy.integer)
+        at: 1 if isinstance(argument, jax.ShapeDtypeStruct) else int(argument)
+        for at, argument in enumerate(traced.args)
+        if jax.numpy.shape(argument) == () and jax.numpy.issubdtype(jax.numpy.result_type(argument), jax.numpy.integer)
     }
     if not numbers:
         message = "the distance is not an argument of the function"
         raise ValueError(message)
     inner = _below_jit(traced.fn)
 
-    def fixed(*others: Argument, **kwargs: Argument) -> Argument:
-        rest = iter(others)
+    def fixed(*arrays: Argument, **kwargs: Argument) -> Argument:
+        rest = iter(arrays)
         return inner(*(numbers[at] if at in numbers else next(rest) for at in range(len(traced.args))), **kwargs)
 
     return jax.jit(functools.wraps(inner)(fixed)), tuple(a for at, a in enumerate(traced.args) if at not in numbers)
@@ -459,8 +459,8 @@ class Variants:
     @property
     def chunk_size(self) -> ChunkSize:
         """The chunk size with which the call is compiled: a number, "auto", a function, or None for all clients."""
-        given = self.options.get("chunk_size")
-        return getattr(self.call, "chunk_size", "auto") if given is None else given[0]
+        option = self.options.get("chunk_size")
+        return getattr(self.call, "chunk_size", "auto") if option is None else option[0]
 
     @property
     def mesh(self) -> AnyMesh | None:
@@ -534,8 +534,8 @@ class Variants:
         if ordered:
             return self._in_order_of_jax(finish)
         if static:
-            fn, kept = _with_static_numbers(self)
-            return finish(self._trace(fn, kept, self.kwargs))
+            fn, args = _with_static_numbers(self)
+            return finish(self._trace(fn, args, self.kwargs))
         if rewrite is not None:
             call = self.traced
             mesh = self.options.get("mesh") or call.mesh or mesh_of_values(call.leaves) or current_mesh()
@@ -572,11 +572,12 @@ class Variants:
             raise TypeError(message)
         options = {**self.options, **changed}
         chunk_size = options.get("chunk_size")
-        made = Inspection(call, call.chunk_size if chunk_size is None else chunk_size[0]).compile(options.get("mesh"))
-        if made.compiled is None:
+        chunks = call.chunk_size if chunk_size is None else chunk_size[0]
+        inspection = Inspection(call, chunks).compile(options.get("mesh"))
+        if inspection.compiled is None:
             message = "The program is planned on an abstract mesh, but a measured gain needs attached devices."
             raise EngineError(message)
-        return Runnable(made.compiled, made.args, made.kwargs)
+        return Runnable(inspection.compiled, inspection.args, inspection.kwargs)
 
     def _in_order_of_jax(self, finish: Callable[..., Any]) -> Any:
         """The call, compiled for the same devices in the order of `jax.make_mesh`."""
@@ -586,7 +587,7 @@ class Variants:
         if not isinstance(mesh, jax.sharding.Mesh):
             message = "the mesh has no devices to order"
             raise TypeError(message)
-        other = jax.make_mesh(
+        reordered_mesh = jax.make_mesh(
             mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types, devices=list(mesh.devices.flat)
         )
-        return finish(self.call, mesh=other)
+        return finish(self.call, mesh=reordered_mesh)

@@ -29,9 +29,9 @@ def chunk_candidates(program: SearchProgram) -> list[int]:
         return []
     named = {1, everything, program.chunk_size or everything, _planned(program, "auto") or everything}
     between = [chunk_shard(everything, 2**power)[0] for power in range(1, max(everything.bit_length(), 2))]
-    while len(named) < _MOST and (left := [each for each in between if each not in named]):
+    while len(named) < _MOST and (candidates := [size for size in between if size not in named]):
         # the size that is farthest, by ratio, from the named sizes
-        named.add(max(left, key=lambda size: min(abs(math.log(size / other)) for other in named)))
+        named.add(max(candidates, key=lambda size: min(abs(math.log(size / neighbour)) for neighbour in named)))
     return sorted(named)
 
 

@@ -37,7 +37,7 @@ def with_chunk_sizes(
         notes: Untried chunk sizes are appended here.
         cancel: An event that stops the search once it is set.
     """
-    made = list(searches)
+    all_searches = list(searches)
     chosen: dict[int, list[tuple[Spec, ...]]] = {}
     for search, specs in ranked(searches)[:best]:
         chosen.setdefault(searches.index(search), []).append(specs)
@@ -46,23 +46,23 @@ def with_chunk_sizes(
         for chunk in chunk_candidates(program):
             if chunk == program.chunk_size:
                 continue
-            left = until - time.monotonic()
-            if left <= 0 or (cancel is not None and cancel.is_set()):
+            budget = until - time.monotonic()
+            if budget <= 0 or (cancel is not None and cancel.is_set()):
                 notes.append(f"not tried for lack of time: chunk_size={chunk}")
                 continue
             progress(f"chunks of {chunk} clients")
             try:
-                other = Search(program.with_chunk_size(chunk), seconds=left, compiled=False, cancel=cancel)
-                other.consider(searches[number].names_of(specs))
+                variant = Search(program.with_chunk_size(chunk), seconds=budget, compiled=False, cancel=cancel)
+                variant.consider(searches[number].names_of(specs))
             except WorkbenchError as error:
                 notes.append(f"chunk_size={chunk}: {str(error).splitlines()[0][:200]}")
                 continue
-            if other.best(1):
-                made.append(other)
-    return made
+            if variant.best(1):
+                all_searches.append(variant)
+    return all_searches
 
 
-def ranked(searches: Sequence[Search], each: int = 4) -> list[Choice]:
+def ranked(searches: Sequence[Search], per_search: int = 4) -> list[Choice]:
     """The best planned choices of all searches: fitting choices first, then by seconds."""
     usual = {id(search): usual_chunk(search.program) for search in searches}
 
@@ -71,7 +71,7 @@ def ranked(searches: Sequence[Search], each: int = 4) -> list[Choice]:
         over, seconds = search.rank_of(specs)
         return over, seconds * chunk_penalty(search.program.chunk_size, usual[id(search)])
 
-    return sorted(((search, specs) for search in searches for specs in search.best(each)), key=rank)
+    return sorted(((search, specs) for search in searches for specs in search.best(per_search)), key=rank)
 
 
 def compile_best(
@@ -121,7 +121,7 @@ def joined_record(
     ended: Literal["complete", "time", "stopped"],
     notes: Sequence[str],
     by_mesh: bool,
-    whole: int,
+    full_count: int,
     shown: int,
 ) -> SearchRecord:
     """One record for all searches; choices are named by mesh if the meshes differ.
@@ -134,19 +134,19 @@ def joined_record(
         ended: How the search ended.
         notes: Notes about untried candidates.
         by_mesh: Whether the meshes differ.
-        whole: Number of searches that contribute `shown` choices; later searches contribute their best and compiled
-            choices.
+        full_count: Number of searches that contribute `shown` choices; later searches contribute their best and
+            compiled choices.
         shown: Number of choices per search.
     """
     records = [search.record() for search in searches]
     choices: list[tuple[tuple[bool, int, float], ShardingChoiceRecord]] = []
     for number, (search, record) in enumerate(zip(searches, records, strict=True)):
         usual = usual_chunk(search.program)
-        kept = record.choices[:shown] if number < whole else record.choices[: max(1, record.compiled_count)]
-        for choice in kept:
+        selection = record.choices[:shown] if number < full_count else record.choices[: max(1, record.compiled_count)]
+        for choice in selection:
             named = f"{mesh_text(tuple(choice.mesh.values()))}: {choice.name}" if by_mesh else choice.name
             choices.append((_rank(choice, usual), choice.replace(name=named)))
-    choices.sort(key=lambda each: each[0])
+    choices.sort(key=lambda entry: entry[0])
     front = pareto([choice for _, choice in choices])
     of_all = list(dict.fromkeys(note for record in records for note in record.notes))
     if any(note.startswith("planned peaks:") for note in of_all):

@@ -84,8 +84,8 @@ def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
     places = [sorted(set(column)) for column in zip(*numbers, strict=True)]
     if math.prod(map(len, places)) != len(set(numbers)):
         return tuple(names)
-    kept = iter([column[0] if len(column) == 1 else "*" for column in places])
-    return (LAYER_NUMBER.sub(lambda _: next(kept), names[0]),)
+    parts = iter([column[0] if len(column) == 1 else "*" for column in places])
+    return (LAYER_NUMBER.sub(lambda _: next(parts), names[0]),)
 
 
 def group_leaves(
@@ -108,24 +108,24 @@ def group_leaves(
         _owner(number, words, leaf.shape, tails)
         for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True))
     ]
-    found: dict[tuple[str, tuple[int, ...]], SpecGroup] = {}
+    groups: dict[tuple[str, tuple[int, ...]], SpecGroup] = {}
     of_leaf: dict[int, SpecGroup] = {}
     for number, leaf in enumerate(leaves):
         first = owner[number]
         key = (pattern_of(leaves[first].name), leaf.shape)
-        if key not in found:
-            found[key] = SpecGroup(key[0], leaf.shape, leaves[first].dtype, [], 0)
-        of_leaf[number] = found[key]
-        found[key].leaves.append(number)
-        found[key].size_bytes += leaf.size_bytes
-    shared = Counter(pattern for pattern, _ in found)
+        if key not in groups:
+            groups[key] = SpecGroup(key[0], leaf.shape, leaves[first].dtype, [], 0)
+        of_leaf[number] = groups[key]
+        groups[key].leaves.append(number)
+        groups[key].size_bytes += leaf.size_bytes
+    shared = Counter(pattern for pattern, _ in groups)
     general: set[str] = set()  # patterns of one group; other leaves that they match are listed by name
-    for key, group in found.items():
+    for key, group in groups.items():
         if shared[key[0]] > 1:  # layers have different widths, but a pattern must match one group
-            own = [leaves[i].name for i in group.leaves if pattern_of(leaves[i].name) == key[0]]
-            group.patterns, group.is_exception = _patterns_of(own), True
+            paths = [leaves[i].name for i in group.leaves if pattern_of(leaves[i].name) == key[0]]
+            group.patterns, group.is_exception = _patterns_of(paths), True
             if general.intersection(group.patterns):
-                group.patterns = tuple(dict.fromkeys(own))
+                group.patterns = tuple(dict.fromkeys(paths))
             general.update(group.patterns)
             group.pattern = group.patterns[0]
     for position, (path, shape, dtype) in enumerate(outputs):
@@ -135,7 +135,7 @@ def group_leaves(
             if number is not None and leaves[number].dtype == dtype:
                 of_leaf[number].outputs.append(position)
                 break
-    return sorted(found.values(), key=lambda group: -group.size_bytes)
+    return sorted(groups.values(), key=lambda group: -group.size_bytes)
 
 
 def candidates(shape: Sequence[int], axes: Mapping[str, int], at_most: int = 81) -> list[Spec]:
@@ -145,22 +145,22 @@ def candidates(shape: Sequence[int], axes: Mapping[str, int], at_most: int = 81)
         >>> candidates((8,), {"data": 4})
         [((),), (('data',),)]
     """
-    found: list[Spec] = []
+    specs: list[Spec] = []
     names = [name for name, size in axes.items() if size > 1]
     for places in itertools.product([None, *range(len(shape))], repeat=len(names)):
         spec = tuple(tuple(n for n, place in zip(names, places, strict=True) if place == d) for d in range(len(shape)))
         if fits(spec, shape, axes):
-            found.append(spec)
-    found.sort(key=lambda spec: sum(map(len, spec)))
-    return found[:at_most]
+            specs.append(spec)
+    specs.sort(key=lambda spec: sum(map(len, spec)))
+    return specs[:at_most]
 
 
 def fits(spec: Spec, shape: Sequence[int], axes: Mapping[str, int]) -> bool:
     """Returns whether a spec names only known axes, each once, that divide the dimensions evenly."""
-    used = [axis for each in spec for axis in each]
+    used = [axis for entry in spec for axis in entry]
     if len(spec) != len(shape) or len(set(used)) != len(used) or not set(used) <= set(axes):
         return False
-    return all(n % math.prod(axes[axis] for axis in each) == 0 for n, each in zip(shape, spec, strict=True))
+    return all(n % math.prod(axes[axis] for axis in entry) == 0 for n, entry in zip(shape, spec, strict=True))
 
 
 def _tokens(path: str) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ def _owner(
 ) -> int:
     """The parameter leaf whose path (from the third word on) is a suffix of this leaf's path, or this leaf."""
     for start in range(2, len(words)):
-        found = tails.get((words[start:], shape))
-        if found is not None and found != number:
-            return found
+        parameter = tails.get((words[start:], shape))
+        if parameter is not None and parameter != number:
+            return parameter
     return number

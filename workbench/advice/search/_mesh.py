@@ -48,8 +48,8 @@ def search_meshes(
     searches: list[Search] = []
     notes: list[str] = []
     for number, sizes in enumerate(meshes):
-        left = began + share * seconds - time.monotonic()
-        if searches and (left <= 0 or (cancel is not None and cancel.is_set())):
+        budget = began + share * seconds - time.monotonic()
+        if searches and (budget <= 0 or (cancel is not None and cancel.is_set())):
             notes.append(f"not tried for lack of time: {', '.join(map(mesh_text, meshes[number:]))}")
             break
         if progress is not None:
@@ -64,7 +64,7 @@ def search_meshes(
                 target=machine,
             )
             lock_patterns(program, lock or {})
-            search = Search(program, seconds=left / (len(meshes) - number), compiled=False, cancel=cancel)
+            search = Search(program, seconds=budget / (len(meshes) - number), compiled=False, cancel=cancel)
             search.run()
         except WorkbenchError as error:
             notes.append(f"{mesh_text(sizes)}: {str(error).splitlines()[0][:200]}")
@@ -85,7 +85,7 @@ def search_meshes(
         if progress is not None:
             progress(phase, spent())
 
-    whole = len(searches)
+    full_count = len(searches)
     planned = seconds * (0.6 if compiled else 1.0)
     searches = with_chunk_sizes(
         searches, best=_COMPILED, until=began + planned, progress=say, notes=notes, cancel=cancel
@@ -101,7 +101,7 @@ def search_meshes(
         ended=ended,
         notes=notes,
         by_mesh=True,
-        whole=whole,
+        full_count=full_count,
         shown=_SHOWN,
     )
 
@@ -172,15 +172,15 @@ def _smallest(
     machines = _slices(target)
     tried: list[str] = []
     row: SliceRecord | None = None
-    kept: SearchRecord | None = None
+    best_record: SearchRecord | None = None
     compilations = 0
     began = time.monotonic()
-    whole = 0
+    total_bytes = 0
     for machine in machines:
         if row is not None and (compilations >= _MOST_COMPILED_SIZES or (cancel is not None and cancel.is_set())):
             break
-        if whole > machine.devices * machine.available_bytes and machine is not machines[-1]:
-            tried.append(_too_small(machine, whole))
+        if total_bytes > machine.devices * machine.available_bytes and machine is not machines[-1]:
+            tried.append(_too_small(machine, total_bytes))
             continue
         if progress is not None:
             progress(f"trying {machine.name}", time.monotonic() - began)
@@ -190,9 +190,9 @@ def _smallest(
         except WorkbenchError as error:
             tried.append(f"{machine.name}: {str(error).splitlines()[0][:160]}")
             continue
-        whole = sum(group.size_bytes for group in program.groups)
-        if whole > machine.devices * machine.available_bytes and machine is not machines[-1]:
-            tried.append(_too_small(machine, whole))
+        total_bytes = sum(group.size_bytes for group in program.groups)
+        if total_bytes > machine.devices * machine.available_bytes and machine is not machines[-1]:
+            tried.append(_too_small(machine, total_bytes))
             continue
         search = Search(program, seconds=seconds / 4, compiled=False, cancel=cancel)
         search.run()
@@ -206,7 +206,7 @@ def _smallest(
             search, _ = ranked(searches, 1)[0]
         record = search.record()
         choice = record.best
-        kept = record.replace(target=machine.name, choices=(choice.replace(name=machine.name),))
+        best_record = record.replace(target=machine.name, choices=(choice.replace(name=machine.name),))
         tried.append(machine.name if choice.fits else _too_full(machine, choice))
         row = SliceRecord(
             chip=machine.chip,
@@ -225,20 +225,20 @@ def _smallest(
             note=choice.note,
         )
         if row.fits:
-            return row, kept
+            return row, best_record
     if row is None:
         last = machines[-1]
         return SliceRecord(
             chip=last.chip, target=last.name, fits=False, chips=last.chips, devices=last.devices, peak_bytes=None,
             available_bytes=last.available_bytes, seconds=None, tried=tuple(tried), note="could not be planned",
         ), None  # fmt: skip
-    return row, kept
+    return row, best_record
 
 
-def _too_small(machine: TargetRecord, whole: int) -> str:
+def _too_small(machine: TargetRecord, total_bytes: int) -> str:
     """Returns the reason why a slice was not planned: its memory is smaller than the arguments."""
     memory = bytes_text(machine.devices * machine.available_bytes)
-    return f"{machine.name}: the arguments alone are {bytes_text(whole)}, and its devices have {memory} together"
+    return f"{machine.name}: the arguments alone are {bytes_text(total_bytes)}, and its devices have {memory} together"
 
 
 def _too_full(machine: TargetRecord, choice: ShardingChoiceRecord) -> str:
@@ -255,18 +255,18 @@ def _silent(_phase: str) -> None:
 def _slices(target: str) -> list[TargetRecord]:
     """The slices of a family by size, one for each number of devices, up to a named slice."""
     chip, _, _ = target.partition(":")
-    known = next((each for each in list_targets() if each.chip == chip), None)
-    if known is None:
+    family = next((entry for entry in list_targets() if entry.chip == chip), None)
+    if family is None:
         parse_target(target if ":" in target else f"{target}:1x1")  # raises an error that lists the known names
         message = f"`search` was given on={target!r}, whose slices are unknown. Name a family such as 'v5e'."
         raise MeshError(message)
     limit = parse_target(target).devices if ":" in target else None
-    found: dict[int, TargetRecord] = {}
-    for topology in known.topologies:
+    machines: dict[int, TargetRecord] = {}
+    for topology in family.topologies:
         machine = parse_target(f"{chip}:{topology}")
         if limit is None or machine.devices <= limit:
-            found.setdefault(machine.devices, machine)
-    return [found[devices] for devices in sorted(found)]
+            machines.setdefault(machine.devices, machine)
+    return [machines[devices] for devices in sorted(machines)]
 
 
 def _axes_of(call: TracedCall, axes: Sequence[str] | None) -> tuple[str, ...]:

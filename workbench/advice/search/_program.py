@@ -126,10 +126,10 @@ class SearchProgram:
 
     def with_chunk_size(self, chunk_size: int) -> "SearchProgram":
         """The same program and mesh with another chunk size; locked specs stay locked."""
-        other = SearchProgram(self.call, self.mesh, self._chip_name, chunk_size=chunk_size, **self._options)
-        for mine, its in zip(self.groups, other.groups, strict=True):
-            its.locked = mine.locked
-        return other
+        program = SearchProgram(self.call, self.mesh, self._chip_name, chunk_size=chunk_size, **self._options)
+        for group, its in zip(self.groups, program.groups, strict=True):
+            its.locked = group.locked
+        return program
 
     def chunk_rule(self, chunk_size: ChunkSize) -> ChunkSize:
         """Chunk size that `workbench.jit` would use on the chip: "auto" follows the chip's rule."""
@@ -148,10 +148,8 @@ class SearchProgram:
         """The specs given for the arguments; None if no argument was sharded."""
         specs = []
         for group in self.groups:
-            found = self._given[group.leaves[0]]
-            specs.append(
-                found if found is not None and fits(found, group.shape, self.axes) else ((),) * len(group.shape)
-            )
+            spec = self._given[group.leaves[0]]
+            specs.append(spec if spec is not None and fits(spec, group.shape, self.axes) else ((),) * len(group.shape))
         return tuple(specs) if any(any(spec) for spec in specs) else None
 
     def plan(self, assignment: Assignment, *, without: tuple[int, ...] = ()) -> Priced:
@@ -164,9 +162,9 @@ class SearchProgram:
         Raises:
             InspectionError: if jaxlib's Shardy rejects the program.
         """
-        known = self._planned.get((assignment, without))
-        if known is not None:
-            return known
+        entry = self._planned.get((assignment, without))
+        if entry is not None:
+            return entry
         try:
             trial = self._trials.plan(*self._attributes(assignment), without=without)
         except shardy.ShardyError as error:
@@ -178,21 +176,21 @@ class SearchProgram:
         )
         compute = predict_operation(trial.flops, 0.0, self.dtype, self.chip, kind="matrix product").seconds
         memory = predict_operation(0.0, trial.traffic_bytes, self.dtype, self.chip).seconds
-        sent: dict[str, float] = {}
+        traffic: dict[str, float] = {}
         seconds: float | None = max(compute, memory)
-        for each in trial.collectives:
-            once = collective_seconds(each.kind, each.payload_bytes, each.group_size, self.chip)
-            seconds = None if once is None or seconds is None else seconds + once * each.executions
-            axis = "+".join(each.axes)
-            share = {"all-gather": each.group_size - 1.0, "all-reduce": 2 * (1 - 1 / each.group_size)}
-            factor = share.get(each.kind, 1 - 1 / each.group_size)
-            sent[axis] = sent.get(axis, 0.0) + each.payload_bytes * factor * each.executions
+        for collective in trial.collectives:
+            once = collective_seconds(collective.kind, collective.payload_bytes, collective.group_size, self.chip)
+            seconds = None if once is None or seconds is None else seconds + once * collective.executions
+            axis = "+".join(collective.axes)
+            share = {"all-gather": collective.group_size - 1.0, "all-reduce": 2 * (1 - 1 / collective.group_size)}
+            factor = share.get(collective.kind, 1 - 1 / collective.group_size)
+            traffic[axis] = traffic.get(axis, 0.0) + collective.payload_bytes * factor * collective.executions
         priced = Priced(
             specs=resolved,
             seconds=seconds,
             peak_bytes=trial.peak_bytes,
             argument_bytes=trial.argument_bytes,
-            sent=sent,
+            sent=traffic,
             flops=trial.flops,
             traffic_seconds=memory,
             fits=trial.peak_bytes <= self.memory_bytes,
@@ -205,14 +203,14 @@ class SearchProgram:
         inputs, outputs = self._attributes(tuple(specs))
         if not outputs:
             return {}
-        kept = self.plan(tuple(specs))
+        plan = self.plan(tuple(specs))
         try:
             trial = self._trials.plan(inputs, {})
         except shardy.ShardyError:
             return dict(outputs)
-        sent = sum(each.payload_bytes * each.executions for each in trial.collectives)
-        wanted = sum(each.payload_bytes * each.executions for each in self._trials.plan(inputs, outputs).collectives)
-        more = (sent, wanted), (trial.peak_bytes, kept.peak_bytes or 0.0)
+        traffic = sum(c.payload_bytes * c.executions for c in trial.collectives)
+        requested_traffic = sum(c.payload_bytes * c.executions for c in self._trials.plan(inputs, outputs).collectives)
+        more = (traffic, requested_traffic), (trial.peak_bytes, plan.peak_bytes or 0.0)
         return dict(outputs) if any(abs(now - before) > _SAME * max(now, before) for now, before in more) else {}
 
     def allows(self, spec: Spec, shape: Sequence[int]) -> bool:
@@ -235,15 +233,15 @@ class SearchProgram:
         if self.target is None:
             return self.rehearse(specs, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds)
         text = self._trials.text(*self._attributes(tuple(specs)))
-        made = compile_for_target(
+        compilation = compile_for_target(
             text, self.target, mesh_axes=self.axes, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds
         )
-        hlo, memory = made.hlo, made.memory
+        hlo, memory = compilation.hlo, compilation.memory
         self.compiled_count += 1
         peak = memory.peak_bytes
         room = peak is not None and peak <= self.memory_bytes and memory.fits is not False
         if not hlo or memory.fits is False:
-            note = _first_line(made.error)
+            note = _first_line(compilation.error)
             return Priced(tuple(specs), None, peak, memory.argument_bytes, {}, False, "compiled", note)
         module = self._counted(inspect_module(hlo, mesh=self._mesh_record, platform=self.target.platform))
         cost = estimate_cost(module, None, chip=self.chip, mesh=self._mesh_record, dtype=self.dtype)
@@ -315,7 +313,7 @@ class SearchProgram:
     def _counted(self, module: ModuleRecord) -> ModuleRecord:
         """The module, with one iteration for each loop of unknown length, as the plan counts it."""
         listed = (*module.instructions, *module.collectives)
-        if all(each.executions is not None for each in listed):
+        if all(sharding.executions is not None for sharding in listed):
             return module
         self.counts_once = True
         return module.replace(
@@ -328,7 +326,7 @@ class SearchProgram:
     def _lowered(self) -> tuple[list[Spec | None], list[tuple[str, tuple[int, ...], str]], str]:
         """Specs as given, results by path, and StableHLO in which every argument is kept."""
         call = self.call
-        given = [_spec_of(leaf) for leaf in call.leaves]
+        specs = [_spec_of(leaf) for leaf in call.leaves]
         everywhere = NamedSharding(self.mesh, PartitionSpec())
         args, kwargs = jax.tree.map(
             lambda x: (
@@ -345,38 +343,38 @@ class SearchProgram:
                 lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
         results = jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]
         outputs = [(jax.tree_util.keystr(path), tuple(info.shape), str(info.dtype)) for path, info in results]
-        return given, outputs, lowered.as_text()
+        return specs, outputs, lowered.as_text()
 
 
 def _is_installed(target: TargetRecord) -> bool:
-    return any(known.chip == target.chip and known.installed for known in list_targets())
+    return any(family.chip == target.chip and family.installed for family in list_targets())
 
 
 def _chip(name: str) -> ChipRecord:
-    found = known_chip(name)
-    if found is None:
+    chip = known_chip(name)
+    if chip is None:
         message = (
             f"The search was given chip={name!r}, whose peak FLOP/s are unknown. Seconds are predicted from published "
             f"peaks: use one of {', '.join(CHIPS)}."
         )
         raise InspectionError(message)
-    return found
+    return chip
 
 
 def target_of(chip: str, devices: int) -> TargetRecord | None:
     """The machine of this chip and size whose torus is closest to a cube, if its compiler is installed."""
-    for known in list_targets():
-        if known.chip == chip and known.installed:
-            machines = [parse_target(f"{chip}:{topology}") for topology in known.topologies]
-            found = [each for each in machines if each.devices == devices]
-            return min(found, key=lambda each: max(map(int, each.topology.split("x"))), default=None)
+    for family in list_targets():
+        if family.chip == chip and family.installed:
+            machines = [parse_target(f"{chip}:{topology}") for topology in family.topologies]
+            matches = [machine for machine in machines if machine.devices == devices]
+            return min(matches, key=lambda machine: max(map(int, machine.topology.split("x"))), default=None)
     return None
 
 
 def _common(specs: Sequence[Spec], group: SpecGroup, axes: Mapping[str, int]) -> Spec:
     """The most frequent spec in a group; replicated if it does not divide the shape."""
-    found = max(specs, key=specs.count)
-    return found if fits(found, group.shape, axes) else ((),) * len(group.shape)
+    spec = max(specs, key=specs.count)
+    return spec if fits(spec, group.shape, axes) else ((),) * len(group.shape)
 
 
 def _spec_of(leaf: ArrayLikeType) -> Spec | None:
@@ -396,11 +394,11 @@ def _item_bytes(leaf: ArrayLikeType) -> int:
 
 def _sent(cost: CostRecord) -> dict[str, float]:
     """Bytes that one device sends, by mesh axes."""
-    sent: dict[str, float] = {}
+    traffic: dict[str, float] = {}
     for stage in cost.stages:
         for axis, amount in stage.collective_bytes.items():
-            sent[axis] = sent.get(axis, 0.0) + amount
-    return sent
+            traffic[axis] = traffic.get(axis, 0.0) + amount
+    return traffic
 
 
 def _seconds(cost: CostRecord, traffic_seconds: float | None) -> float | None:
@@ -411,7 +409,7 @@ def _seconds(cost: CostRecord, traffic_seconds: float | None) -> float | None:
     share = traffic_seconds / traffic
     less = [(stage, (stage.memory_seconds or 0.0) * share) for stage in cost.stages]
     seconds = [stage.replace(memory_seconds=memory, operation_seconds=None).seconds for stage, memory in less]
-    return None if None in seconds else sum(each or 0.0 for each in seconds)
+    return None if None in seconds else sum(value or 0.0 for value in seconds)
 
 
 def _arguments(memory: MemoryRecord) -> float | None:

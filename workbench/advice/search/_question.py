@@ -44,7 +44,7 @@ def search_call(
         raise InspectionError(message)
     record = _search(
         call, on=on, axes=axes, lock=lock, seconds=seconds, compiled=compiled, compiler=compiler,
-        memory_bytes=memory_bytes, progress=progress, cancel=cancel, found=found, measure=measure,
+        memory_bytes=memory_bytes, progress=progress, cancel=cancel, on_record=found, measure=measure,
     )  # fmt: skip
     return record.replace(error_bar=_error_bar(record))
 
@@ -54,8 +54,8 @@ def _error_bar(record: SearchRecord) -> str:
     rows = [(row.chip, row.how) for row in record.slices] or [(record.chip, record.best.how)]
     if all(how != "compiled" for _, how in rows) or record.target.startswith("cpu"):
         return f"{UNKNOWN}: not compiled for the chip"
-    known = {name: known_chip(name) for name, how in rows if how == "compiled"}
-    bars = {name: error_bar(chip, "training step") for name, chip in known.items() if chip is not None}
+    chips = {name: known_chip(name) for name, how in rows if how == "compiled"}
+    bars = {name: error_bar(chip, "training step") for name, chip in chips.items() if chip is not None}
     return "; ".join(f"{name}: {bar}" if len(bars) > 1 else bar for name, bar in bars.items()) or UNKNOWN
 
 
@@ -71,7 +71,7 @@ def _search(
     memory_bytes: int | None,
     progress: Callable[[str, float], None] | None,
     cancel: threading.Event | None,
-    found: Callable[[SearchRecord], None] | None,
+    on_record: Callable[[SearchRecord], None] | None,
     measure: bool,
 ) -> SearchRecord:
     parts = parts_of(on)
@@ -83,11 +83,11 @@ def _search(
         target = None if machine.target is None else parse_target(machine.target)
         return search_shardings(
             call, mesh=machine.mesh, chip=machine.chip, target=target, lock=lock, compiler=compiler,
-            memory_bytes=memory_bytes, found=found, measure=measure, **common,
+            memory_bytes=memory_bytes, found=on_record, measure=measure, **common,
         )  # fmt: skip
     names = [str(part) for part in parts]
     if isinstance(on, str) and is_target(on):
-        _refuse("meshes of one target", found=found is not None, measure=measure)
+        _refuse("meshes of one target", found=on_record is not None, measure=measure)
         return search_meshes(
             call, target=on, axes=axes, lock=lock, compiler=compiler, memory_bytes=memory_bytes, **common
         )
@@ -96,15 +96,15 @@ def _search(
         lock=lock is not None,
         compiler=compiler != "auto",
         memory_bytes=memory_bytes is not None,
-        found=found is not None,
+        found=on_record is not None,
         measure=measure,
     )
     return search_slices(call, targets=names, axes=axes, **common)
 
 
-def _refuse(kind: str, **given: bool) -> None:
+def _refuse(kind: str, **options: bool) -> None:
     """Raises an error for options that this kind of search does not use."""
-    unused = [name for name, is_given in given.items() if is_given]
+    unused = [name for name, is_given in options.items() if is_given]
     if unused:
         message = (
             f"`search` was given {', '.join(f'`{name}`' for name in unused)}, which a search for {kind} does not use. "

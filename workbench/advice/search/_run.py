@@ -65,7 +65,7 @@ def run_interleaved(programs: Sequence[Runnable], cancel: threading.Event | None
         EngineError: if the devices have too little free memory, or `cancel` is set before every program ran.
     """
     _require_memory(programs)
-    calls = [_caller(each) for each in programs]
+    calls = [_caller(program) for program in programs]
     walls: list[list[float]] = [[] for _ in programs]
     for call in calls:
         call([])
@@ -73,8 +73,8 @@ def run_interleaved(programs: Sequence[Runnable], cancel: threading.Event | None
         if cancel is not None and cancel.is_set():
             break
         forth = len(walls[0]) % 2 == 0
-        for call, own in list(zip(calls, walls, strict=True))[:: 1 if forth else -1]:
-            call(own)
+        for call, samples in list(zip(calls, walls, strict=True))[:: 1 if forth else -1]:
+            call(samples)
     if not walls[0]:
         message = (
             "The measurement was stopped before every program ran. A gain needs measurements of all programs: "
@@ -103,10 +103,10 @@ def with_specs(call: TracedCall, mesh: Mesh, specs: Mapping[str, Spec], chunk_si
         raise EngineError(message)
 
     def sharding(name: str, leaf: Any) -> NamedSharding:
-        given = getattr(leaf, "sharding", None)
+        original = getattr(leaf, "sharding", None)
         if name in specs:
             return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in specs[name])))
-        return NamedSharding(mesh, given.spec if isinstance(given, NamedSharding) else PartitionSpec())
+        return NamedSharding(mesh, original.spec if isinstance(original, NamedSharding) else PartitionSpec())
 
     leaves, tree = jax.tree.flatten(call.args)
     shardings = [sharding(name, leaf) for name, leaf in zip(call.names, leaves, strict=True)]
@@ -141,9 +141,11 @@ def _require_memory(programs: Sequence[Runnable]) -> None:
     """
     devices: set[Device] = set()
     arguments, running = 0, 0
-    for each in programs:
-        devices |= {one for sharding in jax.tree.leaves(each.compiled.input_shardings) for one in sharding.device_set}
-        memory = each.compiled.memory_analysis()
+    for program in programs:
+        devices |= {
+            device for sharding in jax.tree.leaves(program.compiled.input_shardings) for device in sharding.device_set
+        }
+        memory = program.compiled.memory_analysis()
         if memory is None:
             return
         arguments += memory.argument_size_in_bytes

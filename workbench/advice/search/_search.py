@@ -61,9 +61,9 @@ class Search:
         self._began = time.monotonic()
         self._budget, self._compiles = seconds, compiled
         self._until = self._began + seconds * (_PLANNING_SHARE if compiled else 1.0)
-        self._progress, self._cancel, self._found = progress, cancel, found
+        self._progress, self._cancel, self._on_record = progress, cancel, found
         self._names: dict[tuple[Spec, ...], str] = {}
-        self._known: dict[tuple[Spec, ...], Priced] = {}
+        self._plans: dict[tuple[Spec, ...], Priced] = {}
         self._rehearsed: dict[tuple[Spec, ...], Priced] = {}
         self._compiled: dict[tuple[Spec, ...], Priced] = {}
         self._failed: set[tuple[Spec, ...]] = set()
@@ -92,31 +92,31 @@ class Search:
 
     def names_of(self, choices: Iterable[tuple[Spec, ...]]) -> dict[tuple[Spec, ...], str]:
         """The choices with the names they have in the record."""
-        return {specs: self._names.get(specs) or "found" for specs in choices if specs in self._known}
+        return {specs: self._names.get(specs) or "found" for specs in choices if specs in self._plans}
 
     def record(self) -> SearchRecord:
         """The record of the search so far."""
         program = self.program
         ranked = self._ranked()
-        rest = sorted((s for s in self._known if s not in self._compiled), key=self._order_of)
+        rest = sorted((s for s in self._plans if s not in self._compiled), key=self._order_of)
         named = [specs for specs in rest if specs in self._names]
         others = [specs for specs in rest if specs not in self._names]
         shown = ranked + sorted(named + others[: max(2, _SHOWN - len(ranked) - len(named))], key=self._order_of)
-        found = 0
+        count = 0
         choices = []
         for specs in shown:
-            priced = self._compiled.get(specs) or self._rehearsed.get(specs) or self._known[specs]
+            priced = self._compiled.get(specs) or self._rehearsed.get(specs) or self._plans[specs]
             name = self._names.get(specs, "")
             if not name:
-                found += 1
-                name = f"found {found}"
+                count += 1
+                name = f"found {count}"
             choices.append(self._choice(name, priced))
         front = pareto(choices)
         return SearchRecord(
             name=program.call.name,
             chip=program.chip.name,
             target=program.where,
-            choices=tuple(each.replace(pareto=at in front) for at, each in enumerate(choices)),
+            choices=tuple(choice.replace(pareto=at in front) for at, choice in enumerate(choices)),
             groups=tuple(group.record(program.leaves) for group in program.groups),
             planned_count=program.planned_count,
             compiled_count=program.compiled_count,
@@ -141,7 +141,7 @@ class Search:
     @property
     def chosen(self) -> tuple[Spec, ...]:
         """The specs of the record's first choice."""
-        return next(iter(self._ranked()), None) or min(self._known, key=self._order_of)
+        return next(iter(self._ranked()), None) or min(self._plans, key=self._order_of)
 
     def _choice(self, name: str, priced: Priced) -> ShardingChoiceRecord:
         groups = self.program.groups
@@ -165,15 +165,15 @@ class Search:
 
     def _requested_results(self, specs: tuple[Spec, ...]) -> dict[str, Spec]:
         if specs not in self._requested:
-            found = self.program.requested_results(specs)
-            self._requested[specs] = {str(position): spec for position, spec in found.items()}
+            results = self.program.requested_results(specs)
+            self._requested[specs] = {str(position): spec for position, spec in results.items()}
         return self._requested[specs]
 
     def _how_notes(self) -> list[str]:
         chip, notes = self.program.chip.name, []
         if self._rehearsed:
-            said = f"compiled for CPU devices to save time, with the cost on {chip} predicted from that program"
-            notes.append(f"rehearsed: {said}")
+            note = f"compiled for CPU devices to save time, with the cost on {chip} predicted from that program"
+            notes.append(f"rehearsed: {note}")
         if any(priced.counts_plan for priced in self._on_cpu.values()):
             notes.append(
                 "compiled for CPU devices, whose compiler fuses less: memory traffic is capped at the traffic of "
@@ -187,9 +187,9 @@ class Search:
         """The ratio between planned and compiled peaks of the same choices."""
         compiled = {**self._on_cpu, **self._rehearsed, **self._compiled}
         ratios = sorted(
-            planned / known.peak_bytes
-            for specs, known in compiled.items()
-            if known.peak_bytes and specs in self._known and (planned := self._known[specs].peak_bytes)
+            planned / priced.peak_bytes
+            for specs, priced in compiled.items()
+            if priced.peak_bytes and specs in self._plans and (planned := self._plans[specs].peak_bytes)
         )
         if not ratios:
             return UNCOMPARED
@@ -260,13 +260,13 @@ class Search:
 
     def _sharded_data(self, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
         """Everything replicated except the first dimension of the data, which is sharded over `axes`."""
-        made = list(self._replicated())
+        specs = list(self._replicated())
         for at, group in enumerate(self.program.groups):
             if group in data and group.locked is None and group.shape:
                 size = math.prod(self.program.axes[axis] for axis in axes)
                 if group.shape[0] % size == 0:
-                    made[at] = (tuple(axes), *[()] * (len(group.shape) - 1))
-        return tuple(made)
+                    specs[at] = (tuple(axes), *[()] * (len(group.shape) - 1))
+        return tuple(specs)
 
     def _opened(self, base: Assignment, keep: Sequence[SpecGroup]) -> Assignment:
         """The assignment in which all groups except kept and locked groups are left to propagation."""
@@ -277,7 +277,7 @@ class Search:
 
     def _fully_sharded(self, base: Assignment, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
         """Additionally shards the parameters over `axes`, on their largest divisible dimension."""
-        made = list(base)
+        specs = list(base)
         size = math.prod(self.program.axes[axis] for axis in axes)
         for at, group in enumerate(self.program.groups):
             if group in data or group.locked is not None or self._is_small(group):
@@ -285,8 +285,8 @@ class Search:
             dims = [dim for dim, n in enumerate(group.shape) if n % size == 0]
             if dims:
                 chosen = max(dims, key=lambda dim: group.shape[dim])
-                made[at] = tuple(tuple(axes) if dim == chosen else () for dim in range(len(group.shape)))
-        return tuple(made)
+                specs[at] = tuple(tuple(axes) if dim == chosen else () for dim in range(len(group.shape)))
+        return tuple(specs)
 
     # Descent: the cost of every change to one group is predicted; an integer program combines the useful changes.
 
@@ -302,7 +302,7 @@ class Search:
 
     def _step(self, current: tuple[Spec, ...]) -> tuple[Spec, ...] | None:
         program = self.program
-        base = self._known[current]
+        base = self._plans[current]
         options: list[tuple[int, Spec, Priced]] = []
         for at, group in enumerate(program.groups):
             if group.locked is not None or self._is_small(group):
@@ -313,20 +313,20 @@ class Search:
                     if changed is not None:
                         options.append((at, spec, changed))
         joint = _joined(base, options, program.memory_bytes)
-        tried = [each.specs for _, _, each in options]
+        tried = [price.specs for _, _, price in options]
         if joint:
-            made = current
+            combination = current
             for at, spec in joint:
-                made = _with(made, at, spec)
-            priced = self._try(made, "")
+                combination = _with(combination, at, spec)
+            priced = self._try(combination, "")
             if priced is not None:
                 tried.append(priced.specs)
-        best = min(tried, key=lambda specs: self._rank(self._known[specs]), default=current)
-        return best if self._rank(self._known[best]) < self._rank(base) else None
+        best = min(tried, key=lambda specs: self._rank(self._plans[specs]), default=current)
+        return best if self._rank(self._plans[best]) < self._rank(base) else None
 
     def best(self, count: int) -> list[tuple[Spec, ...]]:
         """The best choices, either as planned or as compiled for CPU devices."""
-        return sorted(self._known, key=self.rank_of)[:count]
+        return sorted(self._plans, key=self.rank_of)[:count]
 
     def _difference(self, specs: tuple[Spec, ...], other: tuple[Spec, ...]) -> int:
         """Bytes of the arguments that two choices shard differently."""
@@ -353,12 +353,12 @@ class Search:
         specs = priced.specs
         if name and specs not in self._names:
             self._names[specs] = name
-        if specs not in self._known:
-            better = not self._known or self._rank(priced) < min(map(self._rank, self._known.values()))
-            self._known[specs] = priced
-            if better and self._found is not None:
-                self._found(self.record())
-        return self._known[specs]
+        if specs not in self._plans:
+            better = not self._plans or self._rank(priced) < min(map(self._rank, self._plans.values()))
+            self._plans[specs] = priced
+            if better and self._on_record is not None:
+                self._on_record(self.record())
+        return self._plans[specs]
 
     def _compile_best(self) -> None:
         """Compiles the best planned choices: on CPU devices, then with the chip's compiler if it is installed.
@@ -375,19 +375,19 @@ class Search:
         slowest = 0.0
         while len(self._compiled) < _COMPILED and not self._is_cancelled():
             specs = self._next_for_chip()
-            left = deadline - time.monotonic()
+            budget = deadline - time.monotonic()
             if specs is None:
                 break
-            if left < slowest:
+            if budget < slowest:
                 self._ended = "time"
                 break
             before = time.monotonic()
             self._report(f"compiling choice {len(self._compiled) + 1} for {self.program.where}")
-            self.compile(specs, timeout_seconds=max(left, 1.0))
+            self.compile(specs, timeout_seconds=max(budget, 1.0))
             slowest = max(slowest, time.monotonic() - before)
-            if self._found is not None:
-                self._found(self.record())
-        if not self._compiled and self._known:
+            if self._on_record is not None:
+                self._on_record(self.record())
+        if not self._compiled and self._plans:
             self._notes.append(
                 f"the compiler for {self.program.where} did not finish in time: pass a larger `seconds=`, or use the "
                 "CPU compiler's figures"
@@ -402,44 +402,44 @@ class Search:
         """
         since, best = 0, (True, math.inf)
         self._until = until
-        queue = [*self.best(2), self.data_parallel, *[s for s in self._names if s in self._known]]
+        queue = [*self.best(2), self.data_parallel, *[s for s in self._names if s in self._plans]]
         while since < _PATIENCE and len(self._tried) < _REHEARSED:
-            waiting = [specs for specs in queue if specs in self._known and specs not in self._tried]
+            waiting = [specs for specs in queue if specs in self._plans and specs not in self._tried]
             specs = waiting[0] if waiting else self._promising(best)
             if specs is None or self._is_cancelled():
                 break
-            left = until - time.monotonic()
-            if left < 0 and self._tried:
+            budget = until - time.monotonic()
+            if budget < 0 and self._tried:
                 self._ended = "time"
                 break
             self._report(f"compiling choice {len(self._tried) + 1} for CPU devices")
-            self.rehearse(specs, timeout_seconds=max(left, 1.0) if self._tried else None)
+            self.rehearse(specs, timeout_seconds=max(budget, 1.0) if self._tried else None)
             since += not waiting
             if specs not in self._failed and self.rank_of(specs) < best:
                 best, since = self.rank_of(specs), 0
                 self._plan_around(specs)
-            if self._found is not None:
-                self._found(self.record())
+            if self._on_record is not None:
+                self._on_record(self.record())
 
     def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
         """The next choice to compile: alternates between the best planned, best corrected and most different choice."""
-        left = [s for s in self.best(len(self._known)) if s not in self._tried]
-        left = [specs for specs in left if self.rank_of(specs) < (best[0], _SLACK * best[1])]
+        options = [s for s in self.best(len(self._plans)) if s not in self._tried]
+        options = [specs for specs in options if self.rank_of(specs) < (best[0], _SLACK * best[1])]
         kind = len(self._tried) % 3
-        if not left or kind == 0:
-            return left[0] if left else None
+        if not options or kind == 0:
+            return options[0] if options else None
         if kind == 1 and self._on_cpu:
-            return min(left, key=self._corrected)
-        limit = self.rank_of(left[0])
-        near = [specs for specs in left if self.rank_of(specs) <= (limit[0], _NEAR * limit[1])]
+            return min(options, key=self._corrected)
+        limit = self.rank_of(options[0])
+        near = [specs for specs in options if self.rank_of(specs) <= (limit[0], _NEAR * limit[1])]
         return max(near, key=lambda specs: min((self._difference(specs, other) for other in self._tried), default=0))
 
     def _corrected(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
         """The planned rank, multiplied by the compiled-to-planned ratio of the most similar compiled choice."""
         nearest = min(self._on_cpu, key=lambda other: self._difference(specs, other))
-        found, planned = self._on_cpu[nearest].seconds, self._known[nearest].seconds
+        compiled_seconds, planned = self._on_cpu[nearest].seconds, self._plans[nearest].seconds
         over, seconds = self.rank_of(specs)
-        return over, seconds * (found / planned if found and planned else 1.0)
+        return over, seconds * (compiled_seconds / planned if compiled_seconds and planned else 1.0)
 
     def _plan_around(self, specs: tuple[Spec, ...]) -> None:
         """Plans every change to a single group of a good choice, with and without propagation to the other groups."""
@@ -449,32 +449,32 @@ class Search:
             for at, (group, spec) in enumerate(self._paired(specs)):
                 if any(spec) or group.locked is not None or self._is_small(group):
                     continue
-                for other in candidates(group.shape, self.program.axes)[1:]:
-                    self._try(_with(opened, at, other), "")
+                for candidate in candidates(group.shape, self.program.axes)[1:]:
+                    self._try(_with(opened, at, candidate), "")
 
     def _paired(self, specs: tuple[Spec, ...]) -> Iterator[tuple[SpecGroup, Spec]]:
         return zip(self.program.groups, specs, strict=True)
 
     def _next_for_chip(self) -> tuple[Spec, ...] | None:
         """The next choice: the best rehearsed choice, one that may fit, the best planned choice, or a named choice."""
-        left = [specs for specs in self._known if specs not in self._compiled and specs not in self._failed]
-        if not left:
+        options = [specs for specs in self._plans if specs not in self._compiled and specs not in self._failed]
+        if not options:
             return None
-        by_rehearsal = min(left, key=self._order_of)
+        by_rehearsal = min(options, key=self._order_of)
         if not self._compiled:
             return by_rehearsal
-        by_plan = min(left, key=lambda specs: self._rank(self._known[specs]))
+        by_plan = min(options, key=lambda specs: self._rank(self._plans[specs]))
         best, slowest = min(map(self._rank, self._compiled.values())), _SLACK
-        tight = [specs for specs in left if self._may_fit(specs)]
+        tight = [specs for specs in options if self._may_fit(specs)]
         if tight and not best[0]:
             chosen = min(tight, key=lambda specs: self._estimate(specs).seconds or math.inf)
             if (self._estimate(chosen).seconds or math.inf) < best[1]:
                 return chosen
-        for chosen, rank in (by_rehearsal, self.rank_of(by_rehearsal)), (by_plan, self._rank(self._known[by_plan])):
+        for chosen, rank in (by_rehearsal, self.rank_of(by_rehearsal)), (by_plan, self._rank(self._plans[by_plan])):
             if rank < (best[0], slowest * best[1]):
                 return chosen
             slowest = 1.0
-        return next((specs for specs in left if specs in self._names), None)
+        return next((specs for specs in options if specs in self._names), None)
 
     def _may_fit(self, specs: tuple[Spec, ...]) -> bool:
         """Returns whether a choice may fit despite its estimate, which counts reused memory twice."""
@@ -484,7 +484,7 @@ class Search:
 
     def _estimate(self, specs: tuple[Spec, ...]) -> Priced:
         """Estimate for a choice before it has been compiled with the chip's compiler."""
-        return self._on_cpu.get(specs) or self._known[specs]
+        return self._on_cpu.get(specs) or self._plans[specs]
 
     @property
     def _on_cpu(self) -> dict[tuple[Spec, ...], Priced]:
@@ -513,8 +513,8 @@ class Search:
             self._notes.append(str(error).splitlines()[0][:300])
 
     def _is_small(self, group: SpecGroup) -> bool:
-        whole = sum(each.size_bytes for each in self.program.groups)
-        return not group.shape or group.size_bytes < _SMALL_SHARE * whole
+        total_bytes = sum(member.size_bytes for member in self.program.groups)
+        return not group.shape or group.size_bytes < _SMALL_SHARE * total_bytes
 
     def rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
         """Rank of a choice that the chip's compiler has not compiled: first by whether it fits, then by its seconds."""
@@ -526,7 +526,7 @@ class Search:
 
     def is_planned(self, specs: tuple[Spec, ...]) -> bool:
         """Returns whether a choice was planned."""
-        return specs in self._known
+        return specs in self._plans
 
     def is_rehearsed(self, specs: tuple[Spec, ...]) -> bool:
         """Returns whether a choice was compiled for CPU devices, or failed to compile."""
@@ -545,7 +545,7 @@ class Search:
     def _check(self, phase: str) -> None:
         if self._is_cancelled():
             raise _StopSearch
-        if time.monotonic() > self._until and self._known:
+        if time.monotonic() > self._until and self._plans:
             self._ended = "time"
             raise _StopSearch
         self._report(phase)
@@ -561,11 +561,11 @@ def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_by
     The program is 0-1: x[g, s] selects spec s for group g, at most one per group, and the sum of the peaks stays within
     the memory.
     """
-    useful = [each for each in options if each[2].seconds is not None and base.seconds is not None]
+    useful = [option for option in options if option[2].seconds is not None and base.seconds is not None]
     if not useful:
         return []
-    saved = np.array([(each.seconds or 0.0) - (base.seconds or 0.0) for _, _, each in useful])
-    bytes_more = np.array([(each.peak_bytes or 0.0) - (base.peak_bytes or 0.0) for _, _, each in useful])
+    saved = np.array([(priced.seconds or 0.0) - (base.seconds or 0.0) for _, _, priced in useful])
+    bytes_more = np.array([(priced.peak_bytes or 0.0) - (base.peak_bytes or 0.0) for _, _, priced in useful])
     groups = sorted({at for at, _, _ in useful})
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow import
     from scipy.sparse import lil_matrix
@@ -614,11 +614,11 @@ def pareto(choices: Sequence[ShardingChoiceRecord]) -> set[int]:
 
     If any choices are compiled, only the compiled choices are considered.
     """
-    compiled = [at for at, each in enumerate(choices) if each.how == "compiled"]
+    compiled = [at for at, choice in enumerate(choices) if choice.how == "compiled"]
     points = {
-        at: (each.seconds, each.peak_bytes)
-        for at, each in enumerate(choices)
-        if (not compiled or at in compiled) and each.seconds is not None and each.peak_bytes is not None
+        at: (choice.seconds, choice.peak_bytes)
+        for at, choice in enumerate(choices)
+        if (not compiled or at in compiled) and choice.seconds is not None and choice.peak_bytes is not None
     }
     first = {point: at for at, point in reversed(points.items())}
     return {at for point, at in first.items() if not any(_beats(other, point) for other in first)}

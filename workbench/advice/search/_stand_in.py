@@ -23,37 +23,39 @@ def as_accelerator(module: ModuleRecord) -> ModuleRecord:
         The module with different collectives; its text, memory and other fields are unchanged.
     """
     users: dict[str, list[InstructionRecord]] = defaultdict(list)
-    for each in module.instructions:
-        for operand in each.operands:
-            users[operand].append(each)
+    for instruction in module.instructions:
+        for operand in instruction.operands:
+            users[operand].append(instruction)
     promoted = promoted_sums(module)
-    changed = tuple(_changed(each, users, promoted) for each in module.collectives)
+    changed = tuple(_changed(collective, users, promoted) for collective in module.collectives)
     return module.replace(collectives=changed)
 
 
 def promoted_sums(module: ModuleRecord) -> set[str]:
     """The all-reduces of 16-bit numbers that the CPU compiler has changed to float32."""
-    return {found[1] for line in module.text.splitlines() if (found := _PROMOTED.search(line))}
+    return {match[1] for line in module.text.splitlines() if (match := _PROMOTED.search(line))}
 
 
-def _changed(each: CollectiveRecord, users: dict[str, list[InstructionRecord]], promoted: set[str]) -> CollectiveRecord:
-    if each.kind != "all-reduce":
-        return each
-    if each.name in promoted:
-        sent = None if each.wire_bytes is None else each.wire_bytes / 2
-        each = each.replace(payload_bytes=each.payload_bytes // 2, wire_bytes=sent)
-    if _is_sliced(each.name, users):
-        sent = None if each.wire_bytes is None else each.wire_bytes / 2
-        each = each.replace(kind="reduce-scatter", wire_bytes=sent)
-    return each
+def _changed(
+    collective: CollectiveRecord, users: dict[str, list[InstructionRecord]], promoted: set[str]
+) -> CollectiveRecord:
+    if collective.kind != "all-reduce":
+        return collective
+    if collective.name in promoted:
+        wire_bytes = None if collective.wire_bytes is None else collective.wire_bytes / 2
+        collective = collective.replace(payload_bytes=collective.payload_bytes // 2, wire_bytes=wire_bytes)
+    if _is_sliced(collective.name, users):
+        wire_bytes = None if collective.wire_bytes is None else collective.wire_bytes / 2
+        collective = collective.replace(kind="reduce-scatter", wire_bytes=wire_bytes)
+    return collective
 
 
 def _is_sliced(name: str, users: dict[str, list[InstructionRecord]]) -> bool:
     """Returns whether all users of a value read only a slice of it."""
-    found, seen, waiting = [], set(), [name]
+    readers, seen, waiting = [], set(), [name]
     while waiting:
         for user in users.get(waiting.pop(), ()):
             if user.name not in seen:
                 seen.add(user.name)
-                (waiting.append(user.name) if user.opcode in _PASSED else found.append(user))
-    return bool(found) and all(user.opcode == "dynamic-slice" or "dynamic-slice" in user.name for user in found)
+                (waiting.append(user.name) if user.opcode in _PASSED else readers.append(user))
+    return bool(readers) and all(user.opcode == "dynamic-slice" or "dynamic-slice" in user.name for user in readers)

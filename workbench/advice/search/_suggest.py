@@ -84,25 +84,26 @@ def search_shardings(
 
 def _measured(record: SearchRecord, call: TracedCall, mesh: Mesh, cancel: threading.Event | None) -> SearchRecord:
     """The record, with measured seconds for its best choices, fastest first."""
-    best = [each for each in record.choices if each.fits is not False][:_BEST]
+    best = [choice for choice in record.choices if choice.fits is not False][:_BEST]
     try:
         programs = []
-        for each in best:
-            specs = {leaf: each.specs[g.pattern] for g in record.groups for leaf in g.leaves if g.pattern in each.specs}
-            specs |= {leaf: () for g in record.groups for leaf in g.leaves if g.pattern not in each.specs}
-            size = call.chunk_size if each.chunk_size is None else each.chunk_size
+        for choice in best:
+            groups = [g for g in record.groups if g.pattern in choice.specs]
+            specs = {leaf: choice.specs[g.pattern] for g in groups for leaf in g.leaves}
+            specs |= {leaf: () for g in record.groups for leaf in g.leaves if g.pattern not in choice.specs}
+            size = call.chunk_size if choice.chunk_size is None else choice.chunk_size
             programs.append(with_specs(call, mesh, specs, size))
         walls = run_interleaved(programs, cancel)
     except (WorkbenchError, ValueError, TypeError, RuntimeError) as error:
         return record.replace(notes=(*record.notes, f"the best choices were not run: {str(error)[:300]}"))
-    times = [median_interval(own) for own in walls]
+    times = [median_interval(wall) for wall in walls]
     ran = [
-        each.replace(measured_seconds=time.median, measured_interval=(time.low, time.high))
-        for each, time in zip(best, times, strict=True)
+        choice.replace(measured_seconds=time.median, measured_interval=(time.low, time.high))
+        for choice, time in zip(best, times, strict=True)
     ]
-    ran.sort(key=lambda each: each.measured_seconds or 0.0)
+    ran.sort(key=lambda choice: choice.measured_seconds or 0.0)
     note = f"the best {len(ran)} were run, {len(walls[0])} calls of each in turn; measured with the 95 % interval"
-    others = [each for each in record.choices if each not in best]
+    others = [choice for choice in record.choices if choice not in best]
     return record.replace(choices=(*ran, *others), notes=(*record.notes, note))
 
 
@@ -136,7 +137,7 @@ def _chunked(
         ended=ended,
         notes=notes,
         by_mesh=False,
-        whole=1,
+        full_count=1,
         shown=len(record.choices),
     )
 
@@ -149,18 +150,18 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
     """
     wrong = []
     chosen = {}
-    for pattern, given in lock.items():
-        found = [group for group in program.groups if _matches(pattern, group, program)]
-        if not found:
+    for pattern, lock_spec in lock.items():
+        groups = [group for group in program.groups if _matches(pattern, group, program)]
+        if not groups:
             near = difflib.get_close_matches(pattern, [group.pattern for group in program.groups], n=2)
             wrong.append(f"{pattern!r} names no argument (near: {', '.join(near) or 'none'})")
-        for group in found:
-            entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in given]
+        for group in groups:
+            entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in lock_spec]
             spec = (*entries, *[()] * (len(group.shape) - len(entries)))
             if fits(spec, group.shape, program.axes):
                 chosen[id(group)] = spec
             else:
-                wrong.append(f"{group.pattern} {list(group.shape)} cannot be sharded as {tuple(given)}")
+                wrong.append(f"{group.pattern} {list(group.shape)} cannot be sharded as {tuple(lock_spec)}")
     if wrong:
         axes = " x ".join(f"{name}={size}" for name, size in program.axes.items())
         message = (
