@@ -30,16 +30,18 @@ def list_targets() -> tuple[TargetAvailability, ...]:
         >>> [chip.chip for chip in list_targets() if chip.platform == "tpu"]
         ['v2', 'v3', 'v4', 'v5e', 'v5p', 'v6e', 'tpu7x']
     """
-    found = {platform: installed_compiler(platform) for platform in _DISTRIBUTIONS}
+    compilers = {platform: installed_compiler(platform) for platform in _DISTRIBUTIONS}
     return tuple(
         TargetAvailability(
             chip=family.name,
             platform=family.platform,
             description=family.description,
             topologies=family.topologies,
-            installed=bool(found[family.platform]),
-            compiler=found[family.platform],
-            install="" if found[family.platform] else f'pip install "mapreduce-workbench[{_EXTRAS[family.platform]}]"',
+            installed=bool(compilers[family.platform]),
+            compiler=compilers[family.platform],
+            install=""
+            if compilers[family.platform]
+            else f'pip install "mapreduce-workbench[{_EXTRAS[family.platform]}]"',
             terms=_TERMS[family.platform],
         )
         for family in FAMILIES.values()
@@ -53,11 +55,11 @@ def targets_for(axes: Mapping[str, int]) -> tuple[tuple[TargetAvailability, tupl
         >>> dict((chip.chip, names[:3]) for chip, names in targets_for({"clients": 4, "model": 8}))["v5e"]
         ('v5e:2x4', 'v5e:4x4', 'v5e:4x8')
     """
-    found = []
+    rows = []
     for chip in list_targets():
         machines = [parse_target(f"{chip.chip}:{topology}") for topology in chip.topologies]
-        found.append((chip, tuple(machine.name for machine in machines if _fits(machine, axes))))
-    return tuple(found)
+        rows.append((chip, tuple(machine.name for machine in machines if _fits(machine, axes))))
+    return tuple(rows)
 
 
 def _fits(machine: TargetRecord, axes: Mapping[str, int]) -> bool:

@@ -35,15 +35,15 @@ def fit_axes(
     """
     target = parse_target(target) if isinstance(target, str) else target
     names = list(axes)
-    others = math.prod(axes[name] for name in names[1:])
-    if not names or target.devices % others:
+    divisor = math.prod(axes[name] for name in names[1:])
+    if not names or target.devices % divisor:
         message = (
             f"`fit_axes` was given axes {dict(axes)} for target {target.name!r}: the axes after the first take "
-            f"{others} devices, which does not divide the target's {target.devices}. The first axis gets the remaining "
-            f"factor: use sizes for {names[1:]} that divide {target.devices}."
+            f"{divisor} devices, which does not divide the target's {target.devices}. The first axis gets the "
+            f"remaining factor: use sizes for {names[1:]} that divide {target.devices}."
         )
         raise MeshError(message)
-    fitted = {names[0]: target.devices // others, **{name: axes[name] for name in names[1:]}}
+    fitted = {names[0]: target.devices // divisor, **{name: axes[name] for name in names[1:]}}
     members = (clients or {}).get(names[0])
     if members and members % fitted[names[0]] and len(names) > 1:
         share = math.gcd(fitted[names[0]], members)

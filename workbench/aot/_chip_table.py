@@ -289,13 +289,13 @@ def known_chip(name: str) -> ChipRecord | None:
         return calibrated
     slice_of = _MIG.match(name)
     if slice_of:
-        whole = known_chip(slice_of[1])
-        return None if whole is None else _mig_slice(whole, int(slice_of[2]), int(slice_of[3]))
+        full_chip = known_chip(slice_of[1])
+        return None if full_chip is None else _mig_slice(full_chip, int(slice_of[2]), int(slice_of[3]))
     plain = _plain(name.split(":")[0])
     if plain in _CPU:
         return None
-    found = _BY_NAME.get(plain) or _BY_NAME.get(_VENDOR.sub("", plain)) or _BY_NAME.get(_without_tpu(plain))
-    return CHIPS[found] if found else _from_jax(name, _without_tpu(plain))
+    chip_name = _BY_NAME.get(plain) or _BY_NAME.get(_VENDOR.sub("", plain)) or _BY_NAME.get(_without_tpu(plain))
+    return CHIPS[chip_name] if chip_name else _from_jax(name, _without_tpu(plain))
 
 
 def chip_of_gpu(vendor: str, cores: int, memory_bytes: int) -> ChipRecord | None:
@@ -318,19 +318,19 @@ def _without_tpu(plain: str) -> str:
     return plain.removeprefix("google").removeprefix("cloud").removeprefix("tpu") or plain
 
 
-def _mig_slice(whole: ChipRecord, compute: int, gigabytes: int) -> ChipRecord:
+def _mig_slice(chip: ChipRecord, compute: int, gigabytes: int) -> ChipRecord:
     share = min(1.0, compute / _MIG_SLICES)
-    memory = min(1.0, gigabytes * _GB / whole.hbm_bytes)
-    return whole.replace(
-        name=f"{whole.name} MIG {compute}g.{gigabytes}gb",
-        peak_flops_per_second={dtype: peak * share for dtype, peak in whole.peak_flops_per_second.items()},
-        hbm_bytes=min(whole.hbm_bytes, gigabytes * _GB),
-        hbm_bytes_per_second=whole.hbm_bytes_per_second * memory,
-        vector_flops_per_second=whole.vector_flops_per_second * share,
+    memory = min(1.0, gigabytes * _GB / chip.hbm_bytes)
+    return chip.replace(
+        name=f"{chip.name} MIG {compute}g.{gigabytes}gb",
+        peak_flops_per_second={dtype: peak * share for dtype, peak in chip.peak_flops_per_second.items()},
+        hbm_bytes=min(chip.hbm_bytes, gigabytes * _GB),
+        hbm_bytes_per_second=chip.hbm_bytes_per_second * memory,
+        vector_flops_per_second=chip.vector_flops_per_second * share,
         link_bytes_per_second=0.0,
         links=0,
         domain=1,
-        source=f"{compute} of {_MIG_SLICES} compute slices and {gigabytes} GB of: {whole.source}",
+        source=f"{compute} of {_MIG_SLICES} compute slices and {gigabytes} GB of: {chip.source}",
     )
 
 
@@ -340,8 +340,8 @@ def _from_jax(name: str, plain: str) -> ChipRecord:
     versions = {str(version.value): version for version in tpu.ChipVersion}
     plain = {"v4lite": "v4i"}.get(plain, plain)
     if plain not in versions:
-        known = [*CHIPS, *versions]
-        near = difflib.get_close_matches(name.split(":")[0], known, n=1, cutoff=0.6)
+        chip_names = [*CHIPS, *versions]
+        near = difflib.get_close_matches(name.split(":")[0], chip_names, n=1, cutoff=0.6)
         message = (
             f"`known_chip` was given {name!r}, which is not in the chip table"
             f"{f' (did you mean {near[0]!r}?)' if near else ''}. Costs in seconds need a chip's published peaks: use "

@@ -82,7 +82,7 @@ def compile_for_target(
             return _compilation(stored, cell, target, axes, compiler).replace(cached=True)
     reply = (worker or shared_worker(target.platform)).ask(
         request,
-        what=f"Compiling for target {target.name!r}",
+        task=f"Compiling for target {target.name!r}",
         timeout_seconds=timeout_seconds,
         progress=progress,
         cancel=cancel,
@@ -187,12 +187,12 @@ def _devices(devices: list[dict[str, Any]], sizes: tuple[int, ...]) -> tuple[Dev
 
 
 def _notes(reply: dict[str, Any], target: TargetRecord) -> tuple[str, ...]:
-    found = [*target.notes, *reply["notes"]]
+    notes = [*target.notes, *reply["notes"]]
     if reply["error"] and reply["hlo"]:
-        found.append("the program does not fit, so the HLO is the last state that the compiler reached")
+        notes.append("the program does not fit, so the HLO is the last state that the compiler reached")
     if reply.get("said"):
-        found.append(f"compiler message about memory: {reply['said']}")
+        notes.append(f"compiler message about memory: {reply['said']}")
     if target.platform == "cuda":
-        found.append("compiled without a GPU and without autotuning: kernels and tiles may differ from a real run")
-        found.append("`fits` compares the compiler's peak with the GPU's memory; CUDA and NCCL also need some of it")
-    return tuple(found)
+        notes.append("compiled without a GPU and without autotuning: kernels and tiles may differ from a real run")
+        notes.append("`fits` compares the compiler's peak with the GPU's memory; CUDA and NCCL also need some of it")
+    return tuple(notes)

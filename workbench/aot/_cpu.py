@@ -13,7 +13,7 @@ def compile_for_cpu(
     stablehlo: str,
     devices: int,
     *,
-    what: str = "Compiling for CPU devices",
+    task: str = "Compiling for CPU devices",
     progress: Callable[[str, float], None] | None = None,
     cancel: threading.Event | None = None,
     timeout_seconds: float | None = None,
@@ -27,7 +27,7 @@ def compile_for_cpu(
     Args:
         stablehlo: One module for all devices, lowered for `cpu`.
         devices: Number of devices that the program is partitioned for; they need not exist.
-        what: Name of the request, used in errors.
+        task: Name of the request, used in errors.
         progress: Called about ten times a second with the current activity and the seconds since the call.
         cancel: An event, set from any thread, that stops the compilation.
         timeout_seconds: Stops the compilation after this time; None: no limit.
@@ -56,7 +56,7 @@ def compile_for_cpu(
         "options": {},
     }
     reply = shared_worker("cpu").ask(
-        request, what=what, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds
+        request, task=task, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds
     )
     reported = reply["memory"]
     parts = [reported.get(f"{name}_bytes") for name in ("argument", "output", "temporary")]

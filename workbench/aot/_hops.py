@@ -51,11 +51,11 @@ def _hops(target: TargetRecord, devices: Sequence[DeviceRecord], size: int, stri
     hops = []
     for place, device in enumerate(devices):
         step = place + stride if (place // stride) % size < size - 1 else place - (size - 1) * stride
-        other = devices[step]
-        if device.coords is None or other.coords is None or device.slice_index != other.slice_index:
+        neighbour = devices[step]
+        if device.coords is None or neighbour.coords is None or device.slice_index != neighbour.slice_index:
             return None
         away = 0
-        for here, there, extent, wrap in zip(device.coords, other.coords, extents, wraps, strict=False):
+        for here, there, extent, wrap in zip(device.coords, neighbour.coords, extents, wraps, strict=False):
             straight = abs(here - there)
             away += min(straight, extent - straight) if wrap else straight
         hops.append(away)

@@ -145,7 +145,7 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
 
     shapes = jax.tree_util.tree_map_with_path(moved, tuple(args))
     if strange:
-        listed = "; ".join(f"args{where}: {what}" for where, what in strange.items())
+        listed = "; ".join(f"args{where}: {fault}" for where, fault in strange.items())
         message = (
             "`lower_for_target` was given shardings over axes that the mesh "
             f"{dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))} lacks: {listed}. Shardings are moved to the "
@@ -154,7 +154,7 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
         raise MeshError(message)
     if uneven:
         sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
-        listed = "; ".join(f"args{where}: {what}" for where, what in uneven.items())
+        listed = "; ".join(f"args{where}: {fault}" for where, fault in uneven.items())
         message = (
             f"`lower_for_target` was given shardings that the mesh {sizes} cannot divide evenly: {listed}. A sharded "
             "argument is divided into equal parts: pass `mesh=jax.sharding.AbstractMesh(sizes, names)` with sizes that "

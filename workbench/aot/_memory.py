@@ -67,8 +67,8 @@ def memory_record(reply: dict[str, Any], available_bytes: int) -> MemoryRecord:
     figures = dict(reply["memory"])
     peak = figures.get("peak_bytes")
     if not peak:
-        held = ("argument_bytes", "output_bytes", "temporary_bytes")
-        peak = figures["peak_bytes"] = sum(figures.get(name, 0) for name in held) - figures.get("alias_bytes", 0)
+        parts = ("argument_bytes", "output_bytes", "temporary_bytes")
+        peak = figures["peak_bytes"] = sum(figures.get(name, 0) for name in parts) - figures.get("alias_bytes", 0)
     notes = (_SHARED,) if figures.get("temporary_bytes", 0) > peak else ()
     return MemoryRecord(
         **figures, available_bytes=available_bytes, fits=peak <= available_bytes, largest=largest, notes=notes
@@ -99,15 +99,15 @@ def largest_buffers(peak: str, hlo: str) -> tuple[BufferRecord, ...]:
 
 def _once_each(live: list[tuple[int, str, str]], hlo: str) -> list[tuple[int, str, str]]:
     """The first value stored in each buffer."""
-    same = _SameBuffer(hlo)
+    aliases = _SameBuffer(hlo)
     seen: set[tuple[int, tuple[str, str]]] = set()
-    found = []
+    values = []
     for size, name, index in live:
-        buffer = size, same.find((name, index))
+        buffer = size, aliases.find((name, index))
         if buffer not in seen:
             seen.add(buffer)
-            found.append((size, name, index))
-    return found
+            values.append((size, name, index))
+    return values
 
 
 class _SameBuffer:
@@ -189,13 +189,13 @@ def _first(pattern: str, text: str) -> str:
 
 def _definitions(hlo: str, names: set[str]) -> dict[str, str]:
     """The right-hand sides of the instructions with these names."""
-    found: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     for line in hlo.splitlines():
         left, equals, right = line.partition(" = ")
         name = left.strip().removeprefix("ROOT ").lstrip("%")
         if equals and name in names:
-            found[name] = right
-    return found
+            definitions[name] = right
+    return definitions
 
 
 def _shape(definition: str, index: str) -> str:

@@ -98,8 +98,8 @@ def _named_slice(text: str) -> tuple[str, str, int] | None:
     if match is None or family is None or family.name not in _COUNTED_IN_CHIPS | _COUNTED_IN_CORES:
         return None
     cores = 2 if family.name in _COUNTED_IN_CORES else 1
-    found = [shape for shape in family.topologies if _count(shape) * cores == int(match["count"])]
-    return (family.name, found[0], int(match["slices"] or 1)) if len(found) == 1 else None
+    shapes = [shape for shape in family.topologies if _count(shape) * cores == int(match["count"])]
+    return (family.name, shapes[0], int(match["slices"] or 1)) if len(shapes) == 1 else None
 
 
 def _near_form(text: str) -> str:
@@ -116,9 +116,9 @@ def _near_form(text: str) -> str:
     cores = 2 if family.name in _COUNTED_IN_CORES else 1
     sizes = ", ".join(str(_count(shape) * cores) for shape in family.topologies)
     named = {1: "chips", 2: "cores, two a chip"}[cores]
-    known = f"{family.name}-N has N of {sizes} {named}; " if family.name != "tpu7x" else ""
+    hint = f"{family.name}-N has N of {sizes} {named}; " if family.name != "tpu7x" else ""
     near = min(family.topologies, key=lambda shape: abs(_count(shape) * cores - int(count)))
-    return f"{known}write {f'{family.name}:{near}'!r}, or, for other machines, {examples}"
+    return f"{hint}write {f'{family.name}:{near}'!r}, or, for other machines, {examples}"
 
 
 def _count(topology: str) -> int:

@@ -86,18 +86,18 @@ class Worker:
         self,
         message: dict[str, Any],
         *,
-        what: str,
+        task: str,
         timeout_seconds: float | None = None,
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
     ) -> dict[str, Any]:
-        """Sends one request and waits for its result; `what` names the request in errors.
+        """Sends one request and waits for its result; `task` names the request in errors.
 
         Raises:
             EngineError: if the process dies, the time runs out, `cancel` is set, or the compiler fails.
             MeshError: if the compiler does not know the topology.
         """
-        watch = _Watch(what, timeout_seconds, progress, cancel)
+        watch = _Watch(task, timeout_seconds, progress, cancel)
         with self._exclusive(watch):
             for last in (False, True):
                 try:
@@ -162,9 +162,9 @@ class Worker:
         else:
             why = f"ended with exit code {code}"
         _LOG.warning("compiler process %d %s while %s", started.process.pid, why, watch.phase)
-        said = f" It last wrote: {words!r}." if words else ""
+        suffix = f" It last wrote: {words!r}." if words else ""
         message = (
-            f"{watch.what} failed while {watch.phase}: the worker process with the compiler {why}.{said} The "
+            f"{watch.what} failed while {watch.phase}: the worker process with the compiler {why}.{suffix} The "
             "compiler runs in a separate process: this kernel is unharmed, and the next request starts a new "
             "worker. Take a topology from `list_targets()`, a "
             "smaller program, or other options."
@@ -188,9 +188,9 @@ class _Watch:
     """Deadline, cancellation and progress of one request."""
 
     def __init__(
-        self, what: str, timeout: float | None, progress: Progress | None, cancel: threading.Event | None
+        self, task: str, timeout: float | None, progress: Progress | None, cancel: threading.Event | None
     ) -> None:
-        self.what, self.phase = what, "waiting for the worker"
+        self.what, self.phase = task, "waiting for the worker"
         self._timeout, self._progress, self._cancel = timeout, progress, cancel
         self._start = time.monotonic()
 
@@ -245,16 +245,16 @@ def _read_all(stream: BinaryIO, frames: "queue.Queue[dict[str, Any] | None]") ->
     frames.put(None)
 
 
-def _refused(frame: dict[str, Any], what: str) -> Exception:
-    said = " ".join(str(frame["message"]).split())[:1500]
+def _refused(frame: dict[str, Any], task: str) -> Exception:
+    text = " ".join(str(frame["message"]).split())[:1500]
     if frame["type"] == "NoSuchTopologyError":
         message = (
-            f"{what} failed: the compiler does not know this topology. It said: {said!r}. Only certain topologies of "
+            f"{task} failed: the compiler does not know this topology. It said: {text!r}. Only certain topologies of "
             "chips exist: take one from `list_targets()`."
         )
         return MeshError(message)
     message = (
-        f"{what} failed: the compiler failed with {frame['type']}: {said!r}. The compiler accepts valid StableHLO for "
+        f"{task} failed: the compiler failed with {frame['type']}: {text!r}. The compiler accepts valid StableHLO for "
         "its target and known options: check `options`, the dtypes and the custom calls of the program."
     )
     return EngineError(message, stage="compiling")

@@ -135,14 +135,14 @@ def memory_warning(log: Path, start: int) -> str:
         return ""
     with log.open("rb") as file:
         file.seek(start)
-        found = re.findall(r"Can't reduce memory use below .*", file.read().decode(errors="replace"))
-    return found[-1].strip() if found else ""
+        warnings = re.findall(r"Can't reduce memory use below .*", file.read().decode(errors="replace"))
+    return warnings[-1].strip() if warnings else ""
 
 
 def _dumped(directory: str, ending: str) -> str:
     """The newest compiler file with this ending; "" if there is none."""
-    found = sorted(Path(directory).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
-    return found[-1].read_text(errors="replace") if found else ""
+    files = sorted(Path(directory).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
+    return files[-1].read_text(errors="replace") if files else ""
 
 
 def _device(device: Device) -> dict[str, Any]:
