@@ -84,9 +84,9 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     if isinstance(runs, Results | Mapping) or is_runs(runs):
         return compare_runs(named_runs(runs), metric=metric, **options)
     if metric is not None or options:
-        given = [*([] if metric is None else ["metric"]), *options]
+        names = [*([] if metric is None else ["metric"]), *options]
         message = (
-            f"`compare` was given {', '.join(f'`{name}=`' for name in given)} without runs. They are options for runs: "
+            f"`compare` was given {', '.join(f'`{name}=`' for name in names)} without runs. They are options for runs: "
             "omit them, or pass a sweep, runs by name or several runs."
         )
         raise ProgramError(message)

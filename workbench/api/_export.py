@@ -145,11 +145,11 @@ def _read(path: object) -> bytes:
     if isinstance(path, str | os.PathLike) and "\0" not in os.fspath(path):
         if not Path(path).exists() or Path(path).is_file():
             return Path(path).read_bytes()
-        given = f"{os.fspath(path)!r}, which is not a regular file"
+        subject = f"{os.fspath(path)!r}, which is not a regular file"
     else:
-        given = f"{path!r:.100} ({type(path).__name__})"
+        subject = f"{path!r:.100} ({type(path).__name__})"
     message = (
-        f"`load` was given {given}. An exported program is bytes, or a file of such bytes: pass the result of "
+        f"`load` was given {subject}. An exported program is bytes, or a file of such bytes: pass the result of "
         "`export`, or the path that `save` wrote to."
     )
     raise InspectionError(message)

@@ -57,27 +57,27 @@ def open_question(answer: Callable[..., Any], takes: str) -> Callable[[Method[P,
 
 def _form(method: Callable[..., Any], takes: str, answer: Callable[..., Any] | None) -> Callable[..., Any]:
     name = method.__name__
-    own = [p for p in inspect_module.signature(method).parameters.values() if p.name != "self"]
-    options = {p.name: p for p in _written_out(own)}
+    parameters = [p for p in inspect_module.signature(method).parameters.values() if p.name != "self"]
+    options = {p.name: p for p in _written_out(parameters)}
 
-    def ask(x: Any, /, *args: Argument, **given: Option) -> Any:
-        unknown = [option for option in given if option not in options]
+    def ask(x: Any, /, *args: Argument, **settings: Option) -> Any:
+        unknown = [option for option in settings if option not in options]
         if unknown:
             raise TypeError(_unknown(name, unknown, options))
         if isinstance(x, Traced):
-            return method(x, *args, **given)
+            return method(x, *args, **settings)
         if answer is not None and not is_program(x, name):
-            return answer(x, *args, **given)
-        mesh = next((part for part in parts_of(given.get("on")) if isinstance(part, Mesh | AbstractMesh)), None)
+            return answer(x, *args, **settings)
+        mesh = next((part for part in parts_of(settings.get("on")) if isinstance(part, Mesh | AbstractMesh)), None)
         traced = trace_for(name, x, mesh)
 
         @functools.wraps(x)
         def call(*arguments: Argument, **keywords: Argument) -> Argument:
-            shown = name in _LONG and given.get("progress") is None and is_watched()
+            shown = name in _LONG and settings.get("progress") is None and is_watched()
             with waiting(getattr(x, "__name__", "the program"), "tracing", shown=shown):
-                made = traced(*arguments, **keywords)
+                program = traced(*arguments, **keywords)
                 say_phase(_LONG.get(name, ""))
-                return method(made, *args, **given)
+                return method(program, *args, **settings)
 
         return call
 
@@ -101,9 +101,9 @@ _LONG: dict[str, str] = {
 }
 
 
-def _written_out(own: Sequence[inspect_module.Parameter]) -> Iterator[inspect_module.Parameter]:
+def _written_out(parameters: Sequence[inspect_module.Parameter]) -> Iterator[inspect_module.Parameter]:
     """The parameters of a method, with `**options: Unpack[…]` expanded."""
-    for parameter in own:
+    for parameter in parameters:
         if parameter.kind is not parameter.VAR_KEYWORD:
             yield parameter
             continue
@@ -122,12 +122,12 @@ def _documentation(method: Callable[..., Any], name: str, argument: str) -> str:
     return f"{summary}\n\n{line}\n\n{rest}\n"
 
 
-def _unknown(name: str, unknown: Sequence[str], known: Mapping[str, Any]) -> str:
-    near = [match for word in unknown for match in difflib.get_close_matches(word, known, n=1)]
-    near += ["on" for word in unknown if word in ("mesh", "target", "targets", "chip", "chips") and "on" in known]
+def _unknown(name: str, unknown: Sequence[str], options: Mapping[str, Any]) -> str:
+    near = [match for word in unknown for match in difflib.get_close_matches(word, options, n=1)]
+    near += ["on" for word in unknown if word in ("mesh", "target", "targets", "chip", "chips") and "on" in options]
     hint = f" Did you mean {', '.join(f'`{word}`' for word in dict.fromkeys(near))}?" if near else ""
     return (
         f"`{name}` received {', '.join(f'`{word}`' for word in unknown)}, which it has no option for.{hint} The "
-        f"options of `{name}` are {', '.join(known)}; arguments of your function go into the second call, "
+        f"options of `{name}` are {', '.join(options)}; arguments of your function go into the second call, "
         f"`{name}(fn)(*args, **kwargs)`."
     )

@@ -34,18 +34,18 @@ def explore_cell(source: str) -> Answer:
     tree = _parse(source)
     if tree is None:
         return Answer(message="The cell is not valid Python: fix its syntax first.")
-    known = _namespace()
+    namespace = _namespace()
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-    called = [name for name, _ in _calls(tree) if callable(known.get(name)) and _is_users(known[name])]
-    wanted = list(dict.fromkeys([*reversed(defined), *called]))
-    if not wanted:
+    called = [name for name, _ in _calls(tree) if callable(namespace.get(name)) and _is_users(namespace[name])]
+    candidates = list(dict.fromkeys([*reversed(defined), *called]))
+    if not candidates:
         return Answer(message="The cell does not define or call one of your functions: choose a cell that does.")
-    for name in wanted:
+    for name in candidates:
         if (arguments := _last_call(name, [tree, *_history()])) is not None:
-            can_run = name in known and not _has_effects(arguments)
-            return Answer(code=_cell(known, f"explore({name})({arguments})"), run=can_run)
-    name = wanted[0]
-    code = _cell(known, f"explore({name})(...)  # its arguments: arrays, or jax.ShapeDtypeStruct for shapes only")
+            can_run = name in namespace and not _has_effects(arguments)
+            return Answer(code=_cell(namespace, f"explore({name})({arguments})"), run=can_run)
+    name = candidates[0]
+    code = _cell(namespace, f"explore({name})(...)  # its arguments: arrays, or jax.ShapeDtypeStruct for shapes only")
     message = f"`{name}` has not been called yet: put its arguments into the new cell."
     return Answer(code=code, run=False, message=message)
 
@@ -69,10 +69,10 @@ def device_panel() -> Answer:
     return Answer(model=_panels[0].model_id)
 
 
-def _cell(known: dict[str, Any], call: str) -> str:
+def _cell(namespace: dict[str, Any], call: str) -> str:
     """Code that works whether or not the notebook has imported this package, under any name."""
     workbench = sys.modules["workbench"]
-    name = next((name for name, value in known.items() if value is workbench and not name.startswith("_")), None)
+    name = next((name for name, value in namespace.items() if value is workbench and not name.startswith("_")), None)
     return f"{name}.{call}" if name else f"import workbench as wb\n\nwb.{call}"
 
 
@@ -100,18 +100,18 @@ def _parse(source: str) -> ast.Module | None:
 
 def _calls(tree: ast.Module) -> list[tuple[str, ast.Call]]:
     """Calls of plain names at the top level; calls inside a function are excluded because they may use local names."""
-    found: list[tuple[str, ast.Call]] = []
+    calls: list[tuple[str, ast.Call]] = []
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.comprehension):
             return
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            found.append((node.func.id, node))
+            calls.append((node.func.id, node))
         for child in ast.iter_child_nodes(node):
             visit(child)
 
     visit(tree)
-    return found
+    return calls
 
 
 def _last_call(name: str, cells: Iterable[ast.Module]) -> str | None:
@@ -119,10 +119,10 @@ def _last_call(name: str, cells: Iterable[ast.Module]) -> str | None:
         calls = [call for called, call in _calls(tree) if called == name]
         if calls:
             call = calls[-1]
-            given = [*map(ast.unparse, call.args)]
-            given += [f"{each.arg}={ast.unparse(each.value)}" if each.arg else f"**{ast.unparse(each.value)}"
-                      for each in call.keywords]  # fmt: skip
-            return ", ".join(given)
+            arguments = [*map(ast.unparse, call.args)]
+            arguments += [f"{k.arg}={ast.unparse(k.value)}" if k.arg else f"**{ast.unparse(k.value)}"
+                      for k in call.keywords]  # fmt: skip
+            return ", ".join(arguments)
     return None
 
 

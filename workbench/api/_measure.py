@@ -52,27 +52,27 @@ def measure_program(
     probe = clients == "probe"
     with_clients: ChunkSize = 1 if probe else call.chunk_size
     errors = CallbackErrors(call.name)
-    seen = call.with_one_chunk_at_once() if probe else call
-    made = Inspection(_guarded(seen, errors), with_clients).compile(mesh)
-    assert made.module is not None
-    assert made.compiled is not None
+    measured_call = call.with_one_chunk_at_once() if probe else call
+    compilation = Inspection(_guarded(measured_call, errors), with_clients).compile(mesh)
+    assert compilation.module is not None
+    assert compilation.compiled is not None
     options = ReadingOptions(
-        mesh=made.mesh,
-        client_stages=client_paths(made.plan) if probe else (),
-        placement=made.plan.placements[0].name if made.plan.placements else None,
-        clients=made.plan.placements[0].size if made.plan.placements else None,
-        chip=(known := known_chip(chip) if chip else None),
-        dtype=largest_dtype(made.plan, known),
+        mesh=compilation.mesh,
+        client_stages=client_paths(compilation.plan) if probe else (),
+        placement=compilation.plan.placements[0].name if compilation.plan.placements else None,
+        clients=compilation.plan.placements[0].size if compilation.plan.placements else None,
+        chip=(chip_record := known_chip(chip) if chip else None),
+        dtype=largest_dtype(compilation.plan, chip_record),
     )
     run = measure_compiled(
-        _Bound(made.compiled, made.kwargs, errors),
-        made.args,
-        made.module,
+        _Bound(compilation.compiled, compilation.kwargs, errors),
+        compilation.args,
+        compilation.module,
         rounds=rounds,
         warmup=warmup,
         options=options,
     )
-    run = run.replace(name=made.plan.name, results=call.finish(run.results))
+    run = run.replace(name=compilation.plan.name, results=call.finish(run.results))
     untimed = set(options.client_stages) - {client.stage for client in run.clients}
     return _with_separate_calls(run, untimed, *replayed()) if untimed else run
 
@@ -94,15 +94,15 @@ def _with_separate_calls(run: RunRecord, stages: set[str], fn: Callable, args: S
         return run.replace(notes=(*run.notes, note))
     finally:
         clock.cancel()
-    found = tuple(client for client in separate if client.stage in stages and client.where != "server")
+    runs = tuple(client for client in separate if client.stage in stages and client.where != "server")
     notes = [
         f"Stage {stage}: the seconds of a client are those of a separate call, including the time to start it."
-        if any(client.stage == stage for client in found)
+        if any(client.stage == stage for client in runs)
         else f"Stage {stage} has no times per client: its clients communicate with each other, so they cannot be "
         "called separately."
         for stage in sorted(stages)
     ]
-    return run.replace(clients=(*run.clients, *found), notes=(*run.notes, *notes))
+    return run.replace(clients=(*run.clients, *runs), notes=(*run.notes, *notes))
 
 
 def _measure_lowered(call: LoweredCall, *, rounds: int, warmup: int, chip: str | None) -> RunRecord:

@@ -132,20 +132,20 @@ def view_of_program(
     _refuse_views(question, view, {"gradient": gradient, **views})
     _check_name(question, view, workbench_widgets.PROGRAM_VIEWS)
     record = _inspected(traced, dict(options))
-    asked = _kernel_side(traced, inspect_options(question, **options), record)
+    callbacks = _kernel_side(traced, inspect_options(question, **options), record)
     if view not in (None, "explorer"):
-        return laid_out(_widget(question, record, view, **asked), layout)
+        return laid_out(_widget(question, record, view, **callbacks), layout)
     if callable(gradient) and not isinstance(gradient, ProgramRecord):
         gradient = traced.of(gradient).inspect(**options)
-    return laid_out(workbench_widgets.Explorer(record, gradient=gradient, **asked, **views), layout)
+    return laid_out(workbench_widgets.Explorer(record, gradient=gradient, **callbacks, **views), layout)
 
 
 _EXPLORER = ("gradient", "rounds", "monitor", "run", "timeline", "runs", "dock")  # options that only the explorer has
 
 
-def _refuse_views(question: str, view: str | None, given: Mapping[str, Any]) -> None:
+def _refuse_views(question: str, view: str | None, options: Mapping[str, Any]) -> None:
     """Raises an error if explorer options are given with another view."""
-    unused = [name for name, value in given.items() if value is not None]
+    unused = [name for name, value in options.items() if value is not None]
     if unused and view not in (None, "explorer"):
         message = (
             f"`{question}` was given {', '.join(f'`{name}=`' for name in unused)} with view={view!r}. Only the "
@@ -243,10 +243,10 @@ def view_of_thing(
     check_view(question, record, view)
     if isinstance(record, ProgramRecord):
         _refuse_views(question, view, views)
-        asked = {"advise": _record_adviser(record)}
+        callbacks = {"advise": _record_adviser(record)}
         if view in (None, "explorer"):
-            return laid_out(workbench_widgets.Explorer(record, **asked, **views), layout)
-        return laid_out(_widget(question, record, view, **asked), layout)
+            return laid_out(workbench_widgets.Explorer(record, **callbacks, **views), layout)
+        return laid_out(_widget(question, record, view, **callbacks), layout)
     refuse_options(question, record, views)
     return laid_out(_widget(question, record, view), layout)
 
@@ -269,8 +269,8 @@ def _elsewhere(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., 
     context = contextvars.copy_context()
 
     def compile_for(target: str, *, order: Literal["topology", "naive"] = "topology", **waiting: Unpack[Waiting]):
-        asked = {**remembered, "target": target, "order": order, "waiting": waiting}
-        return context.copy().run(lambda: inspect_call(shapes._call, **asked))
+        settings = {**remembered, "target": target, "order": order, "waiting": waiting}
+        return context.copy().run(lambda: inspect_call(shapes._call, **settings))
 
     return compile_for
 
@@ -303,8 +303,8 @@ def _searcher(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., S
     chip = options["chip"] or (options["target"] or "").partition(":")[0]
     on: On = (mesh, chip) if chip else mesh
 
-    def search(**asked: Option) -> SearchRecord:
-        return context.copy().run(lambda: shapes.search(on=on, **asked))
+    def search(**search_options: Option) -> SearchRecord:
+        return context.copy().run(lambda: shapes.search(on=on, **search_options))
 
     return search
 
@@ -328,14 +328,14 @@ def _flat(call: tuple[Callable, tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _tries(traced: TracedProgram, options: dict[str, Any], record: ProgramRecord) -> WhatIf | None:
     """The program to try with the shardings that a view requests; None without a mesh."""
-    given = {} if options["chunk_size"] is None else {"chunk_size": options["chunk_size"][0]}
+    extras = {} if options["chunk_size"] is None else {"chunk_size": options["chunk_size"][0]}
     try:
-        return WhatIf(traced._traced("show"), present=record, mesh=options["mesh"], target=options["target"], **given)
+        return WhatIf(traced._traced("show"), present=record, mesh=options["mesh"], target=options["target"], **extras)
     except (MeshError, InspectionError):  # no mesh to shard over
         return None
 
 
-def _widget(question: str, record: Record, view: str | None, **asked: Option) -> "WorkbenchWidget":
+def _widget(question: str, record: Record, view: str | None, **callbacks: Option) -> "WorkbenchWidget":
     import workbench_widgets
 
     if not workbench_widgets.views_of(record):
@@ -346,4 +346,4 @@ def _widget(question: str, record: Record, view: str | None, **asked: Option) ->
             "line of a cell to see it as a card, or `print` it to see it as text."
         )
         raise InspectionError(message)
-    return workbench_widgets.show_record(record, view=view, **asked)
+    return workbench_widgets.show_record(record, view=view, **callbacks)

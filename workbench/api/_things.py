@@ -121,15 +121,15 @@ def _for_text(question: str, x: object, options: Mapping[str, Any]) -> dict[str,
     rest = dict(options)
     on: On = rest.pop("on", None)
     machine = machine_of(on, question)
-    given = {"mesh": machine.mesh, "target": machine.target, "chip": machine.chip}
-    made = {name: value for name, value in given.items() if value is not None}
+    machine_options = {"mesh": machine.mesh, "target": machine.target, "chip": machine.chip}
+    selection = {name: value for name, value in machine_options.items() if value is not None}
     if isinstance(x, jax.stages.Traced | jax.export.Exported):
-        return {**made, **rest}
+        return {**selection, **rest}
     waiting = ("progress", "cancel", "timeout_seconds")
     refuse_options(question, x, {name: value for name, value in rest.items() if name not in waiting})
     if machine.target is not None and isinstance(x, str | bytes | bytearray | Path):
         refuse_options(question, x, {"on": on})
-    return made
+    return selection
 
 
 def _is_linen(x: object) -> bool:
@@ -151,18 +151,18 @@ def _lowers(x: object) -> bool:
 def _arrays_in(x: object) -> dict[str, Any] | Any:
     """The pytree with only its array leaves; unchanged if all leaves are arrays."""
     try:
-        found, structure = jax.tree_util.tree_flatten_with_path(x)
+        leaves, structure = jax.tree_util.tree_flatten_with_path(x)
     except (TypeError, ValueError):  # cannot be flattened, so there are no arrays to show
         return None
-    if not any(_is_array(leaf) for _, leaf in found):
+    if not any(_is_array(leaf) for _, leaf in leaves):
         return None
-    if all(_is_array(leaf) for _, leaf in found):
+    if all(_is_array(leaf) for _, leaf in leaves):
         return x
-    kept = [leaf if _is_array(leaf) else None for _, leaf in found]
+    arrays = [leaf if _is_array(leaf) else None for _, leaf in leaves]
     try:
-        return jax.tree.unflatten(structure, kept)
+        return jax.tree.unflatten(structure, arrays)
     except Exception:  # classes that check their fields, so use paths
-        return {jax.tree_util.keystr(path): leaf for path, leaf in found if _is_array(leaf)}
+        return {jax.tree_util.keystr(path): leaf for path, leaf in leaves if _is_array(leaf)}
 
 
 def _is_array(x: object) -> bool:

@@ -314,9 +314,9 @@ class TracedProgram(Inspected):
         """
         options: dict[str, Any] = {} if chunk_size is AS_GIVEN else {"chunk_size": chunk_size}
         machine = machine_of(on, "what_if", reads=("mesh", "target"))
-        made = WhatIf(self._traced("what_if"), mesh=machine.mesh, target=machine.target, **options)
-        planned = made.plan(specs)
-        return made.compile(planned, progress=progress, cancel=cancel) if compiled else planned
+        trial = WhatIf(self._traced("what_if"), mesh=machine.mesh, target=machine.target, **options)
+        planned = trial.plan(specs)
+        return trial.compile(planned, progress=progress, cancel=cancel) if compiled else planned
 
     def advise(
         self,
@@ -552,11 +552,13 @@ class TracedProgram(Inspected):
         kind = inspect_module.Parameter.POSITIONAL_ONLY
         parameters = [inspect_module.Parameter(f"arg{number}", kind) for number in range(count)]
         try:
-            known = list(inspect_module.signature(call.parameters).parameters)
+            parameter_names = list(inspect_module.signature(call.parameters).parameters)
         except (TypeError, ValueError):
-            known = []
+            parameter_names = []
         parameters = (
-            [inspect_module.Parameter(name, kind) for name in known[:count]] if len(known) > count else parameters
+            [inspect_module.Parameter(name, kind) for name in parameter_names[:count]]
+            if len(parameter_names) > count
+            else parameters
         )
         keywords = [inspect_module.Parameter(name, kind) for name in names]
         unique = {parameter.name: parameter for parameter in (*parameters, *keywords)}

@@ -86,13 +86,13 @@ def waiting(name: str, phase: str, *, shown: bool) -> Iterator[None]:
             line.phase = phase
         yield
         return
-    made = _Line(name, phase)
-    token = _current.set(made)
+    status = _Line(name, phase)
+    token = _current.set(status)
     try:
         yield
     finally:
         _current.reset(token)
-        made.end()
+        status.end()
 
 
 def say_phase(phase: str) -> None:
