@@ -23,7 +23,7 @@ def choose_platform(devices: Path = Path("/dev")) -> str | None:
     """
     if "JAX_PLATFORMS" in os.environ or importlib.util.find_spec("libtpu") is None:
         return None
-    if any(found for pattern in _ACCELERATORS for found in devices.glob(pattern)):
+    if any(file for pattern in _ACCELERATORS for file in devices.glob(pattern)):
         return None
     os.environ["JAX_PLATFORMS"] = "cpu"
     if "jax" in sys.modules:  # JAX has already read the variable

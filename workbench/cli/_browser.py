@@ -29,14 +29,14 @@ def find_browser() -> Path | None:
         CommandError: if `CHROMIUM` names a file that does not exist.
     """
     if named := os.environ.get("CHROMIUM"):
-        if found := shutil.which(named):
-            return Path(found)
+        if executable := shutil.which(named):
+            return Path(executable)
         msg = (
             f"The environment variable CHROMIUM is set to {named!r}, but there is no program of that name. It must "
             "name a working Chromium, Chrome or Edge: correct it, or unset it to search the usual places."
         )
         raise CommandError(msg)
-    on_path = (Path(found) for found in map(shutil.which, NAMES) if found)
+    on_path = (Path(executable) for executable in map(shutil.which, NAMES) if executable)
     in_place = (Path(place) for place in PLACES if Path(place).is_file())
-    of_playwright = (found for pattern in PLAYWRIGHT for found in sorted(Path.home().glob(pattern)))
+    of_playwright = (path for pattern in PLAYWRIGHT for path in sorted(Path.home().glob(pattern)))
     return next(itertools.chain(on_path, in_place, of_playwright), None)

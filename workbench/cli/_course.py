@@ -12,12 +12,12 @@ def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     """Adds `course` and its subcommands to the command-line parser."""
     course = commands.add_parser("course", help="build the course as a site, slides or student notebooks; mark a class")
     actions = course.add_subparsers(dest="action", metavar="action", required=True)
-    for name, said, start in (
+    for name, description, start in (
         ("site", "write a page for each notebook, executed, and an index", _site),
         ("slides", "write slides of notebooks, executed (reveal.js, works without a network)", _slides),
         ("students", "write notebooks without solutions", _students),
     ):
-        action = actions.add_parser(name, help=said)
+        action = actions.add_parser(name, help=description)
         action.add_argument("notebooks", nargs="*", help="names or paths of notebooks (default: all of the course)")
         action.add_argument("--to", type=Path, default=Path(f"course-{name}"), help=f"(default: course-{name})")
         if name == "students":
@@ -101,7 +101,7 @@ def _grade(arguments: argparse.Namespace) -> int:
     submissions = grade_folder(arguments.folder, seconds=arguments.seconds, report=_report)
     arguments.to.parent.mkdir(parents=True, exist_ok=True)
     arguments.to.write_text(marks_as_csv(submissions), encoding="utf-8")
-    for each in submissions:
-        print(f"{each.student}  {each.notebook}: {each.points} of {len(each.marks)}")
+    for submission in submissions:
+        print(f"{submission.student}  {submission.notebook}: {submission.points} of {len(submission.marks)}")
     print(arguments.to)
     return 0

@@ -83,7 +83,7 @@ def placement_section(mesh: MeshRecord) -> ReportSection:
     text = (
         f"The mesh is {axes}: {len(mesh.devices)} devices of kind {mesh.devices[0].kind or mesh.devices[0].platform}."
     )
-    rows = tuple((f"device {held.device_id}", held.placement, _clients(held)) for held in mesh.clients)
+    rows = tuple((f"device {range_.device_id}", range_.placement, _clients(range_)) for range_ in mesh.clients)
     table = ReportTable(caption="Clients by device", header=("device", "placement", "clients"), rows=rows)
     picture = ReportPicture(svg=render.svg(mesh), caption="Devices by position in the mesh, each with its clients.")
     return ReportSection(heading="Placement", pieces=(ReportText(text=text), picture, table))
@@ -115,21 +115,21 @@ def sharding_section(record: ShardingRecord) -> ReportSection:
 
 def collectives_section(record: ProgramRecord) -> ReportSection:
     """Lists the collectives of the compiled program."""
-    found = record.module.collectives if record.module else ()
+    collectives = record.module.collectives if record.module else ()
     rows = tuple(
-        (each.kind, axes_text(each.axes), each.group_size, bytes_text(each.payload_bytes), bytes_text(each.wire_bytes),
-         ", ".join(each.stages) or "unknown")
-        for each in found
+        (c.kind, axes_text(c.axes), c.group_size, bytes_text(c.payload_bytes), bytes_text(c.wire_bytes),
+         ", ".join(c.stages) or "unknown")
+        for c in collectives
     )  # fmt: skip
-    kinds = sorted({f"{each.kind} over {axes_text(each.axes)}" for each in found})
-    count = f"{len(found)} collective{'' if len(found) == 1 else 's'}"
+    kinds = sorted({f"{collective.kind} over {axes_text(collective.axes)}" for collective in collectives})
+    count = f"{len(collectives)} collective{'' if len(collectives) == 1 else 's'}"
     text = f"The compiled round has {count}" + (f": {', '.join(kinds)}." if kinds else ".")
     table = ReportTable(
         caption="Collectives of the compiled module; a stage is named by its path",
         header=("collective", "mesh axes", "devices in a group", "payload per device", "sent per device", "stages"),
         rows=rows,
     )
-    return ReportSection(heading="Collectives", pieces=(ReportText(text=text), *((table,) if found else ())))
+    return ReportSection(heading="Collectives", pieces=(ReportText(text=text), *((table,) if collectives else ())))
 
 
 def cost_section(record: ProgramRecord) -> ReportSection | None:
@@ -174,9 +174,9 @@ def _where(stage: StageRecord) -> str:
     return f"{count_text(stage.clients)} × {stage.placement}" if stage.placement else "server"
 
 
-def _clients(held: ClientRange) -> str:
-    slots = f", {held.padding} empty slots" if held.padding else ""
-    return f"from {held.start} to {held.stop - 1}{slots}"
+def _clients(range_: ClientRange) -> str:
+    slots = f", {range_.padding} empty slots" if range_.padding else ""
+    return f"from {range_.start} to {range_.stop - 1}{slots}"
 
 
 def _spec(spec: tuple[tuple[str, ...], ...]) -> str:

@@ -78,18 +78,18 @@ def _short(checks: Sequence[Check]) -> list[Check]:
         if check.state == "broken" or not group:
             lines.append(check)
     for group, title in (("library ", "libraries"), ("front end ", "widgets in JupyterLab")):
-        whole = [check for check in checks if check.name.startswith(group)]
-        missing = [check.name.removeprefix(group) for check in whole if check.state == "absent"]
-        good = [check for check in whole if check.state == "ok"]
+        members = [check for check in checks if check.name.startswith(group)]
+        missing = [check.name.removeprefix(group) for check in members if check.state == "absent"]
+        good = [check for check in members if check.state == "ok"]
         if good or missing:
-            found = f"{len(good)} of {len(whole)}" + (f"; not installed: {', '.join(missing)}" if missing else "")
-            lines.append(Check(name=title, state="ok" if good else "absent", found=found))
+            finding = f"{len(good)} of {len(members)}" + (f"; not installed: {', '.join(missing)}" if missing else "")
+            lines.append(Check(name=title, state="ok" if good else "absent", found=finding))
     extras = [check for check in checks if check.name.startswith("extra ")]
     if extras:
         here = [check.name.removeprefix("extra ") for check in extras if check.state == "ok"]
         more = [check.name.removeprefix("extra ") for check in extras if check.state == "absent"]
-        found = f"{', '.join(here) or 'none'}; optional and not installed: {', '.join(more) or 'none'}"
-        lines.append(Check(name="extras", state="ok", found=found))
+        finding = f"{', '.join(here) or 'none'}; optional and not installed: {', '.join(more) or 'none'}"
+        lines.append(Check(name="extras", state="ok", found=finding))
     return lines
 
 
@@ -125,26 +125,28 @@ def check_foreign() -> Check | None:
     the earlier one, and uninstalling either one deletes those files.
     """
     owners = importlib.metadata.packages_distributions()
-    found = sorted({owner for name in PACKAGES for owner in owners.get(name, ()) if owner != _metadata.DISTRIBUTION})
-    if not found:
+    distributions = sorted(
+        {owner for name in PACKAGES for owner in owners.get(name, ()) if owner != _metadata.DISTRIBUTION}
+    )
+    if not distributions:
         return None
     return Check(
         name="other distribution",
         state="broken",
-        found=f"{', '.join(found)} also installs files into the package `workbench`",
-        fix=f"pip uninstall {' '.join(found)} && {REINSTALL}   (in a clone; or use an environment for each)",
+        found=f"{', '.join(distributions)} also installs files into the package `workbench`",
+        fix=f"pip uninstall {' '.join(distributions)} && {REINSTALL}   (in a clone; or use an environment for each)",
     )
 
 
 def check_folder(folder: Path) -> Check | None:
     """Finds modules with our names that a folder's notebooks would import by mistake; None if there are none."""
-    found = [f"{name}.py" for name in PACKAGES if (folder / f"{name}.py").exists()]
-    if not found:
+    modules = [f"{name}.py" for name in PACKAGES if (folder / f"{name}.py").exists()]
+    if not modules:
         return None
     return Check(
         name="this folder",
         state="broken",
-        found=f"{' and '.join(found)} in {folder}: notebooks in this folder import it instead of the library",
+        found=f"{' and '.join(modules)} in {folder}: notebooks in this folder import it instead of the library",
         fix="rename it",
     )
 
@@ -157,8 +159,8 @@ def check_library(requirement: Requirement) -> Check:
         state = "broken" if canonicalize_name(requirement.name) in CORE else "absent"
         return Check(name=name, state=state, found="not installed", fix=fix)
     if not requirement.specifier.contains(version, prereleases=True):
-        found = f"{version}, but {requirement.specifier} is needed"
-        return Check(name=name, state="broken", found=found, fix=fix)
+        finding = f"{version}, but {requirement.specifier} is needed"
+        return Check(name=name, state="broken", found=finding, fix=fix)
     return Check(name=name, state="ok", found=version)
 
 
@@ -188,22 +190,22 @@ def check_devices() -> Check:
     """Lists JAX's devices in a child process, in case a driver hangs or aborts."""
     fix = "JAX_PLATFORMS=cpu workbench doctor   (if that works, the accelerator's driver or plugin is at fault)"
     try:
-        asked = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", ASK_FOR_DEVICES], capture_output=True, text=True, timeout=DEVICE_TIMEOUT_SECONDS
         )
     except subprocess.TimeoutExpired:
-        found = f"JAX found no device within {DEVICE_TIMEOUT_SECONDS} seconds"
-        return Check(name="devices", state="broken", found=found, fix=fix)
-    if asked.returncode != 0:
-        lines = asked.stderr.strip().splitlines() or [f"JAX exited with status {asked.returncode}"]
+        finding = f"JAX found no device within {DEVICE_TIMEOUT_SECONDS} seconds"
+        return Check(name="devices", state="broken", found=finding, fix=fix)
+    if process.returncode != 0:
+        lines = process.stderr.strip().splitlines() or [f"JAX exited with status {process.returncode}"]
         return Check(name="devices", state="broken", found=lines[-1], fix=fix)
-    platform, kind, count, hosts, *rates = json.loads(asked.stdout.strip().splitlines()[-1])
-    found = f"{count} × {platform} ({kind}), {hosts} host{'s' if hosts > 1 else ''}"
+    platform, kind, count, hosts, *rates = json.loads(process.stdout.strip().splitlines()[-1])
+    finding = f"{count} × {platform} ({kind}), {hosts} host{'s' if hosts > 1 else ''}"
     if rates:
-        found += f"; rates measured on {rates[0]}" if rates[0] else "; rates not measured (`workbench calibrate`)"
+        finding += f"; rates measured on {rates[0]}" if rates[0] else "; rates not measured (`workbench calibrate`)"
     if platform == "cpu" and count == 1:
-        found += "; `workbench.simulate_devices(8)` makes more"
-    return Check(name="devices", state="ok", found=found)
+        finding += "; `workbench.simulate_devices(8)` makes more"
+    return Check(name="devices", state="ok", found=finding)
 
 
 def check_kernel() -> Check:
@@ -226,9 +228,9 @@ def check_front_end(extension: str, library: str) -> Check:
     from jupyter_core.paths import jupyter_path
 
     places = [Path(place) / extension for place in jupyter_path("labextensions")]
-    found = next((place for place in places if (place / "package.json").is_file()), None)
-    if found is not None:
-        return Check(name=f"front end {library}", state="ok", found=str(found))
+    folder = next((place for place in places if (place / "package.json").is_file()), None)
+    if folder is not None:
+        return Check(name=f"front end {library}", state="ok", found=str(folder))
     return Check(
         name=f"front end {library}",
         state="broken",
@@ -247,22 +249,22 @@ def check_labextension() -> Check:
     name = "front end workbench_widgets"
     fix = f"{REINSTALL}   (in a clone; editable: pip install --no-deps --no-build-isolation -e .)"
     place = next(
-        (path for each in jupyter_path("labextensions") if (path := Path(each) / _metadata.DISTRIBUTION).is_dir()), None
+        (path for d in jupyter_path("labextensions") if (path := Path(d) / _metadata.DISTRIBUTION).is_dir()), None
     )
     if place is None:
-        found = f"JupyterLab has no extension {_metadata.DISTRIBUTION}: reopened notebooks show no saved views"
-        return Check(name=name, state="broken", found=found, fix=fix)
+        finding = f"JupyterLab has no extension {_metadata.DISTRIBUTION}: reopened notebooks show no saved views"
+        return Check(name=name, state="broken", found=finding, fix=fix)
     spec = importlib.util.find_spec("workbench_widgets")
-    own = Path(spec.origin or "").parent if spec is not None else Path()
-    pairs = {"lab.js": own / "labextension/static/lab.js", "workbench.js": own / "static/built/workbench.js"}
+    package = Path(spec.origin or "").parent if spec is not None else Path()
+    pairs = {"lab.js": package / "labextension/static/lab.js", "workbench.js": package / "static/built/workbench.js"}
     differing = [
         file
         for file, source in pairs.items()
         if not (place / "static" / file).is_file() or (place / "static" / file).read_bytes() != source.read_bytes()
     ]
     if differing:
-        found = f"{place}: {' and '.join(differing)} not from this installation"
-        return Check(name=name, state="broken", found=found, fix=fix)
+        finding = f"{place}: {' and '.join(differing)} not from this installation"
+        return Check(name=name, state="broken", found=finding, fix=fix)
     return Check(name=name, state="ok", found=str(place))
 
 
@@ -272,8 +274,8 @@ def check_course() -> Check:
     if folder is None:
         fix = f"{REINSTALL}   (in a clone)"
         return Check(name="course", state="absent", found="neither in the package nor next to it", fix=fix)
-    found = f"{len(list(folder.glob('*.ipynb')))} notebooks in {folder}; `workbench lab` opens a copy"
-    return Check(name="course", state="ok", found=found)
+    finding = f"{len(list(folder.glob('*.ipynb')))} notebooks in {folder}; `workbench lab` opens a copy"
+    return Check(name="course", state="ok", found=finding)
 
 
 def check_browser() -> Check:
@@ -281,8 +283,8 @@ def check_browser() -> Check:
     browser = _browser.find_browser()
     if browser is not None:
         return Check(name="browser", state="ok", found=str(browser))
-    found = "no Chromium, Chrome or Edge: browser tests will be skipped"
-    return Check(name="browser", state="absent", found=found, fix=_browser.FIX)
+    finding = "no Chromium, Chrome or Edge: browser tests will be skipped"
+    return Check(name="browser", state="absent", found=finding, fix=_browser.FIX)
 
 
 def _guard(name: str, check: Callable[[], Check]) -> Check:

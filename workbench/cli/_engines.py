@@ -144,8 +144,8 @@ def _row(engine: EngineEntry) -> dict[str, str | bool]:
 
 
 def _is_installed(module: str) -> bool:
-    found = importlib.util.find_spec(module)
-    return found is not None and found.origin is not None  # a folder of this name in the working folder has no origin
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None  # a folder of this name in the working folder has no origin
 
 
 def _is_on_the_path(program: str) -> bool:

@@ -101,7 +101,7 @@ def copy_course(course: Path, folder: Path) -> list[Path]:
     Raises:
         CommandError: if the folder cannot be written.
     """
-    made = []
+    copies = []
     try:
         for source in sorted(path for path in course.rglob("*") if path.is_file()):
             place = source.relative_to(course)
@@ -110,14 +110,14 @@ def copy_course(course: Path, folder: Path) -> list[Path]:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not target.exists():
                     shutil.copyfile(source, target)
-                    made.append(target)
+                    copies.append(target)
     except OSError as error:
         message = (
             f"`workbench lab` cannot copy the course to {str(folder)!r}: {error.strerror or error}. The folder must "
             "be writable: pass another folder with `--folder`."
         )
         raise CommandError(message) from error
-    return made
+    return copies
 
 
 def require_free_port(port: int | None) -> int:

@@ -14,8 +14,8 @@ def read_requirements() -> list[Requirement]:
     Raises:
         importlib.metadata.PackageNotFoundError: if the workbench itself is not installed.
     """
-    found = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
-    return [r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})]
+    requirements = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
+    return [r for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
 
 
 def read_extras() -> dict[str, list[Requirement]]:
@@ -36,9 +36,11 @@ def read_extras() -> dict[str, list[Requirement]]:
 
 def _brought_by(distribution: str, extra: str) -> list[Requirement]:
     """Packages that an extra adds to a distribution's required packages."""
-    found = [Requirement(line) for line in importlib.metadata.requires(distribution) or []]
+    requirements = [Requirement(line) for line in importlib.metadata.requires(distribution) or []]
     return [
-        r for r in found if r.marker and r.marker.evaluate({"extra": extra}) and not r.marker.evaluate({"extra": ""})
+        r
+        for r in requirements
+        if r.marker and r.marker.evaluate({"extra": extra}) and not r.marker.evaluate({"extra": ""})
     ]
 
 

@@ -77,22 +77,22 @@ def write_recording(out: Path, *, profile: Path | None = None) -> int:
 
 def _of_profile(path: Path) -> dict[str, bytes]:
     record = open_profile(path)
-    found = {}
+    files = {}
     for number, file in enumerate(file for file in map(Path, record.files) if file.suffix == ".pb"):
-        found[f"profile{number or ''}.xplane.pb"] = trim_profile(file)
-    return found | _summary(record)
+        files[f"profile{number or ''}.xplane.pb"] = trim_profile(file)
+    return files | _summary(record)
 
 
 def _of_this_machine() -> dict[str, bytes]:
     mesh = Mesh(np.array(jax.devices()), ("devices",))
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     measured: dict[str, Any] = {}
     programs = list(_programs(mesh))
     with watch_devices(0.2) as monitor, tempfile.TemporaryDirectory() as directory:
         compiled = {}
         for name, fn, args in programs:
             compiled[name] = jax.jit(fn).lower(*args).compile()
-            found[f"hlo/{name}.hlo.txt"] = compiled[name].as_text().encode()
+            files[f"hlo/{name}.hlo.txt"] = compiled[name].as_text().encode()
         for name, _, args in programs:
             print(f"measuring {name} …", flush=True)
             try:
@@ -105,7 +105,7 @@ def _of_this_machine() -> dict[str, bytes]:
                 for _ in range(_CALLS):
                     jax.block_until_ready(compiled[name](*args))
         record = open_profile(directory)
-        found["profile.xplane.pb"] = trim_profile(Path(record.files[0]))
+        files["profile.xplane.pb"] = trim_profile(Path(record.files[0]))
         samples = [sample.replace(arrays=()).to_dict() for sample in monitor.history()]
     devices = [
         {"id": d.id, "kind": d.device_kind, "platform": d.platform, "memory_stats": d.memory_stats()}
@@ -118,11 +118,11 @@ def _of_this_machine() -> dict[str, bytes]:
         "devices": devices,
         "samples": samples,
     }
-    found["devices.json"] = json.dumps(about, indent=1, default=str).encode()
+    files["devices.json"] = json.dumps(about, indent=1, default=str).encode()
     if (chip := calibration_of_devices()) is not None:
-        found["calibration.json"] = chip.to_json(indent=1).encode()
-    found["measured.json"] = json.dumps(measured, indent=1, default=str).encode()
-    return found | _summary(record.replace(name="recording", files=("profile.xplane.pb",)))
+        files["calibration.json"] = chip.to_json(indent=1).encode()
+    files["measured.json"] = json.dumps(measured, indent=1, default=str).encode()
+    return files | _summary(record.replace(name="recording", files=("profile.xplane.pb",)))
 
 
 def _summary(record: ProfileRecord) -> dict[str, bytes]:
@@ -135,11 +135,11 @@ def _programs(mesh: Mesh) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, 
     small = jax.default_backend() == "cpu"
     size, count = (256, len(mesh.devices.flat)) if small else (8192, len(mesh.devices.flat))
     rows = NamedSharding(mesh, PartitionSpec("devices"))
-    whole = NamedSharding(mesh, PartitionSpec())
+    sharding = NamedSharding(mesh, PartitionSpec())
     # Random numbers, because a chip would draw less power and run faster if all bits were the same.
     random = jax.jit(jax.random.normal, static_argnums=(1, 2), out_shardings=rows)
     x = random(jax.random.key(0), (size * count, size), jnp.bfloat16)
-    w = jax.device_put(random(jax.random.key(1), (size * count, size), jnp.bfloat16)[:size] / size**0.5, whole)
+    w = jax.device_put(random(jax.random.key(1), (size * count, size), jnp.bfloat16)[:size] / size**0.5, sharding)
 
     def matrix_product(x: jax.Array, w: jax.Array) -> jax.Array:
         return x @ w
@@ -151,10 +151,10 @@ def _programs(mesh: Mesh) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, 
         return x.astype(jnp.float32).sum(axis=1)
 
     def all_reduce(x: jax.Array) -> jax.Array:
-        return jax.lax.with_sharding_constraint(x.reshape(count, size, size).sum(0), whole)
+        return jax.lax.with_sharding_constraint(x.reshape(count, size, size).sum(0), sharding)
 
     def all_gather(x: jax.Array) -> jax.Array:
-        return jax.lax.with_sharding_constraint(x * 2, whole)
+        return jax.lax.with_sharding_constraint(x * 2, sharding)
 
     def loop(x: jax.Array, w: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda carry, _: (jnp.tanh(carry @ w), None), x, length=4)[0]

@@ -71,31 +71,29 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _open(arguments: argparse.Namespace) -> int:
     from workbench.api import write_runs_page
 
-    known = _runs(arguments.folder)
-    chosen = _chosen(known, arguments.runs)
+    runs = _runs(arguments.folder)
+    chosen = _chosen(runs, arguments.runs)
     write_runs_page(chosen, arguments.out, metric=arguments.metric, minimize=not arguments.maximize)
     print(arguments.out)
     return 0
 
 
-def _chosen(known: list[Any], asked: list[str]) -> list[Any]:
+def _chosen(runs: list[Any], words: list[str]) -> list[Any]:
     """Selects runs by folder, prefix or name, in registry order; selects all runs if no words are given."""
-    found = [
+    selection = [
         run
-        for run in known
-        if not asked or any(run.path.name.startswith(word) or run.about["name"] == word for word in asked)
+        for run in runs
+        if not words or any(run.path.name.startswith(word) or run.about["name"] == word for word in words)
     ]
-    missing = [
-        word for word in asked if not any(r.path.name.startswith(word) or r.about["name"] == word for r in known)
-    ]
-    if missing or not found:
-        names = ", ".join(run.path.name for run in known) or "none"
+    missing = [word for word in words if not any(r.path.name.startswith(word) or r.about["name"] == word for r in runs)]
+    if missing or not selection:
+        names = ", ".join(run.path.name for run in runs) or "none"
         message = (
             f"`runs open` received {', '.join(map(repr, missing)) or 'a registry'}, which matches no run. The "
             f"registry has {names}: pass folders, their prefixes or names, as printed by `workbench runs list`."
         )
         raise CommandError(message)
-    return found
+    return selection
 
 
 def _registry(folder: Path) -> Path:

@@ -60,7 +60,7 @@ def _cell(text: str) -> str:
 
 def _git(*arguments: str, folder: Path | None = None) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
     except FileNotFoundError as error:
         message = "`workbench compare --since` needs git, but there is no command `git`. Install git."
         raise CommandError(message) from error
@@ -70,4 +70,4 @@ def _git(*arguments: str, folder: Path | None = None) -> str:
             "git repository with a commit: run it inside a repository, and fetch the commit first."
         )
         raise CommandError(message) from error
-    return done.stdout
+    return process.stdout

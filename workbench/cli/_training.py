@@ -103,8 +103,8 @@ def train(mesh: jax.sharding.Mesh, rounds: int, report: Callable[[int, float, fl
 
     Returns: The data, the final parameters, the losses and the accuracies.
     """
-    held, test = digits(CLIENTS)
-    padded = pad_clients(held, batch_size=BATCH_SIZE, epochs=EPOCHS, key=0)
+    train_data, test = digits(CLIENTS)
+    padded = pad_clients(train_data, batch_size=BATCH_SIZE, epochs=EPOCHS, key=0)
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("clients"))
     data = jax.device_put({name: np.asarray(value) for name, value in padded.tree.items()}, spread)
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -128,7 +128,7 @@ def train(mesh: jax.sharding.Mesh, rounds: int, report: Callable[[int, float, fl
             accuracies.append(float((guesses == test.y).mean()))
             report(number + 1, losses[-1], accuracies[-1])
     return TrainedModel(
-        train=held,
+        train=train_data,
         test=test,
         data=data,
         parameters=parameters,
