@@ -85,14 +85,14 @@ def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[s
     """
     if is_compiled_elsewhere(module, chip):
         return f"{UNKNOWN}: compiled for CPU devices, priced as {chip.name}"
-    executions = {each.name: each.executions or 0.0 for each in (*module.instructions, *module.collectives)}
+    executions = {o.name: o.executions or 0.0 for o in (*module.instructions, *module.collectives)}
     seconds = {name: (time.seconds or 0.0) * executions.get(name, 0.0) for name, time in times.items()}
     largest = max(seconds, key=lambda name: seconds[name], default="")
     if not largest or seconds[largest] < _DOMINANT * sum(seconds.values()):
         return error_bar(chip, "training step")
     if times[largest].is_collective:
         return error_bar(chip, "collective")
-    instruction = next(each for each in module.instructions if each.name == largest)
+    instruction = next(i for i in module.instructions if i.name == largest)
     if instruction.flops:
         return error_bar(chip, "matrix product")
     return error_bar(chip, "layout" if instruction.opcode in ("reverse", "transpose") else "memory")
@@ -109,11 +109,10 @@ def accuracy_text(chip: ChipRecord) -> str:
     if chip.rates:
         return f"The error in predicted seconds on {chip.name} is unknown: its rates were measured, but not the error."
     family = family_of(chip)
-    found = [(kind, each) for (of, kind), each in ACCURACY.items() if of == family]
-    if not found:
+    rows = [(kind, accuracy) for (of, kind), accuracy in ACCURACY.items() if of == family]
+    if not rows:
         return f"The error in predicted seconds on {chip.name} is unknown."
     parts = [
-        f"{kind} ±{each.median:.0%} (at most {each.largest:.0%}, {each.points} point{'s' * (each.points != 1)})"
-        for kind, each in found
+        f"{kind} ±{a.median:.0%} (at most {a.largest:.0%}, {a.points} point{'s' * (a.points != 1)})" for kind, a in rows
     ]
     return f"Errors of predicted seconds on {family} chips, median of measured points: {'; '.join(parts)}."

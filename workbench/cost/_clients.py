@@ -55,23 +55,23 @@ def client_costs(
     if flops is None or accessed is None:
         return (), None, None, None
     elementwise = _work(plan.stages, name, "elementwise_flops_per_client") or 0.0
-    held = {client: device for device, part in _parts(mesh, name, min(count, MOST_CLIENTS)) for client in part}
+    device_of = {client: device for device, part in _parts(mesh, name, min(count, MOST_CLIENTS)) for client in part}
     if examples is not None:
         largest = largest or _masked(plan, count)
         _check_capacity(examples, largest)
     shares = np.ones(count) if examples is None or not largest else np.asarray(examples) / largest
-    each = range(count) if count <= MOST_CLIENTS else ()
+    numbers = range(count) if count <= MOST_CLIENTS else ()
     clients = tuple(
         ClientCostRecord(
             client=client,
-            device_id=held.get(client),
+            device_id=device_of.get(client),
             flops=flops * float(shares[client]),
             accessed_bytes=accessed * float(shares[client]),
             examples=None if examples is None else examples[client],
             padded_examples=largest,
             elementwise_flops=elementwise * float(shares[client]),
         )
-        for client in each
+        for client in numbers
     )
     padding = 1 - float(shares.sum()) / _slots(mesh, name, count)
     if examples is None:
@@ -96,19 +96,19 @@ def _masked(plan: PlanRecord, count: int) -> int | None:
     return masks.pop() if len(masks) == 1 else None
 
 
-def _check_capacity(examples: Sequence[int], held: int | None) -> None:
-    if held is None:
+def _check_capacity(examples: Sequence[int], capacity: int | None) -> None:
+    if capacity is None:
         message = (
             "`examples_per_client` has the true number of examples of every client, but the padded number of examples "
             "in the arrays is not declared: a dimension may be examples, steps or features. Pass both numbers, as in "
             f"`examples_per_client=(counts, {max(examples)})`, or the mask of `pad_clients` as an argument `mask`."
         )
         raise InspectionError(message)
-    if max(examples) > held:
-        client = max(range(len(examples)), key=lambda each: examples[each])
+    if max(examples) > capacity:
+        client = max(range(len(examples)), key=lambda index: examples[index])
         message = (
             f"`examples_per_client` has {examples[client]:,} examples for client {client}, but the arrays have "
-            f"{held:,} for each client. No client can have more examples than its arrays: pass the counts of these "
+            f"{capacity:,} for each client. No client can have more examples than its arrays: pass the counts of these "
             "arrays."
         )
         raise InspectionError(message)
@@ -130,9 +130,9 @@ def _placement(plan: PlanRecord | None) -> tuple[str, int] | None:
 
 def _first_clients(stages: Sequence[StageRecord]) -> StageRecord | None:
     for stage in stages:
-        found = stage if stage.kind == "clients" else _first_clients(stage.body)
-        if found is not None:
-            return found
+        inner = stage if stage.kind == "clients" else _first_clients(stage.body)
+        if inner is not None:
+            return inner
     return None
 
 
@@ -175,27 +175,27 @@ def _dearest_branch(stage: StageRecord, placement: str, field: str) -> float | N
     for inner in stage.body:
         branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
     amounts = [_work(body, placement, field) for body in branches.values()]
-    known = [amount for amount in amounts if amount is not None]
-    return max(known, default=0.0) if len(known) == len(amounts) else None
+    numbers = [amount for amount in amounts if amount is not None]
+    return max(numbers, default=0.0) if len(numbers) == len(amounts) else None
 
 
 def _slots(mesh: MeshRecord | None, placement: str, count: int) -> int:
     """Counts clients and empty slots, each once even if several devices have copies."""
-    held = [part for part in mesh.clients if part.placement == placement] if mesh is not None else []
-    copies = sum(part.start == 0 and part.stop > 0 for part in held)
-    return sum(part.stop - part.start + part.padding for part in held) // copies if copies else count
+    parts = [part for part in mesh.clients if part.placement == placement] if mesh is not None else []
+    copies = sum(part.start == 0 and part.stop > 0 for part in parts)
+    return sum(part.stop - part.start + part.padding for part in parts) // copies if copies else count
 
 
 def _waiting(
     examples: Sequence[int], parts: Sequence[tuple[int | None, range]], chunk_size: int | None
 ) -> tuple[Waste, Waste]:
     """The cost of waiting for the largest client in a chunk, and for the slowest device."""
-    held = np.asarray(examples)
-    shares = [held[part.start : part.stop] for _, part in parts]
-    left = held[max((part.stop for _, part in parts), default=0) :]  # on an unknown device
-    shares += [left] if len(left) else []
+    counts = np.asarray(examples)
+    shares = [counts[part.start : part.stop] for _, part in parts]
+    remainder = counts[max((part.stop for _, part in parts), default=0) :]  # on an unknown device
+    shares += [remainder] if len(remainder) else []
     waited = [_waited(share, chunk_size or len(share)) for share in shares]
-    true = int(held.sum())
+    true = int(counts.sum())
     if not true:
         return None, None
     return sum(waited) / true - 1, max(waited) * len(waited) / sum(waited) - 1

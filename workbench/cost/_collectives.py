@@ -119,10 +119,10 @@ def collective_seconds(
         steps = _steps(kind, ((group_size, False),))
         return sent_bytes(kind, payload_bytes, group_size) / link + hop * steps + start
     chips = math.prod(size for size, _ in torus)
-    known = bool(torus) and group_size % chips == 0
-    cores = group_size // chips if known else 1  # for one group per chip; other groups share the chip's links
-    sharing = max(1, chip.devices_per_chip // cores) if known else 1
-    if not known:
+    is_torus = bool(torus) and group_size % chips == 0
+    cores = group_size // chips if is_torus else 1  # for one group per chip; other groups share the chip's links
+    sharing = max(1, chip.devices_per_chip // cores) if is_torus else 1
+    if not is_torus:
         torus = ((group_size, is_closed_ring(chip, group_size) if closed is None else closed),)
         if closed is None and chip.topology == "torus2d" and group_size == chip.domain:
             side = math.isqrt(group_size)  # a whole pod
@@ -192,8 +192,8 @@ def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: Chip
         collective_seconds(name, amount, groups if i == 1 else inside, chip, across_slices=i == 1)
         for i, (name, amount) in enumerate(parts)
     ]
-    known = [each for each in seconds if each is not None]
-    return sum(known) if len(known) == len(parts) else None
+    values = [value for value in seconds if value is not None]
+    return sum(values) if len(values) == len(parts) else None
 
 
 def _rings_over_hosts(
@@ -203,9 +203,9 @@ def _rings_over_hosts(
     rates = rates_of(chip)
     if not chip.dcn_bytes_per_second:
         return None
-    sent = sent_bytes(kind, payload_bytes, group_size)
-    network = sent / (chip.dcn_bytes_per_second * rates.network * inside)
-    links = sent / (chip.link_bytes_per_second * rates.links[""])
+    traffic = sent_bytes(kind, payload_bytes, group_size)
+    network = traffic / (chip.dcn_bytes_per_second * rates.network * inside)
+    links = traffic / (chip.link_bytes_per_second * rates.links[""])
     hop = rates.large_hop_seconds if payload_bytes >= LARGE_BYTES else rates.hop_seconds
     return max(network, links) + hop * _steps(kind, ((group_size, False),)) + rates.collective_seconds
 
@@ -235,10 +235,10 @@ def _measured(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord
     if not rows:
         return None
     nearest = min({row.group_size for row in rows}, key=lambda size: abs(math.log(size / group_size)))
-    same = [row for row in rows if row.group_size == nearest]
+    candidates = [row for row in rows if row.group_size == nearest]
     share = sent_bytes(kind, 1.0, group_size) / sent_bytes(kind, 1.0, nearest)
     slowest: dict[float, RateRecord] = {}
-    for row in same:  # among axes of equal size, the slowest
+    for row in candidates:  # among axes of equal size, the slowest
         if row.amount not in slowest or row.seconds > slowest[row.amount].seconds:
             slowest[row.amount] = row
     return interpolate(sorted(slowest.values(), key=lambda row: row.amount), payload_bytes * share)

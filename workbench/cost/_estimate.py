@@ -67,7 +67,7 @@ def estimate_cost(
         stages = compiled_stages(module, plan, times)
     else:
         stages = list(planned_stages(plan.stages, plan, mesh)) if plan is not None else []
-    costs = tuple(priced(stage, sent, chip, peak) for stage, sent in stages)
+    costs = tuple(priced(stage, traffic, chip, peak) for stage, traffic in stages)
     clients, padding, lockstep, imbalance = client_costs(plan, mesh, examples_per_client)
     error_bar = f"{UNKNOWN}: not compiled"
     if module is not None:
@@ -98,10 +98,10 @@ def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:
         return None
     peak = product_peak(dtype, chip)
     if peak is None:
-        known = ", ".join(f'"{name}"' for name in chip.peak_flops_per_second)
+        names = ", ".join(f'"{name}"' for name in chip.peak_flops_per_second)
         message = (
             f"`estimate_cost` was given dtype={dtype!r} for chip {chip.name}, which has no published peak for it. "
-            f"Seconds need that peak: use one of {known}, or pass a `ChipRecord` that has this peak."
+            f"Seconds need that peak: use one of {names}, or pass a `ChipRecord` that has this peak."
         )
         raise InspectionError(message)
     return peak
@@ -124,7 +124,7 @@ def compiled_stages(
     accessed: dict[str, float | None] = {}
     elementwise: dict[str, float | None] = {}
     kinds: dict[str, StageKind | Literal[""]] = {}
-    for part, executions in ((part, each.executions) for each in module.instructions for part in each.by_stage()):
+    for part, executions in ((part, i.executions) for i in module.instructions for part in i.by_stage()):
         stage = part.stage or OUTSIDE
         if part.elementwise_flops:
             elementwise[stage] = _added(elementwise.get(stage, 0.0), part.elementwise_flops, executions)
@@ -132,13 +132,16 @@ def compiled_stages(
             kinds.setdefault(stage, part.kind)
             flops[stage] = _added(flops.get(stage, 0.0), part.flops, executions)
             accessed[stage] = _added(accessed.get(stage, 0.0), part.accessed_bytes, executions)
-    sent: dict[str, Sent] = {}
+    traffic: dict[str, Sent] = {}
     for collective in module.collectives:
         for stage, share in collective.by_stage().items():
-            sent.setdefault(stage or OUTSIDE, []).append((collective, share))
+            traffic.setdefault(stage or OUTSIDE, []).append((collective, share))
     records = {stage.path: stage for stage in (plan.walk() if plan else ())}
     seconds = _seconds_by_stage(module, times) if times else {}
-    order = [*records, *sorted((flops.keys() | sent.keys()) - records.keys(), key=lambda path: (path == OUTSIDE, path))]
+    order = [
+        *records,
+        *sorted((flops.keys() | traffic.keys()) - records.keys(), key=lambda path: (path == OUTSIDE, path)),
+    ]
     costs = [
         StageCostRecord(
             stage=path,
@@ -147,13 +150,13 @@ def compiled_stages(
             flops=flops.get(path, 0.0),
             elementwise_flops=elementwise.get(path, 0.0),
             accessed_bytes=accessed.get(path, 0.0),
-            collective_bytes=_bytes_by_axis(sent.get(path, [])),
+            collective_bytes=_bytes_by_axis(traffic.get(path, [])),
         )
         for path in order
     ]
     if times:
-        costs = [seconds.get(each.stage, _StageSeconds()).into(each) for each in costs]
-    return [(each, sent.get(each.stage, [])) for each in costs]
+        costs = [seconds.get(cost.stage, _StageSeconds()).into(cost) for cost in costs]
+    return [(cost, traffic.get(cost.stage, [])) for cost in costs]
 
 
 @dataclass(slots=True)
@@ -178,38 +181,38 @@ class _StageSeconds:
 
 
 def _seconds_by_stage(module: ModuleRecord, times: Mapping[str, InstructionTime]) -> dict[str, _StageSeconds]:
-    found: dict[str, _StageSeconds] = {}
-    for each in module.instructions:
-        time = times.get(each.name)
+    by_stage: dict[str, _StageSeconds] = {}
+    for instruction in module.instructions:
+        time = times.get(instruction.name)
         if time is None or time.is_collective:
             continue
-        for part, share in each.time_by_stage():
-            stage = found.setdefault(part.stage or OUTSIDE, _StageSeconds())
-            stage.compute = _added(stage.compute, time.compute and time.compute * share, each.executions)
-            stage.memory = _added(stage.memory, time.memory * share, each.executions)
-            stage.operations = _added(stage.operations, time.seconds and time.seconds * share, each.executions)
+        for part, share in instruction.time_by_stage():
+            stage = by_stage.setdefault(part.stage or OUTSIDE, _StageSeconds())
+            stage.compute = _added(stage.compute, time.compute and time.compute * share, instruction.executions)
+            stage.memory = _added(stage.memory, time.memory * share, instruction.executions)
+            stage.operations = _added(stage.operations, time.seconds and time.seconds * share, instruction.executions)
             if time.unknown:
                 stage.unknown[time.unknown] = None
-            if each.executions is None and time.seconds:
+            if instruction.executions is None and time.seconds:
                 stage.unknown[_OPEN_LOOP] = None
     for collective in module.collectives:
         time = times.get(collective.name)
         if time is None or time.seconds is None or time.alone is None:
             continue
         for path, share in collective.by_stage().items():
-            stage = found.setdefault(path or OUTSIDE, _StageSeconds())
+            stage = by_stage.setdefault(path or OUTSIDE, _StageSeconds())
             stage.hidden += (time.alone - time.seconds) * share * (collective.executions or 0.0)
-    return found
+    return by_stage
 
 
-def _bytes_by_axis(sent: Sent) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for collective, share in sent:
+def _bytes_by_axis(traffic: Sent) -> dict[str, float]:
+    by_axis: dict[str, float] = {}
+    for collective, share in traffic:
         axis = "+".join(collective.axes) or UNNAMED
         if collective.wire_bytes is None:
             continue
-        found[axis] = found.get(axis, 0.0) + collective.wire_bytes * share * (collective.executions or 0.0)
-    return found
+        by_axis[axis] = by_axis.get(axis, 0.0) + collective.wire_bytes * share * (collective.executions or 0.0)
+    return by_axis
 
 
 def planned_stages(
@@ -223,7 +226,7 @@ def planned_stages(
     for stage in stages:
         is_loop = stage.kind == "loop"
         per_device = _fullest_share(stage, plan, mesh, devices) * iterations * stage.computations
-        sent = list(_planned_reduction(stage, mesh, plan, iterations))
+        traffic = list(_planned_reduction(stage, mesh, plan, iterations))
         record = StageCostRecord(
             stage=stage.path,
             kind=stage.kind,
@@ -231,16 +234,16 @@ def planned_stages(
             flops=0.0 if is_loop else _times(stage.flops_per_client, per_device),
             elementwise_flops=0.0 if is_loop else _times(stage.elementwise_flops_per_client, per_device),
             accessed_bytes=0.0 if is_loop else _times(stage.bytes_per_client, per_device),
-            collective_bytes=_bytes_by_axis(sent),
+            collective_bytes=_bytes_by_axis(traffic),
         )
-        yield record, sent
+        yield record, traffic
         if is_loop:
             yield from planned_stages(stage.body, plan, mesh, iterations * (stage.trip_count or math.nan))
 
 
 def _fullest_share(stage: StageRecord, plan: PlanRecord, mesh: MeshRecord | None, devices: int) -> float:
     """Number of calls of a stage on the fullest device; each call is divided evenly over the other mesh axes."""
-    placement = next((each for each in plan.placements if each.name == stage.placement), None)
+    placement = next((candidate for candidate in plan.placements if candidate.name == stage.placement), None)
     if placement is None or mesh is None:
         return stage.clients / (devices if stage.clients >= devices else max(1, stage.clients))
     shards = math.prod(axis.size for axis in mesh.axes if axis.name in placement.mesh_axes)
@@ -286,17 +289,17 @@ def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: fl
         bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip * rates.memory["other"]
         compute = None if stage.flops is None or peak is None else stage.flops / peak / rates.matrix["matrix product"]
         memory = None if stage.accessed_bytes is None else stage.accessed_bytes / bandwidth
-    collective = _sum_or_none([_seconds(one, share, chip) for one, share in sent])
+    collective = _sum_or_none([_seconds(record, share, chip) for record, share in sent])
     by_axis: dict[str, float] = {}
-    for one, share in sent:
-        if seconds := _seconds(one, share, chip):
-            axis = "+".join(one.axes) or UNNAMED
+    for record, share in sent:
+        if seconds := _seconds(record, share, chip):
+            axis = "+".join(record.axes) or UNNAMED
             by_axis[axis] = by_axis.get(axis, 0.0) + seconds
     visible = None if collective is None else max(0.0, collective - stage.hidden_seconds)
     parts = {"compute": compute, "memory": memory, "collective": visible}
-    known = {name: seconds for name, seconds in parts.items() if seconds is not None}
+    values = {name: seconds for name, seconds in parts.items() if seconds is not None}
     slowest = (
-        max(known, key=lambda name: known[name]) if len(known) == len(parts) and any(known.values()) else "unknown"
+        max(values, key=lambda name: values[name]) if len(values) == len(parts) and any(values.values()) else "unknown"
     )
     return stage.replace(
         compute_seconds=compute,
@@ -308,21 +311,21 @@ def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: fl
     )
 
 
-def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Iterator[str]:
+def _reasons(stage: StageCostRecord, traffic: Sent, chip: ChipRecord | None) -> Iterator[str]:
     """Reasons why a stage has missing values."""
     if stage.flops is None or stage.accessed_bytes is None:
         yield _OPEN_LOOP
-    for one, share in sent if chip is not None else ():
+    for record, share in traffic if chip is not None else ():
         assert chip is not None
-        if _seconds(one, share, chip) is not None:
+        if _seconds(record, share, chip) is not None:
             continue
-        if one.wire_bytes is None:
+        if record.wire_bytes is None:
             why = "the participants are written in an unknown syntax"
-        elif one.executions is None:
+        elif record.executions is None:
             why = "it is in a loop with an unknown number of iterations"
         else:
-            why = why_unpriced(one.group_size, chip, across_slices=one.across_slices, hosts=one.hosts)
-        yield f"{one.kind} over {' × '.join(one.axes) or 'a group that is not a mesh axis'}: {why}"
+            why = why_unpriced(record.group_size, chip, across_slices=record.across_slices, hosts=record.hosts)
+        yield f"{record.kind} over {' × '.join(record.axes) or 'a group that is not a mesh axis'}: {why}"
 
 
 def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> float | None:
@@ -339,8 +342,8 @@ def _added(total: float | None, amount: float | None, executions: float | None) 
 
 
 def _sum_or_none(amounts: Sequence[float | None]) -> float | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
+    numbers = [amount for amount in amounts if amount is not None]
+    return sum(numbers) if len(numbers) == len(amounts) else None
 
 
 def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: str, devices: int) -> Iterator[str]:
@@ -369,7 +372,7 @@ def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: st
 
 def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype: str) -> Iterator[str]:
     kind = "measured rates" if chip.rates else "data sheet"
-    products = dict.fromkeys(key or dtype for each in module.instructions for key in each.products) if module else {}
+    products = dict.fromkeys(key or dtype for i in module.instructions for key in i.products) if module else {}
     bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
     peaks = [
         f"{peak / 1e12:,.4g} TFLOP/s in {product.replace(':', ' at precision ')}"

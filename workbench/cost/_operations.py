@@ -137,13 +137,13 @@ def seconds_at_peak(instructions: Iterable[InstructionRecord], chip: ChipRecord,
         543
     """
     seconds = 0.0
-    for each in instructions:
-        products = each.products or ({dtype: each.flops} if each.flops else {})
+    for instruction in instructions:
+        products = instruction.products or ({dtype: instruction.flops} if instruction.flops else {})
         for product, flops in products.items():
             peak = product_peak(product or dtype, chip)
-            if not peak or each.executions is None:
+            if not peak or instruction.executions is None:
                 return None
-            seconds += flops * each.executions / peak
+            seconds += flops * instruction.executions / peak
     return seconds
 
 
@@ -172,10 +172,10 @@ def predict_operation(
     products = {dtype: flops} if flops else {}
     if flops and product_peak(dtype, chip) is None:
         products = {nearest_dtype(dtype.partition(":")[0] or "bfloat16", chip): flops}
-    found = _time(products, accessed_bytes, chip, kind, "elementwise")
-    fixed, compute = rates_of(chip).operation_seconds, found.compute or 0.0
-    bounds: dict[Bound, float] = {"memory": found.memory, "compute": compute, "overhead": fixed}
-    return Prediction(found.seconds or 0.0, max(bounds, key=lambda bound: bounds[bound]))
+    time = _time(products, accessed_bytes, chip, kind, "elementwise")
+    fixed, compute = rates_of(chip).operation_seconds, time.compute or 0.0
+    bounds: dict[Bound, float] = {"memory": time.memory, "compute": compute, "overhead": fixed}
+    return Prediction(time.seconds or 0.0, max(bounds, key=lambda bound: bounds[bound]))
 
 
 def predict_instruction(
@@ -216,12 +216,12 @@ def predict_instruction(
     if kind == "other" and instruction.opcode == "fusion":
         kind = "elementwise"
     measured = _measured_class(instruction)
-    found = _time(products, instruction.accessed_bytes, chip, kind, measured, fixed=fixed, reach_bytes=reach_bytes)
+    time = _time(products, instruction.accessed_bytes, chip, kind, measured, fixed=fixed, reach_bytes=reach_bytes)
     counted = (("transcendental", transcendentals), ("arithmetic", arithmetic))
     special = sum(interpolate(rows_of(chip, kind), amount) or 0.0 for kind, amount in counted if amount)
-    if not special or found.seconds is None or found.compute is None:
-        return found
-    return found._replace(seconds=max(found.seconds, special), compute=max(found.compute, special))
+    if not special or time.seconds is None or time.compute is None:
+        return time
+    return time._replace(seconds=max(time.seconds, special), compute=max(time.compute, special))
 
 
 def _works(instruction: InstructionRecord) -> bool:
@@ -319,7 +319,7 @@ def interpolate(rows: Iterable[RateRecord], amount: float) -> float | None:
         return None
     seconds = [row.seconds for row in rows]
     least = list(itertools.accumulate(reversed(seconds), min))[::-1]
-    points = [(row.amount, each) for row, each in zip(rows, least, strict=True)]
+    points = [(row.amount, duration) for row, duration in zip(rows, least, strict=True)]
     if amount <= points[0][0]:
         return points[0][1]
     for (low, quick), (high, slow) in itertools.pairwise(points):

@@ -127,8 +127,8 @@ def rates_of(chip: ChipRecord) -> Rates:
     """
     rates = _FAMILIES[family_of(chip)]
     if chip.rates:
-        whole = _same(1.0, 1.0)
-        return rates._replace(matrix=whole[0], memory=whole[1], links={"": 1.0}, network=1.0)
+        shares = _same(1.0, 1.0)
+        return rates._replace(matrix=shares[0], memory=shares[1], links={"": 1.0}, network=1.0)
     if share := _MATRIX.get(chip.name):
         rates = rates._replace(matrix=dict.fromkeys(rates.matrix, share))
     if share := _MEMORY.get(chip.name):

@@ -36,12 +36,12 @@ class _Size:
         return -(-self.per_device // self.chunk_size)
 
 
-def _sized(clients: int, shares: int, others: int, chunk_size: int | None) -> _Size:
+def _sized(clients: int, shares: int, other_devices: int, chunk_size: int | None) -> _Size:
     from workbench.mesh import chunk_shard  # imported late: views import this module without JAX
 
     per_device = -(-clients // shares)
     chunk, slots = chunk_shard(per_device, per_device if chunk_size is None else chunk_size)
-    return _Size(clients, shares, others, chunk, slots)
+    return _Size(clients, shares, other_devices, chunk, slots)
 
 
 def estimate_scaled(
@@ -85,16 +85,16 @@ def estimate_scaled(
     chip = chip or (record.cost.chip if record.cost is not None else None)
     law = _Law(record.plan, placement, before, after, model)
     peak = peak_of(chip, largest_dtype(record.plan, chip))
-    stages = [law.scaled(stage, sent) for stage, sent in _stages(record, placement, after, chip)]
-    costs = tuple(priced(stage, sent, chip, peak) for stage, sent in stages)
+    stages = [law.scaled(stage, traffic) for stage, traffic in _stages(record, placement, after, chip)]
+    costs = tuple(priced(stage, traffic, chip, peak) for stage, traffic in stages)
     seconds = [stage.seconds for stage in costs]
-    known = [each for each in seconds if each is not None]
+    values = [value for value in seconds if value is not None]
     return ScaledCostRecord(
         cost=CostRecord(
             stages=costs,
             chip=chip,
             error_bar=f"{UNKNOWN}: estimated for another number of clients or devices",
-            seconds=sum(known) if chip is not None and len(known) == len(seconds) else None,
+            seconds=sum(values) if chip is not None and len(values) == len(seconds) else None,
             assumptions=tuple(_assumptions(record, placement, before, after, model)),
         ),
         memory=_memory(record, law, chip),
@@ -136,21 +136,21 @@ def _size(record: ProgramRecord) -> tuple[PlacementRecord, _Size]:
     placement = scaled_placement(record)
     axes = record.mesh.axes if record.mesh is not None else ()
     shares = math.prod(axis.size for axis in axes if axis.name in placement.mesh_axes)
-    others = math.prod(axis.size for axis in axes) // shares
-    return placement, _sized(placement.size, shares, others, record.plan.chunk_size)
+    other_devices = math.prod(axis.size for axis in axes) // shares
+    return placement, _sized(placement.size, shares, other_devices, record.plan.chunk_size)
 
 
 def _changed(
     record: ProgramRecord,
     placement: PlacementRecord,
     before: _Size,
-    wanted: tuple[int | None, float, int | None, int | None],
+    changes: tuple[int | None, float, int | None, int | None],
 ) -> _Size:
-    clients, model, chunk_size, devices = wanted
+    clients, model, chunk_size, devices = changes
     clients = before.clients if clients is None else clients
     devices = before.shares * before.others if devices is None else devices
-    given = {"clients": clients, "model": model, "chunk_size": 1 if chunk_size is None else chunk_size}
-    wrong = [f"{name}={value!r} is not above 0" for name, value in given.items() if not value > 0]
+    values = {"clients": clients, "model": model, "chunk_size": 1 if chunk_size is None else chunk_size}
+    wrong = [f"{name}={value!r} is not above 0" for name, value in values.items() if not value > 0]
     if devices < 1 or devices % before.others:
         wrong.append(f"devices={devices!r} is not a multiple of {before.others}, the devices of the other mesh axes")
     if devices != before.shares * before.others and not placement.mesh_axes:
@@ -178,16 +178,16 @@ class _Law:
         self.plan, self.placement = plan, placement
         self.inside = set(_inside(plan.stages, placement.name))
 
-    def scaled(self, stage: StageCostRecord, sent: Sent) -> tuple[StageCostRecord, Sent]:
+    def scaled(self, stage: StageCostRecord, traffic: Sent) -> tuple[StageCostRecord, Sent]:
         """Scales the work and the collectives of one stage to the new size."""
         at_clients = stage.stage in self.inside
         factor = self.model * (self.clients if at_clients else 1.0)
-        found = [(self._collective(one, at_clients), share) for one, share in sent]
-        kept = [(one, share) for one, share in found if one is not None]
+        pairs = [(self._collective(record, at_clients), share) for record, share in traffic]
+        scaled_traffic = [(record, share) for record, share in pairs if record is not None]
         wire: dict[str, float] = {}
-        for one, share in kept:
-            axis = "+".join(one.axes) or "unnamed"
-            wire[axis] = wire.get(axis, 0.0) + (one.wire_bytes or 0.0) * share * (one.executions or 0.0)
+        for record, share in scaled_traffic:
+            axis = "+".join(record.axes) or "unnamed"
+            wire[axis] = wire.get(axis, 0.0) + (record.wire_bytes or 0.0) * share * (record.executions or 0.0)
         scaled = stage.replace(
             flops=None if stage.flops is None else stage.flops * factor,
             elementwise_flops=None if stage.elementwise_flops is None else stage.elementwise_flops * factor,
@@ -198,24 +198,26 @@ class _Law:
             operation_seconds=None if stage.operation_seconds is None else stage.operation_seconds * factor,
             hidden_seconds=stage.hidden_seconds * factor,
         )
-        return scaled, kept
+        return scaled, scaled_traffic
 
-    def _collective(self, one: CollectiveRecord, at_clients: bool) -> CollectiveRecord | None:
+    def _collective(self, record: CollectiveRecord, at_clients: bool) -> CollectiveRecord | None:
         """Scales one collective; None if fewer than two devices take part."""
-        crosses = any(axis in self.placement.mesh_axes for axis in one.axes)
-        group = round(one.group_size * self.after.shares / self.before.shares) if crosses else one.group_size
+        crosses = any(axis in self.placement.mesh_axes for axis in record.axes)
+        group = round(record.group_size * self.after.shares / self.before.shares) if crosses else record.group_size
         if group < 2:
             return None
         looped = at_clients and not crosses  # sent again for every chunk of clients
-        payload = one.payload_bytes * self.model * (self.after.chunk_size / self.before.chunk_size if looped else 1.0)
-        executions = one.executions
+        payload = (
+            record.payload_bytes * self.model * (self.after.chunk_size / self.before.chunk_size if looped else 1.0)
+        )
+        executions = record.executions
         if executions is not None and looped:
             executions *= self.after.iterations / self.before.iterations
-        was = sent_bytes(one.kind, one.payload_bytes, one.group_size)
-        now = sent_bytes(one.kind, payload, group)
-        wire = None if one.wire_bytes is None else one.wire_bytes * now / was if was else now
-        return one.replace(
-            torus=one.torus if group == one.group_size else (),
+        was = sent_bytes(record.kind, record.payload_bytes, record.group_size)
+        now = sent_bytes(record.kind, payload, group)
+        wire = None if record.wire_bytes is None else record.wire_bytes * now / was if was else now
+        return record.replace(
+            torus=record.torus if group == record.group_size else (),
             group_size=group,
             payload_bytes=round(payload),
             wire_bytes=wire,
@@ -232,8 +234,8 @@ def _stages(
         return
     new = _planned_reductions(record, placement, after)
     times = time_module(record.module, chip, largest_dtype(record.plan, chip)) if chip is not None else None
-    for stage, sent in compiled_stages(record.module, record.plan, times):
-        yield stage, [*sent, *new.get(stage.stage, [])]
+    for stage, traffic in compiled_stages(record.module, record.plan, times):
+        yield stage, [*traffic, *new.get(stage.stage, [])]
 
 
 def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after: _Size) -> dict[str, Sent]:
@@ -247,25 +249,31 @@ def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after
     mesh = MeshRecord(axes=axes, devices=(), abstract=True)
     planned = planned_stages(record.plan.stages, record.plan, mesh)
     return {
-        stage.stage: [(_as_held(one, stage.stage, record, before.others), share) for one, share in sent]
-        for stage, sent in planned
-        if sent and stage.stage in set(_inside(record.plan.stages, placement.name))
+        stage.stage: [(_as_held(c, stage.stage, record, before.others), share) for c, share in traffic]
+        for stage, traffic in planned
+        if traffic and stage.stage in set(_inside(record.plan.stages, placement.name))
     }
 
 
-def _as_held(one: CollectiveRecord, stage: str, record: ProgramRecord, others: int) -> CollectiveRecord:
+def _as_held(collective: CollectiveRecord, stage: str, record: ProgramRecord, other_devices: int) -> CollectiveRecord:
     """A planned reduction with the actual payload per device: other mesh axes may shard the value."""
     leaves = record.outputs.leaves if record.outputs is not None else ()
     results = {leaf.size_bytes: leaf.bytes_per_device for leaf in leaves}
-    found = record.module.instructions if record.module else ()
-    sizes = {i.size_bytes for i in found if i.stage == stage and i.opcode not in ("parameter", "get-tuple-element")}
-    parts = [one.payload_bytes / part for part in range(1, others + 1) if others % part == 0]
-    returned = results.get(one.payload_bytes)  # on one device, XLA removes the reduction
-    held = returned if returned in parts else next((part for part in parts if part in sizes), one.payload_bytes)
-    return one.replace(
+    instructions = record.module.instructions if record.module else ()
+    sizes = {
+        i.size_bytes for i in instructions if i.stage == stage and i.opcode not in ("parameter", "get-tuple-element")
+    }
+    parts = [collective.payload_bytes / part for part in range(1, other_devices + 1) if other_devices % part == 0]
+    returned = results.get(collective.payload_bytes)  # on one device, XLA removes the reduction
+    payload = (
+        returned if returned in parts else next((part for part in parts if part in sizes), collective.payload_bytes)
+    )
+    return collective.replace(
         group_size=1,
-        payload_bytes=round(held),
-        wire_bytes=None if one.wire_bytes is None else one.wire_bytes * held / one.payload_bytes,
+        payload_bytes=round(payload),
+        wire_bytes=None
+        if collective.wire_bytes is None
+        else collective.wire_bytes * payload / collective.payload_bytes,
     )
 
 
@@ -313,7 +321,7 @@ def _memory(record: ProgramRecord, law: _Law, chip: ChipRecord | None) -> Memory
 def _client_bytes(plan: PlanRecord, law: _Law) -> Iterator[float]:
     """Bytes per device of every argument that has one row per client."""
     clients = law.before.clients
-    read = {
+    client_inputs = {
         value.name
         for stage in plan.stages
         if stage.placement == law.placement.name and -1 in stage.consumes
@@ -322,9 +330,9 @@ def _client_bytes(plan: PlanRecord, law: _Law) -> Iterator[float]:
     }
     # A weight may have as many rows as there are clients, but values that the server broadcasts are not client data.
     shared = {value.name for stage in plan.walk() if stage.kind == "broadcast" for value in stage.inputs}
-    kept = {value.name for value in plan.kept_local}  # clients inside loops also read these
+    local_names = {value.name for value in plan.kept_local}  # clients inside loops also read these
     for value in plan.inputs:
-        if value.name in (read - shared) | kept:
+        if value.name in (client_inputs - shared) | local_names:
             yield value.size_bytes / clients * law.before.per_device
 
 
@@ -372,4 +380,4 @@ def _assumptions(
             "number, FLOPs and memory traffic do not"
         )
     if record.cost is not None:
-        yield from (each for each in record.cost.assumptions if each != "predicted, not measured")
+        yield from (assumption for assumption in record.cost.assumptions if assumption != "predicted, not measured")

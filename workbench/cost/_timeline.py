@@ -44,9 +44,9 @@ class _Clock:
         """Runs an operation; copies in flight use the remaining bandwidth."""
         self.now += seconds
         spare = max(0.0, seconds - memory)
-        for name, left in self.copies.items():
-            used = min(left, spare)
-            self.copies[name], spare = left - used, spare - used
+        for name, amount in self.copies.items():
+            used = min(amount, spare)
+            self.copies[name], spare = amount - used, spare - used
 
     def send(self, key: tuple[str, ...], seconds: float, directions: int) -> float:
         """Starts an asynchronous collective; returns its end time."""
@@ -88,10 +88,10 @@ def _elements(shape: str) -> float:
 class _Schedule:
     def __init__(self, module: ModuleRecord, chip: ChipRecord, dtype: str) -> None:
         self._chip, self._dtype = chip, dtype
-        self._collectives = {each.name: each for each in module.collectives}
+        self._collectives = {collective.name: collective for collective in module.collectives}
         self._computations: dict[str, list[InstructionRecord]] = {}
-        for each in module.instructions:
-            self._computations.setdefault(each.computation, []).append(each)
+        for instruction in module.instructions:
+            self._computations.setdefault(instruction.computation, []).append(instruction)
         self._runs = {name: body[0].executions for name, body in self._computations.items()}
         # XLA's CPU backend may run operations in any order, and operations that share cores do not overlap.
         self._overlaps = module.platform != "cpu"
@@ -100,9 +100,9 @@ class _Schedule:
         self._seconds: dict[str, float] = {}
         asynchronous = {
             callee
-            for each in module.instructions
-            if each.opcode in ("async-start", "call-start")
-            for callee in each.calls
+            for instruction in module.instructions
+            if instruction.opcode in ("async-start", "call-start")
+            for callee in instruction.calls
         }
         self._asynchronous: set[str] = asynchronous
         self._reach = self._reaches() if chip.rates else {}
@@ -118,42 +118,44 @@ class _Schedule:
 
     def _follow(self, body: list[InstructionRecord]) -> float:
         clock = _Clock()
-        for each in body:
-            self._step(each, clock)
+        for instruction in body:
+            self._step(instruction, clock)
         return clock.now
 
-    def _step(self, each: InstructionRecord, clock: _Clock) -> None:
-        collective = self._started(each)
+    def _step(self, instruction: InstructionRecord, clock: _Clock) -> None:
+        collective = self._started(instruction)
         if collective is not None:
-            self._communicate(each, collective, clock)
-        elif each.opcode in _COPY_STARTS and self._overlaps:
-            time = self._operation(each)
-            clock.copies[each.name] = time.memory
-            self._found[each.name] = InstructionTime(0.0, time.memory, 0.0, time.memory)
-        elif each.opcode.endswith(("-done", "-update")):
-            self._wait(each, clock)
-        elif each.opcode in ("while", "call", "conditional"):
-            clock.now += sum(self._seconds.get(callee, 0.0) * self._times(each, callee) for callee in each.calls)
+            self._communicate(instruction, collective, clock)
+        elif instruction.opcode in _COPY_STARTS and self._overlaps:
+            time = self._operation(instruction)
+            clock.copies[instruction.name] = time.memory
+            self._found[instruction.name] = InstructionTime(0.0, time.memory, 0.0, time.memory)
+        elif instruction.opcode.endswith(("-done", "-update")):
+            self._wait(instruction, clock)
+        elif instruction.opcode in ("while", "call", "conditional"):
+            clock.now += sum(
+                self._seconds.get(callee, 0.0) * self._times(instruction, callee) for callee in instruction.calls
+            )
         else:
-            time = self._operation(each)
+            time = self._operation(instruction)
             clock.run(time.seconds or 0.0, time.memory)
-            self._fused_collectives(each, time.seconds or 0.0, clock)
+            self._fused_collectives(instruction, time.seconds or 0.0, clock)
             if time.seconds is None or time.seconds:
-                self._found[each.name] = InstructionTime(
+                self._found[instruction.name] = InstructionTime(
                     time.seconds, time.seconds, time.compute, time.memory, unknown=time.unknown
                 )
 
-    def _operation(self, each: InstructionRecord) -> OperationTime:
+    def _operation(self, instruction: InstructionRecord) -> OperationTime:
         if not self._chip.rates:
-            return predict_instruction(each, self._chip, self._dtype, fixed=self._fixed)
+            return predict_instruction(instruction, self._chip, self._dtype, fixed=self._fixed)
         return predict_instruction(
-            each,
+            instruction,
             self._chip,
             self._dtype,
             fixed=self._fixed,
-            reach_bytes=self._reach.get(each.name, 0.0),
-            transcendentals=self._transcendentals(each),
-            arithmetic=max(0.0, each.elementwise_flops - self._transcendentals(each)),
+            reach_bytes=self._reach.get(instruction.name, 0.0),
+            transcendentals=self._transcendentals(instruction),
+            arithmetic=max(0.0, instruction.elementwise_flops - self._transcendentals(instruction)),
         )
 
     def _reaches(self) -> dict[str, float]:
@@ -164,47 +166,53 @@ class _Schedule:
         """
         reach: dict[str, float] = {}
         for body in self._computations.values():
-            made: dict[str, float] = {}
-            total = sum(each.size_bytes for each in body if each.opcode not in FREE)
+            positions: dict[str, float] = {}
+            total = sum(instruction.size_bytes for instruction in body if instruction.opcode not in FREE)
             written = 0.0
-            for each in body:
-                since = [written - made.get(name, written - total) for name in each.operands]
-                if each.opcode in ("while", "call", "conditional"):
-                    made[each.name] = written
-                elif each.opcode in FREE:
-                    made[each.name] = min((made.get(name, written - total) for name in each.operands), default=-total)
+            for instruction in body:
+                since = [written - positions.get(name, written - total) for name in instruction.operands]
+                if instruction.opcode in ("while", "call", "conditional"):
+                    positions[instruction.name] = written
+                elif instruction.opcode in FREE:
+                    positions[instruction.name] = min(
+                        (positions.get(name, written - total) for name in instruction.operands), default=-total
+                    )
                 else:
-                    reach[each.name] = max(since, default=0.0) + each.size_bytes
-                    written += each.size_bytes
-                    made[each.name] = written
+                    reach[instruction.name] = max(since, default=0.0) + instruction.size_bytes
+                    written += instruction.size_bytes
+                    positions[instruction.name] = written
         return reach
 
-    def _transcendentals(self, each: InstructionRecord) -> float:
-        inner = self._computations.get(each.calls[0], ()) if each.opcode == "fusion" and each.calls else (each,)
-        return sum(_elements(one.shape) for one in inner if one.opcode in TRANSCENDENTAL)
+    def _transcendentals(self, instruction: InstructionRecord) -> float:
+        inner = (
+            self._computations.get(instruction.calls[0], ())
+            if instruction.opcode == "fusion" and instruction.calls
+            else (instruction,)
+        )
+        return sum(_elements(part.shape) for part in inner if part.opcode in TRANSCENDENTAL)
 
     def _times(self, caller: InstructionRecord, callee: str) -> float:
         """Executions of a computation per execution of its caller; one if a loop's length is unknown."""
         inner, outer = self._runs.get(callee), caller.executions
         return 1.0 if inner is None or not outer else inner / outer
 
-    def _started(self, each: InstructionRecord) -> CollectiveRecord | None:
+    def _started(self, instruction: InstructionRecord) -> CollectiveRecord | None:
         """The collective that an instruction runs or starts."""
-        if each.name in self._collectives:
-            return self._collectives[each.name]
-        if each.opcode in ("async-start", "call-start"):
-            inner = (one.name for callee in each.calls for one in self._computations.get(callee, ()))
+        if instruction.name in self._collectives:
+            return self._collectives[instruction.name]
+        if instruction.opcode in ("async-start", "call-start"):
+            inner = (part.name for callee in instruction.calls for part in self._computations.get(callee, ()))
             return next((self._collectives[name] for name in inner if name in self._collectives), None)
         return None
 
-    def _communicate(self, each: InstructionRecord, collective: CollectiveRecord, clock: _Clock) -> None:
+    def _communicate(self, instruction: InstructionRecord, collective: CollectiveRecord, clock: _Clock) -> None:
         seconds = seconds_of_collective(collective, self._chip)
         one_way = collective.kind in ("collective-permute", "send")
         directions = 2 if one_way and family_of(self._chip) == "TPU" else 1
         end = clock.send((*collective.axes, "permute" if directions > 1 else ""), seconds or 0.0, directions)
         self._found[collective.name] = self._sent(collective, seconds)
-        if collective.asynchronous and self._overlaps and each.opcode.endswith("-start"):
-            clock.ends[each.name] = collective.name, end
+        if collective.asynchronous and self._overlaps and instruction.opcode.endswith("-start"):
+            clock.ends[instruction.name] = collective.name, end
             if seconds is not None:
                 self._found[collective.name] = self._found[collective.name]._replace(seconds=0.0)
             return
@@ -213,9 +221,9 @@ class _Schedule:
             self._found[collective.name] = self._found[collective.name]._replace(seconds=waited)
         clock.now = end
 
-    def _fused_collectives(self, each: InstructionRecord, seconds: float, clock: _Clock) -> None:
+    def _fused_collectives(self, instruction: InstructionRecord, seconds: float, clock: _Clock) -> None:
         """Times collectives inside a fusion, which run while the fusion computes."""
-        for callee in each.calls if each.opcode == "fusion" else ():
+        for callee in instruction.calls if instruction.opcode == "fusion" else ():
             for inner in self._computations.get(callee, ()):
                 if inner.name in self._collectives:
                     time = self._sent(self._collectives[inner.name], self._alone(inner.name))
@@ -240,12 +248,12 @@ class _Schedule:
                 )
         return InstructionTime(seconds, seconds, is_collective=True, unknown=why)
 
-    def _wait(self, each: InstructionRecord, clock: _Clock) -> None:
-        start = each.operands[0] if each.operands else ""
-        if each.opcode.endswith("-update"):
+    def _wait(self, instruction: InstructionRecord, clock: _Clock) -> None:
+        start = instruction.operands[0] if instruction.operands else ""
+        if instruction.opcode.endswith("-update"):
             for pending in (clock.ends, clock.copies):
                 if start in pending:
-                    pending[each.name] = pending.pop(start)  # type: ignore[assignment, index]
+                    pending[instruction.name] = pending.pop(start)  # type: ignore[assignment, index]
             return
         if start in clock.ends:
             name, end = clock.ends.pop(start)
@@ -255,6 +263,8 @@ class _Schedule:
                 self._found[name] = time._replace(seconds=time.seconds + waited)
             clock.now += waited
         elif start in clock.copies:
-            left = clock.copies.pop(start)
-            clock.now += left
-            self._found[start if start in self._found else each.name] = InstructionTime(left, left, 0.0, left)
+            duration = clock.copies.pop(start)
+            clock.now += duration
+            self._found[start if start in self._found else instruction.name] = InstructionTime(
+                duration, duration, 0.0, duration
+            )
