@@ -13,8 +13,8 @@ def bytes_of_a_layer(answer: object) -> str:
             f"of them along `model`, the answer is {expected:g}. Weights: two gathers and an all-reduce. Activations: "
             "two all-reduces."
         )
-        found = called(answer, weights, activations, devices, model)
-        expect_number(found, expected, hint, what="the number of bytes")
+        value = called(answer, weights, activations, devices, model)
+        expect_number(value, expected, hint, what="the number of bytes")
     return "two gathers, and three all-reduces that each send twice the bytes."
 
 

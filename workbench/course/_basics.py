@@ -64,7 +64,7 @@ def shard_shape(answer: object) -> str:
 def equal_weights(answer: object) -> str:
     questions = "does the plan change", "do the collectives change"
     answers = several(answer, 2, ", ".join(questions))
-    if any(yes_or_no(each, question) for each, question in zip(answers, questions, strict=True)):
+    if any(yes_or_no(reply, question) for reply, question in zip(answers, questions, strict=True)):
         wrong("weights are values, not structure. Compare the operations of both plans, and the kinds of collectives.")
     return "weights are values; the same stages and the same all-reduce run."
 
@@ -99,11 +99,11 @@ def variance(answer: object) -> str:
     for x in ([0.0, 1.0, 2.0, 3.0], [5.0, -1.0, 4.0, 0.5]):
         expect_values(called(answer, jnp.array(x)), np.var(x), "The variance is E[x²] − (E[x])².")
     plan = plan_of(answer, jnp.arange(4.0), clients=4)
-    found = len(stages(plan, "reduce"))
-    if found > 2:
-        wrong(f"the values are right, but the plan has {found} reductions; two are enough.")
+    count = len(stages(plan, "reduce"))
+    if count > 2:
+        wrong(f"the values are right, but the plan has {count} reductions; two are enough.")
     expect_disclosed(plan, 8)
-    return f"{found} reduction{'s' * (found > 1)}, and every client discloses two numbers."
+    return f"{count} reduction{'s' * (count > 1)}, and every client discloses two numbers."
 
 
 @exercise("02.2", "the share of clients above a threshold, for 4 bytes a client")
@@ -124,8 +124,8 @@ def mean_of_present(answer: object) -> str:
         "Pods with few clients count less: add values and counts inside each pod, then over the pods, and divide once."
     )
     expect_values(called(answer, x, present), expected, hint)
-    sent = expect_disclosed(plan_of(answer, x, present, clients=4), 8)
-    return f"a pod sends {sent} bytes, however many clients it has."
+    size = expect_disclosed(plan_of(answer, x, present, clients=4), 8)
+    return f"a pod sends {size} bytes, however many clients it has."
 
 
 @exercise("02.4", "a program repaired by its error message")
@@ -161,8 +161,8 @@ def hessian_times_vector(answer: object) -> str:
 
     w, v = jnp.linspace(-1.0, 1.0, 6), jnp.arange(6.0)
     expect_values(called(answer, loss, w, v), jax.hessian(loss)(w) @ v, "Differentiate the gradient along v.")
-    sent = expect_disclosed(plan_of(lambda w, v: called(answer, loss, w, v), w, v, clients=4), 24)
-    return f"a client sends {sent} bytes, as many as for a gradient; the Hessian would take {4 * 36}."
+    size = expect_disclosed(plan_of(lambda w, v: called(answer, loss, w, v), w, v, clients=4), 24)
+    return f"a client sends {size} bytes, as many as for a gradient; the Hessian would take {4 * 36}."
 
 
 @exercise("03.3", "the gradient of a mean loss, written by hand")

@@ -56,11 +56,11 @@ def gradient_tracking(answer: object) -> str:
         y = mixing @ (y + gradients(moved) - gradients(x))
         x = expected[step] = moved
     optimum = np.asarray((curvature * wishes).sum(0) / curvature.sum())
-    found = np.asarray(called(answer, start, gradients, mixing, 0.1, 300))
-    if found.shape != (4, 2):
-        wrong(f"the result has the shape {found.shape}; expected (4, 2), one row for each client.")
+    result = np.asarray(called(answer, start, gradients, mixing, 0.1, 300))
+    if result.shape != (4, 2):
+        wrong(f"the result has the shape {result.shape}; expected (4, 2), one row for each client.")
     hint = f"After 300 rounds every row should be {optimum.round(3)}, where the mean gradient is 0."
-    expect_values(found, np.broadcast_to(optimum, (4, 2)), hint, atol=1e-2)
+    expect_values(result, np.broadcast_to(optimum, (4, 2)), hint, atol=1e-2)
     alone = np.asarray(called(answer, start, gradients, jnp.eye(4), 0.1, 300))
     expect_values(
         alone, wishes, "With W = I there is no communication, and each client should find its own optimum.", atol=1e-2
@@ -74,8 +74,8 @@ def gradient_tracking(answer: object) -> str:
 @exercise("28.4", "bytes of an average on a ring, a torus, and with a server")
 def bytes_of_an_average(answer: object) -> str:
     names = ("ring", "torus", "server")
-    found = several(answer, 3, "bytes on the ring, on the torus, with a server")
-    for name, value, messages in zip(names, found, (89 * 2 * 16, 10 * 2 * 32, 2 * 16), strict=True):
+    numbers = several(answer, 3, "bytes on the ring, on the torus, with a server")
+    for name, value, messages in zip(names, numbers, (89 * 2 * 16, 10 * 2 * 32, 2 * 16), strict=True):
         hint = (
             "Two vectors cross each edge in each round."
             if name != "server"

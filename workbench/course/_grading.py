@@ -58,9 +58,9 @@ def number(answer: Argument, what: str) -> float:
 
 def expect_number(answer: object, expected: float, hint: str, *, what: str = "your answer", rtol: float = 1e-3) -> None:
     """Compares one number with the expected number, within a relative tolerance."""
-    found = number(answer, what)
-    if not math.isclose(found, expected, rel_tol=rtol, abs_tol=1e-9):
-        wrong(f"{what} is {found:g}. {hint}")
+    value = number(answer, what)
+    if not math.isclose(value, expected, rel_tol=rtol, abs_tol=1e-9):
+        wrong(f"{what} is {value:g}. {hint}")
 
 
 def yes_or_no(answer: object, what: str) -> bool:
@@ -73,13 +73,13 @@ def yes_or_no(answer: object, what: str) -> bool:
     return bool(answer)
 
 
-def expect_values(found: object, expected: object, hint: str, *, atol: float = 1e-4) -> None:
+def expect_values(result: object, expected: object, hint: str, *, atol: float = 1e-4) -> None:
     """Compares an array with the expected array's shape and values."""
-    found, expected = np.asarray(found), np.asarray(expected)
-    if found.shape != expected.shape:
-        wrong(f"the result has the shape {found.shape}; expected {expected.shape}. {hint}")
-    if not np.allclose(found, expected, rtol=1e-3, atol=atol):
-        worst = float(np.max(np.abs(found - expected)))
+    result, expected = np.asarray(result), np.asarray(expected)
+    if result.shape != expected.shape:
+        wrong(f"the result has the shape {result.shape}; expected {expected.shape}. {hint}")
+    if not np.allclose(result, expected, rtol=1e-3, atol=atol):
+        worst = float(np.max(np.abs(result - expected)))
         wrong(f"the values differ from the expected ones by up to {worst:.3g}. {hint}")
 
 
@@ -155,8 +155,8 @@ def expect_clients_apart(function: Argument, args: Sequence[object], clients: in
             return leaf
         return leaf // 2 if jnp.issubdtype(leaf.dtype, jnp.integer) else leaf * 0.25 + 2
 
-    others = jax.tree.map(moved, args)
-    traced = jax.make_jaxpr(function)(*others)
+    other_args = jax.tree.map(moved, args)
+    traced = jax.make_jaxpr(function)(*other_args)
     if reads_other_clients(traced.jaxpr):
         wrong(
             "the values are right, but a client uses a collective of `jax.lax` over all clients. Let clients compute "
@@ -165,11 +165,11 @@ def expect_clients_apart(function: Argument, args: Sequence[object], clients: in
     if calls_back(traced):
         wrong("the program calls Python from a client or the server, which could carry any data. Use JAX alone.")
     try:
-        apart = Sequential().run(function, *others).results
+        apart = Sequential().run(function, *other_args).results
     except WorkbenchError as error:
         message = f"the values are right, but they cannot be computed at each client from its own row: {error}"
         raise WrongAnswerError(message) from error
-    together = jax.tree.leaves(called(function, *others))
+    together = jax.tree.leaves(called(function, *other_args))
     for one, other in zip(jax.tree.leaves(apart), together, strict=True):
         if not np.allclose(one, other, rtol=0.02, atol=0.02 * float(np.max(np.abs(other), initial=0)), equal_nan=True):
             wrong(
@@ -181,15 +181,15 @@ def expect_clients_apart(function: Argument, args: Sequence[object], clients: in
 
 def reads_other_clients(jaxpr: Jaxpr) -> bool:
     """Finds collectives over all clients in inner functions, such as `jax.lax.all_gather`."""
-    inner = [each for equation in jaxpr.eqns for each in _jax_compat.inner_jaxprs(equation)]
-    return any(_jax_compat.uses_named_axes(each) or reads_other_clients(each) for each in inner)
+    inner = [inner_jaxpr for equation in jaxpr.eqns for inner_jaxpr in _jax_compat.inner_jaxprs(equation)]
+    return any(_jax_compat.uses_named_axes(inner_jaxpr) or reads_other_clients(inner_jaxpr) for inner_jaxpr in inner)
 
 
 def raw_rows(plan: PlanRecord, clients: int, kind: str) -> str:
     """Names the per-client arguments that a server stage or a broadcast reads."""
-    given = {value.name for value in plan.inputs if value.shape[:1] == (clients,)}
-    read = [value for stage in stages(plan, kind) for value in stage.inputs if value.name in given]
-    sizes = {value.name: f"{value.size_bytes // clients:,} bytes of each client" for value in read}
+    names = {value.name for value in plan.inputs if value.shape[:1] == (clients,)}
+    values = [value for stage in stages(plan, kind) for value in stage.inputs if value.name in names]
+    sizes = {value.name: f"{value.size_bytes // clients:,} bytes of each client" for value in values}
     return ", ".join(f"{name} ({size})" for name, size in sizes.items())
 
 
@@ -201,10 +201,10 @@ def stages(plan: PlanRecord, kind: str) -> list[StageRecord]:
 def expect_disclosed(plan: PlanRecord, at_most: int) -> int:
     """Checks the bytes that the server receives from one client in a call, over all loop iterations."""
     sizes = [value.size_bytes * repeats(plan, value.stage) for value in plan.disclosed]
-    if (found := sum(sizes)) > at_most:
+    if (total := sum(sizes)) > at_most:
         names = ", ".join(f"{value.name} ({size:,} bytes)" for value, size in zip(plan.disclosed, sizes, strict=True))
-        wrong(f"a client discloses {found:,} bytes to the server: {names}. It may disclose at most {at_most:,}.")
-    return found
+        wrong(f"a client discloses {total:,} bytes to the server: {names}. It may disclose at most {at_most:,}.")
+    return total
 
 
 def repeats(plan: PlanRecord, path: str) -> int:
@@ -222,15 +222,15 @@ def compiled(function: object, *args: object, mesh: jax.sharding.Mesh | None = N
 
 def collectives(record: ProgramRecord, kind: str | None = None) -> list[CollectiveRecord]:
     """The collectives of a compiled program, all or of one kind."""
-    found = () if record.module is None else record.module.collectives
-    return [each for each in found if kind is None or each.kind == kind]
+    records = () if record.module is None else record.module.collectives
+    return [r for r in records if kind is None or r.kind == kind]
 
 
-def sent_bytes(found: Iterable[CollectiveRecord]) -> float:
+def sent_bytes(records: Iterable[CollectiveRecord]) -> float:
     """Bytes that one device sends in a call, counting every execution of each collective."""
-    return sum((each.wire_bytes or 0) * (each.executions or 1) for each in found)
+    return sum((record.wire_bytes or 0) * (record.executions or 1) for record in records)
 
 
-def payload_bytes(found: Iterable[CollectiveRecord]) -> float:
+def payload_bytes(records: Iterable[CollectiveRecord]) -> float:
     """Bytes that one device contributes in a call, counting every execution of each collective."""
-    return sum(each.payload_bytes * (each.executions or 1) for each in found)
+    return sum(record.payload_bytes * (record.executions or 1) for record in records)

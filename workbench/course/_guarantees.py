@@ -26,10 +26,10 @@ from workbench.plan import PythonInterpreter
 @exercise("12.1", "clip an update to a norm")
 def clip_update(answer: object) -> str:
     long, short = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}, {"a": jnp.array([0.3]), "b": jnp.array([0.4])}
-    found = called(answer, long, 1.0)
-    expect_values([found["a"][0], found["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), the norm over all leaves.")
-    found = called(answer, short, 1.0)
-    expect_values([found["a"][0], found["b"][0]], [0.3, 0.4], "An update shorter than C does not change.")
+    result = called(answer, long, 1.0)
+    expect_values([result["a"][0], result["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), the norm over all leaves.")
+    result = called(answer, short, 1.0)
+    expect_values([result["a"][0], result["b"][0]], [0.3, 0.4], "An update shorter than C does not change.")
     traced = called(jax.jit(lambda update: called(answer, update, 1.0)), long)  # later cells clip inside programs
     expect_values([traced["a"][0], traced["b"][0]], [0.6, 0.8], "Under `jax.jit` the result differs.")
     return "long updates are scaled down, short ones stay."
@@ -65,8 +65,8 @@ def trimmed_by_three(answer: object) -> str:
     x = jnp.array([3.0, -40.0, 1.0, 2.0, 5.0, 4.0, 90.0, 0.0])
     hint = "Take the smallest and the largest from the sum, and divide by six."
     expect_values(called(answer, x), 15 / 6, hint)
-    others = np.random.default_rng(1).normal(0, 1000, 8).astype("float32")  # too fine to be packed into 12 bytes
-    expect_values(called(answer, jnp.asarray(others)), np.sort(others)[1:-1].mean(), hint)
+    values = np.random.default_rng(1).normal(0, 1000, 8).astype("float32")  # too fine to be packed into 12 bytes
+    expect_values(called(answer, jnp.asarray(values)), np.sort(values)[1:-1].mean(), hint)
     plan = plan_of(answer, x, clients=8)
     expect_disclosed(plan, 12)
     used = [stage.operation for stage in stages(plan, "reduce")]
@@ -83,10 +83,10 @@ def decode_blocks(answer: object) -> str:
         answers = np.einsum("wb,brc->wrc", generator, blocks)
         answers[late] = np.nan
         finished = ~np.isin(np.arange(10), late)
-        found = called(answer, generator, answers, finished)
-        if np.isnan(np.asarray(found)).any():
+        result = called(answer, generator, answers, finished)
+        if np.isnan(np.asarray(result)).any():
             wrong(f"a late answer was used: workers {late} are late, and the result has NaN.")
-        expect_values(found, blocks, "Solve generator[used] @ blocks = answers[used] for seven finished workers.")
+        expect_values(result, blocks, "Solve generator[used] @ blocks = answers[used] for seven finished workers.")
     return "any seven of ten answers give all blocks."
 
 

@@ -32,10 +32,10 @@ def merged_attention(answer: object) -> str:
         scores, values = jnp.asarray(random.normal(size=(4, 5)) * largest), jnp.asarray(random.normal(size=(4, 5, 3)))
         m = scores.max(1)
         weight = jnp.exp(scores - m[:, None])
-        found = called(answer, m, weight.sum(1), jnp.einsum("ns,nsd->nd", weight, values))
+        result = called(answer, m, weight.sum(1), jnp.einsum("ns,nsd->nd", weight, values))
         expected = jax.nn.softmax(scores.ravel()) @ values.reshape(20, 3)
         hint = "Multiply each part by exp(m_k − the largest m), also the parts of the sum of weights."
-        expect_values(found, expected, hint)
+        expect_values(result, expected, hint)
     return "exact for any scores, from three small parts per device."
 
 

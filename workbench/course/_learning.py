@@ -62,11 +62,11 @@ def hold_out(answer: object) -> str:
 
 @exercise("09.1", "SCAFFOLD's new control variate")
 def new_control(answer: object) -> str:
-    found = called(
+    result = called(
         answer, jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]), jnp.array([2.0, 2.0]), jnp.array([1.0, 3.0]), 5, 0.1
     )
     hint = "c_i⁺ = c_i − c + (x − y_i) / (K η), option II of the paper."
-    expect_values(found, [0.5 + 1 / 0.5, -0.5 - 1 / 0.5], hint)
+    expect_values(result, [0.5 + 1 / 0.5, -0.5 - 1 / 0.5], hint)
     return "the average gradient of the client's own steps, without another pass over its data."
 
 
@@ -125,12 +125,12 @@ def half_the_bytes(answer: Callable) -> str:
     random = np.random.default_rng(0)
     updates = {"layer": random.normal(size=(8, 32, 16)), "out": random.normal(size=(8, 16))}
     updates = {name: jnp.asarray(value, jnp.float32) for name, value in updates.items()}
-    found = called(answer, updates)
+    result = called(answer, updates)
     for name, rows in updates.items():
-        if found[name].dtype != jnp.float32:
-            wrong(f"the mean of {name!r} is {found[name].dtype}; return float32.")
+        if result[name].dtype != jnp.float32:
+            wrong(f"the mean of {name!r} is {result[name].dtype}; return float32.")
         mean = np.asarray(rows).mean(0)
-        expect_values(found[name], mean, "Average the rows.", atol=0.02 * float(np.abs(mean).max()))
+        expect_values(result[name], mean, "Average the rows.", atol=0.02 * float(np.abs(mean).max()))
     disclosed = expect_disclosed(plan_of(answer, updates, clients=8), 2 * (32 * 16 + 16) + 16)
     return f"a data centre discloses {disclosed:,} bytes for 528 numbers."
 
@@ -138,10 +138,10 @@ def half_the_bytes(answer: Callable) -> str:
 @exercise("11.1", "a momentum that stays between 0 and 1")
 def bounded_momentum(answer: Callable) -> str:
     z = np.array([-8.0, -1.0, 0.0, 1.0, 8.0])
-    found = np.array([float(called(answer, jnp.float32(v))) for v in z])
-    if not ((found > 0) & (found < 1)).all():
-        wrong(f"for z from −8 to 8 the momentum is between {found.min():.3g} and {found.max():.3g}.")
-    if not (np.diff(found) > 0).all() or not float(jax.grad(lambda v: answer(v))(jnp.float32(0))) > 0:
+    momenta = np.array([float(called(answer, jnp.float32(v))) for v in z])
+    if not ((momenta > 0) & (momenta < 1)).all():
+        wrong(f"for z from −8 to 8 the momentum is between {momenta.min():.3g} and {momenta.max():.3g}.")
+    if not (np.diff(momenta) > 0).all() or not float(jax.grad(lambda v: answer(v))(jnp.float32(0))) > 0:
         wrong("the function should increase everywhere, so that gradients can move the momentum.")
     return "it stays in range whatever the optimizer does to z."
 
@@ -166,8 +166,8 @@ def slope_of_rate(answer: object) -> str:
     # derived by hand: w_k = 2 + (1 - rate a)^k (w_0 - 2), so d loss / d rate = -k a² (w_0 - 2)² (1 - rate a)^(2k - 1)
     for steps in (1, 4):
         expected = sum(-steps * a * a * 4.0 * (1 - 0.1 * a) ** (2 * steps - 1) for a in (1.0, 3.0))
-        found = called(answer, loss, jnp.zeros(2), jnp.float32(0.1), steps)
-        expect_values(found, expected, "Differentiate the loss *after* all steps, through every one of them.")
+        result = called(answer, loss, jnp.zeros(2), jnp.float32(0.1), steps)
+        expect_values(result, expected, "Differentiate the loss *after* all steps, through every one of them.")
     return "the derivative goes through every step."
 
 
@@ -177,9 +177,9 @@ def mix_late_result(answer: object) -> str:
     first_old, first_result = ({name: value.copy() for name, value in tree.items()} for tree in (old, result))
     hint = "share = mixing · (1 + late)^(−exponent); every array becomes (1 − share) · old + share · result."
     for late, mixing, exponent, share in ((0, 0.5, 0.5, 0.5), (3, 0.4, 0.5, 0.2), (1, 1.0, 1.0, 0.5), (8, 0.9, 0, 0.9)):
-        found = called(answer, old, result, late, mixing, exponent)
+        mixture = called(answer, old, result, late, mixing, exponent)
         for name, value in first_old.items():
-            expect_values(found[name], value + share * (first_result[name] - value), hint)
+            expect_values(mixture[name], value + share * (first_result[name] - value), hint)
         if any((old[name] != first_old[name]).any() or (result[name] != first_result[name]).any() for name in old):
             wrong(
                 "the values are right, but `mix` modified its arguments; clients may still train from the old "
@@ -222,10 +222,13 @@ def processes(answer: object) -> str:
 
 @exercise("17.1", "importance weights of prioritised sampling")
 def importance_weights(answer: object) -> str:
-    for given, expected in (([0.1, 0.2, 0.4], [1.0, 0.5, 0.25]), ([0.03, 0.02, 0.03, 0.1], [2 / 3, 1, 2 / 3, 0.2])):
-        found = called(answer, np.array(given))
-        hint = f"For {given} the weights are {np.round(expected, 3).tolist()}: P(i) w_i is the same for all items."
-        expect_values(found, expected, hint)
+    for priorities, expected in (
+        ([0.1, 0.2, 0.4], [1.0, 0.5, 0.25]),
+        ([0.03, 0.02, 0.03, 0.1], [2 / 3, 1, 2 / 3, 0.2]),
+    ):
+        result = called(answer, np.array(priorities))
+        hint = f"For {priorities} the weights are {np.round(expected, 3).tolist()}: P(i) w_i is the same for all items."
+        expect_values(result, expected, hint)
     return "an item that is drawn twice as often counts half as much."
 
 
@@ -235,15 +238,15 @@ def draw_by_priority(answer: object) -> str:
     for priorities, exponent in (([1.0, 3.0, 4.0], 1.0), ([1.0, 4.0, 9.0, 16.0], 0.5), ([0.2, 5.0, 0.1], 0.0)):
         powers = np.array(priorities) ** exponent
         expected = (uniform[:, None] > np.cumsum(powers / powers.sum())[:-1]).sum(1)
-        found = np.asarray(called(answer, np.array(priorities), exponent, uniform))
+        draws = np.asarray(called(answer, np.array(priorities), exponent, uniform))
         shares = np.round(powers / powers.sum(), 3).tolist()
-        if found.shape != uniform.shape or not np.isin(found, range(len(priorities))).all():
+        if draws.shape != uniform.shape or not np.isin(draws, range(len(priorities))).all():
             wrong(f"for {len(uniform)} numbers there should be as many indices from 0 to {len(priorities) - 1}.")
-        if not np.array_equal(found, expected):
-            given = [round(float(np.mean(found == item)), 3) for item in range(len(priorities))]
+        if not np.array_equal(draws, expected):
+            frequencies = [round(float(np.mean(draws == item)), 3) for item in range(len(priorities))]
             wrong(
                 f"with the priorities {priorities} and exponent {exponent} the parts have the lengths {shares}, in "
-                f"this order; your items get {given} of the numbers. Look each number up among the running sums."
+                f"this order; your items get {frequencies} of the numbers. Look each number up among the running sums."
             )
     return "the length of an item's part is its probability."
 
@@ -305,9 +308,9 @@ def bootstrap_interval(answer: object) -> str:
 @exercise("21.2", "the p-value of a paired test of signs")
 def test_of_signs(answer: object) -> str:
     for differences, flips in (([1.0, 2.0, 3.0], 2), ([1.0, -1.0, 3.0], 6), ([0.2, 0.1, 0.3, 0.4, 0.5, 0.1], 2)):
-        found = float(called(answer, np.array(differences)))
+        p_value = float(called(answer, np.array(differences)))
         hint = f"Of the {2 ** len(differences)} flips of {differences}, {flips} have a mean at least as far from 0."
-        expect_number(found, flips / 2 ** len(differences), hint, what="the p-value")
+        expect_number(p_value, flips / 2 ** len(differences), hint, what="the p-value")
     return "all flips are equally likely if neither method is better."
 
 
@@ -317,12 +320,14 @@ def holm(answer: object) -> str:
         "Sort the p-values and multiply them by n, n - 1, … 1. None may be below the one before it or above 1. "
         "Return them in the given order."
     )
-    for given, expected in (
+    for p_values, expected in (
         ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
         ([0.7, 0.02], [0.7, 0.04]),
         ([0.5, 0.6, 0.001, 0.02], [1, 1, 0.004, 0.06]),
     ):
-        expect_values(called(answer, np.array(given)), expected, f"Given {given}, the result is {expected}. {hint}")
+        expect_values(
+            called(answer, np.array(p_values)), expected, f"Given {p_values}, the result is {expected}. {hint}"
+        )
     return "each test that passes reduces the factor for the remaining tests."
 
 
@@ -338,42 +343,46 @@ def first_order(answer: object) -> str:
 
     w, rate = jnp.array([0.3, 0.2]), 0.05
     for steps in (1, 3):
-        found = called(answer, loss, w, rate, steps)
+        result = called(answer, loss, w, rate, steps)
         through = jax.grad(lambda v, steps=steps: loss(adapted(v, steps)))(w)
-        if np.shape(found) == w.shape and np.allclose(found, through, rtol=1e-3):
+        if np.shape(result) == w.shape and np.allclose(result, through, rtol=1e-3):
             wrong("this is the gradient of MAML: it differentiates through the steps. Take the gradient after them.")
         hint = f"Take {steps} steps `w - rate * grad(loss)(w)`, then take the gradient of `loss` after these steps."
-        expect_values(found, jax.grad(loss)(adapted(w, steps)), hint)
+        expect_values(result, jax.grad(loss)(adapted(w, steps)), hint)
     return "the gradient at the adapted parameters, without a second derivative."
 
 
 @exercise("25.2", "the fixed point of first-order MAML")
 def rest(answer: object) -> str:
-    wanted, curvature, rate = np.array([-1.0, 2.0, 3.0]), np.array([1.0, 4.0, 6.0]), 0.1
+    optima, curvature, rate = np.array([-1.0, 2.0, 3.0]), np.array([1.0, 4.0, 6.0]), 0.1
     for steps in (0, 1, 2):
-        found = called(answer, wanted, curvature, rate, steps)
+        result = called(answer, optima, curvature, rate, steps)
         expected, through = (
-            float(np.average(wanted, weights=curvature * (1 - rate * curvature) ** power))
+            float(np.average(optima, weights=curvature * (1 - rate * curvature) ** power))
             for power in (steps, 2 * steps)
         )
-        if steps and np.allclose(found, through, rtol=1e-3):
+        if steps and np.allclose(result, through, rtol=1e-3):
             wrong("this is the fixed point of MAML: it has the factor (1 − η a) of each step twice.")
         hint = (
             f"After {steps} steps (1 − η a)^{steps} of a client's distance is left; its gradient there is a times this "
             "distance."
         )
-        expect_number(found, expected, hint, what=f"the fixed point with {steps} local steps")
+        expect_number(result, expected, hint, what=f"the fixed point with {steps} local steps")
     return "a weighted mean of the clients' optima, in which steep clients count less with each local step."
 
 
 @exercise("25.3", "the best mixture of a global and a local model")
 def best_mixture(answer: object) -> str:
     for bias, deviation, count in ((2.0, 1.0, 1), (1.0, 2.0, 4), (0.5, 3.0, 10)):
-        own, variance = bias**2, deviation**2 / count
+        bias_squared, variance = bias**2, deviation**2 / count
         a, error = several(called(answer, bias, deviation, count), 2, "the mixture a, the expected squared error")
         hint = "The mean of n examples has the variance deviation² / n: minimise (1 − a)² bias² + a² deviation² / n."
-        expect_number(a, own / (own + variance), hint, what=f"a with bias {bias}, {deviation=}, {count=}")
-        expect_number(error, own * variance / (own + variance), hint, what=f"the error with bias {bias}")
+        expect_number(
+            a, bias_squared / (bias_squared + variance), hint, what=f"a with bias {bias}, {deviation=}, {count=}"
+        )
+        expect_number(
+            error, bias_squared * variance / (bias_squared + variance), hint, what=f"the error with bias {bias}"
+        )
     return "bias² over bias² plus variance."
 
 

@@ -25,8 +25,8 @@ def combined_count(answer: object) -> str:
     used = [stage.operation for stage in stages(plan, "reduce")]
     if "reduce_by_key" in used:
         wrong("the counts are right, but every pair goes to the shuffle: add up at the worker, then `wb.reduce_sum`.")
-    sent = expect_disclosed(plan, 64)
-    return f"a worker discloses {sent} bytes, however many words it has."
+    size = expect_disclosed(plan, 64)
+    return f"a worker discloses {size} bytes, however many words it has."
 
 
 @exercise("26.2", "bytes without and with a combiner")
@@ -73,10 +73,10 @@ def unbiased_mean(answer: object) -> str:
     for mask in np.ndindex(2, 2, 2):
         present = np.array(mask, float)
         chance = np.prod(np.where(present == 1, p, 1 - p))
-        found = np.asarray(called(answer, jnp.asarray(updates), jnp.asarray(present), jnp.asarray(p)))
-        if found.shape != (2,):
-            wrong(f"the estimate has the shape {found.shape}; expected (2,), one mean of all clients.")
-        total += chance * np.nan_to_num(found)
+        result = np.asarray(called(answer, jnp.asarray(updates), jnp.asarray(present), jnp.asarray(p)))
+        if result.shape != (2,):
+            wrong(f"the estimate has the shape {result.shape}; expected (2,), one mean of all clients.")
+        total += chance * np.nan_to_num(result)
     hint = "Over all eight cases, weighted by probability, the estimates should average to the mean of all rows."
     expect_values(total, updates.mean(0), hint)
     return "over all cases the estimates average to the mean of all clients."

@@ -121,12 +121,18 @@ def marks_as_csv(submissions: Sequence[Submission]) -> str:
     import csv
     import io
 
-    exercises = sorted({name for each in submissions for name in each.marks})
+    exercises = sorted({name for submission in submissions for name in submission.marks})
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["student", "notebook", *exercises, "points", "error"])
-    for each in submissions:
+    for submission in submissions:
         table.writerow(
-            [each.student, each.notebook, *(each.marks.get(name, "") for name in exercises), each.points, each.error]
+            [
+                submission.student,
+                submission.notebook,
+                *(submission.marks.get(name, "") for name in exercises),
+                submission.points,
+                submission.error,
+            ]
         )
     return text.getvalue()

@@ -74,21 +74,21 @@ def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 
     client.execute()
 
 
-def executed(path: Path, kept: Path, report: Callable[[str], None] = lambda line: None) -> Any:
-    """Returns a notebook with outputs, which are cached in the folder `kept` and keyed by the notebook's source."""
+def executed(path: Path, target: Path, report: Callable[[str], None] = lambda line: None) -> Any:
+    """Returns a notebook with outputs, which are cached in the folder `target` and keyed by the notebook's source."""
     import nbformat
 
     from workbench._version import __version__
 
     source = f"{__version__}\n{path.read_text(encoding='utf-8')}"
-    stored = kept / f"{path.stem}-{hashlib.sha256(source.encode()).hexdigest()[:16]}.ipynb"
+    stored = target / f"{path.stem}-{hashlib.sha256(source.encode()).hexdigest()[:16]}.ipynb"
     if stored.exists():
         return read(stored)
     report(f"executing {path.name}")
     notebook = read(path)
     execute(notebook, path.parent)
-    kept.mkdir(parents=True, exist_ok=True)
-    for old in kept.glob(f"{path.stem}-*.ipynb"):
+    target.mkdir(parents=True, exist_ok=True)
+    for old in target.glob(f"{path.stem}-*.ipynb"):
         old.unlink()
     part = stored.with_suffix(f".{os.getpid()}")
     nbformat.write(notebook, part)
@@ -120,7 +120,7 @@ def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | 
         for cell in notebook.cells:
             cell.source = FOLDED.sub("", cell.source).replace(KEPT, "your right answer")
         if grader:
-            notebook.cells = [each for cell in notebook.cells for each in _graded(cell, grader)]
+            notebook.cells = [part for cell in notebook.cells for part in _graded(cell, grader)]
         if grader == "otter":  # there is no solution to test
             notebook.cells.insert(0, _raw(f"# ASSIGNMENT CONFIG\nname: {path.stem}\nrun_tests: false\nfiles: []"))
         folder.mkdir(parents=True, exist_ok=True)

@@ -102,10 +102,10 @@ def formulas_as_mathml(markdown: str) -> str:
     with needs_library("latex2mathml", needed_for="formulas of `workbench course`", extra="course-pages"):
         from latex2mathml.converter import convert
 
-    def written(found: re.Match[str]) -> str:
-        if found["code"]:
-            return found["code"]
-        formula = convert(found["block"] or found["inline"], display="block" if found["block"] else "inline")
+    def written(match: re.Match[str]) -> str:
+        if match["code"]:
+            return match["code"]
+        formula = convert(match["block"] or match["inline"], display="block" if match["block"] else "inline")
         return re.sub(r"[*_`~]", lambda sign: f"&#{ord(sign[0])};", formula)  # no emphasis inside a formula
 
     pattern = r"(?P<code>```.*?```|`[^`]*`)|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$"

@@ -25,16 +25,16 @@ def ring_all_reduce(answer: Callable) -> str:
     values = np.random.default_rng(0).normal(size=(8, 64)).astype("float32")
     x = jax.device_put(jnp.asarray(values), NamedSharding(mesh, PartitionSpec("ring")))
     mapped = jax.shard_map(answer, mesh=mesh, in_specs=PartitionSpec("ring"), out_specs=PartitionSpec("ring"))
-    found = called(jax.jit(mapped), x)
+    result = called(jax.jit(mapped), x)
     hint = "Every device should end with the sum over all devices, in its row of shape (1, 64)."
-    expect_values(found, np.tile(values.sum(0), (8, 1)), hint)
+    expect_values(result, np.tile(values.sum(0), (8, 1)), hint)
     used = collectives(compiled(mapped, x, mesh=mesh))
-    if any(each.kind != "collective-permute" for each in used):
+    if any(record.kind != "collective-permute" for record in used):
         wrong(f"it uses {', '.join(sorted({e.kind for e in used}))}: build it from `jax.lax.ppermute`.")
     limit = 2 * 64 * 4 * 7 / 8
-    if (sent := sent_bytes(used)) > limit:
-        wrong(f"a device sends {sent:,.0f} bytes; a ring needs {limit:,.0f}: send chunks of 8 numbers.")
-    return f"a device sends {sent:,.0f} bytes, the lower bound."
+    if (traffic := sent_bytes(used)) > limit:
+        wrong(f"a device sends {traffic:,.0f} bytes; a ring needs {limit:,.0f}: send chunks of 8 numbers.")
+    return f"a device sends {traffic:,.0f} bytes, the lower bound."
 
 
 @exercise("22.2", "the message size at which ring and tree cost the same")
@@ -87,11 +87,9 @@ def tensor_parallel(answer: object) -> str:
         return jax.lax.with_sharding_constraint(out, NamedSharding(mesh, PartitionSpec()))
 
     weights = {"up": placed((64, 256), answer["up"]), "down": placed((256, 64), answer["down"])}
-    found = collectives(compiled(mlp, weights, placed((32, 64), PartitionSpec()), mesh=mesh))
-    if [each.kind for each in found] != ["all-reduce"]:
-        wrong(
-            f"the program uses {', '.join(each.kind for each in found) or 'no collective'}; one all-reduce is enough."
-        )
-    if found[0].payload_bytes > 32 * 64 * 4:
-        wrong(f"one all-reduce, but of {found[0].payload_bytes:,} bytes; 8,192 bytes are enough.")
+    records = collectives(compiled(mlp, weights, placed((32, 64), PartitionSpec()), mesh=mesh))
+    if [record.kind for record in records] != ["all-reduce"]:
+        wrong(f"the program uses {', '.join(r.kind for r in records) or 'no collective'}; one all-reduce is enough.")
+    if records[0].payload_bytes > 32 * 64 * 4:
+        wrong(f"one all-reduce, but of {records[0].payload_bytes:,} bytes; 8,192 bytes are enough.")
     return "columns first, then rows: one all-reduce of the output."

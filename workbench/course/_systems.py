@@ -48,12 +48,12 @@ def three_layers(answer: object) -> str:
         return jnp.tanh(jnp.tanh(x @ w["w1"]) @ w["w2"]) @ w["w3"]
 
     weights = {name: placed(shapes[name], answer[name]) for name in shapes}
-    found = collectives(compiled(forward, weights, placed((64, 32), PartitionSpec("clients")), mesh=mesh))
-    kinds = sorted({each.kind for each in found})
+    records = collectives(compiled(forward, weights, placed((64, 32), PartitionSpec("clients")), mesh=mesh))
+    kinds = sorted({record.kind for record in records})
     if kinds != ["all-reduce"]:
         wrong(f"the forward pass uses {', '.join(kinds) or 'no collective'}; alternate columns and rows.")
     limit = 64 // 4 * 64 * 4
-    if (carried := payload_bytes(found)) > limit:
+    if (carried := payload_bytes(records)) > limit:
         wrong(f"nothing is gathered, but the all-reduces carry {carried:,.0f} bytes; {limit:,} bytes are enough.")
     return f"one all-reduce of {carried:,.0f} bytes between the second layer and the third."
 
@@ -114,7 +114,7 @@ def too_large(answer: object, record: ProgramRecord) -> str:
 
 @exercise("07.2", "the speed at which client 11 is no longer the straggler")
 def fast_enough(answer: object, record: ProgramRecord, late: TimelineRecord) -> str:
-    needed = {each.client: each.needed_seconds or 0.0 for each in late.outcomes}
+    needed = {outcome.client: outcome.needed_seconds or 0.0 for outcome in late.outcomes}
     slowest = max(needed, key=lambda client: needed[client])
     if record.cost is None or slowest != 11:
         wrong(
@@ -159,38 +159,40 @@ def summa_by_panels(answer: Callable) -> str:
     )
     spec = PartitionSpec("rows", "cols")
     values = np.random.default_rng(5).normal(size=(2, 32, 32)).astype("float32")
-    a, b = (jax.device_put(jnp.asarray(each), NamedSharding(mesh, spec)) for each in values)
+    a, b = (jax.device_put(jnp.asarray(value), NamedSharding(mesh, spec)) for value in values)
     mapped = jax.shard_map(answer, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    found = called(jax.jit(mapped), a, b)
-    expect_values(found, values[0] @ values[1], "Device (i, j) returns the sum over k of A[i, k] @ B[k, j].", atol=1e-3)
+    product = called(jax.jit(mapped), a, b)
+    expect_values(
+        product, values[0] @ values[1], "Device (i, j) returns the sum over k of A[i, k] @ B[k, j].", atol=1e-3
+    )
     used = collectives(compiled(mapped, a, b, mesh=mesh))
-    if any(each.kind == "all-gather" for each in used):
+    if any(record.kind == "all-gather" for record in used):
         wrong("it gathers a whole row or column of blocks: send one panel after the other.")
-    if (sent := sent_bytes(used)) > 4096:
-        wrong(f"the product is right, but a device sends {sent:,.0f} bytes; 4,096 bytes are enough.")
-    return f"a device sends {sent:,.0f} bytes, and stores one panel of each matrix at a time."
+    if (traffic := sent_bytes(used)) > 4096:
+        wrong(f"the product is right, but a device sends {traffic:,.0f} bytes; 4,096 bytes are enough.")
+    return f"a device sends {traffic:,.0f} bytes, and stores one panel of each matrix at a time."
 
 
 @exercise("15.1", "normalise with the moments of all replicas")
 def synchronous_norm(answer: Callable) -> str:
     x = (np.random.default_rng(0).normal(size=(8, 16, 3)) + np.arange(1000, 1008)[:, None, None]).astype("float32")
-    sent: list[int] = []
+    sizes: list[int] = []
 
     def mean_over_replicas(value: jax.Array) -> jax.Array:
-        sent.append(int(np.size(value)))
+        sizes.append(int(np.size(value)))
         return jax.lax.pmean(value, "replicas")
 
-    found = called(jax.vmap(lambda rows: answer(mean_over_replicas, rows), axis_name="replicas"), jnp.asarray(x))
+    result = called(jax.vmap(lambda rows: answer(mean_over_replicas, rows), axis_name="replicas"), jnp.asarray(x))
     x = x.astype("float64")
-    whole = x.reshape(-1, 3)
-    expected = (x - whole.mean(0)) / np.sqrt(whole.var(0) + 1e-5)
+    data = x.reshape(-1, 3)
+    expected = (x - data.mean(0)) / np.sqrt(data.var(0) + 1e-5)
     hint = (
         "The mean of the variances misses how far the replicas' means are apart, and the mean of x² minus the squared "
         "mean loses digits where the mean is large: use the mean of (x - mean)² with the mean of all replicas."
     )
-    expect_values(found, expected, hint, atol=1e-3)
-    if sum(sent) > 6:
-        wrong(f"the values are right, but a replica sends {sum(sent)} numbers for 3 features; 6 numbers are enough.")
+    expect_values(result, expected, hint, atol=1e-3)
+    if sum(sizes) > 6:
+        wrong(f"the values are right, but a replica sends {sum(sizes)} numbers for 3 features; 6 numbers are enough.")
     return "two numbers per feature are enough for the moments of the whole batch."
 
 
@@ -203,10 +205,10 @@ def reached_by_all(answer: Callable) -> str:
         record = inspect(step, on=make_mesh(replicas=8))((x, y), states)
     except TypeError as error:
         raise WrongAnswerError(str(error)) from error
-    _, found = called(step, (x, y), states)
-    own = x.sum((1, 2))
+    _, result = called(step, (x, y), states)
+    sums = x.sum((1, 2))
     hint = "A replica whose first label is 0 gets the sum over all replicas, and the other replicas get their own sum."
-    expect_values(np.ravel(found), np.where(y[:, 0] == 0, own.sum(), own), hint)
+    expect_values(np.ravel(result), np.where(y[:, 0] == 0, sums.sum(), sums), hint)
     carried = payload_bytes(collectives(record, "all-reduce"))
     if carried != 4 or len(collectives(record)) != 1:
         wrong(
@@ -229,20 +231,20 @@ def partial_results(answer: object) -> str:
         return -0.1 * x.T @ error, jnp.mean(error**2)
 
     clients = list(zip(x, y, strict=True))
-    expected = [np.mean(each, axis=0) for each in zip(*(train(w, *client) for client in clients), strict=True)]
+    expected = [np.mean(column, axis=0) for column in zip(*(train(w, *client) for client in clients), strict=True)]
     for size in (3, 7, 1):
         tasks = [clients[first : first + size] for first in range(0, 7, size)]
         partials = [called(partial, train, w, task) for task in tasks]
-        sent = max(sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(each)) for each in partials)
-        if sent > w.nbytes + 16:
+        reply_bytes = max(sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(reply)) for reply in partials)
+        if reply_bytes > w.nbytes + 16:
             wrong(
-                f"a task of {size} clients replies with {sent} bytes: one sum over its clients and their number are "
-                "enough."
+                f"a task of {size} clients replies with {reply_bytes} bytes: one sum over its clients and their "
+                f"number are enough."
             )
-        found = several(called(combine, partials), 2, "the mean update, the mean loss")
+        result = several(called(combine, partials), 2, "the mean update, the mean loss")
         hint = f"The tasks have {', '.join(str(len(task)) for task in tasks)} clients: weight all clients equally."
-        for each, value in zip(found, expected, strict=True):
-            expect_values(each, value, hint)
+        for number, value in zip(result, expected, strict=True):
+            expect_values(number, value, hint)
     return "one partial result per task, of the same size for seven clients as for one."
 
 
@@ -266,12 +268,12 @@ def small_roll(answer: object) -> str:
     values = jnp.arange(64.0 * 4).reshape(64, 4)
     x = jax.device_put(values, NamedSharding(mesh, PartitionSpec("data")))
     expect_values(called(answer, x), np.roll(values, 2, axis=0), "Roll by two along axis 0.")
-    found = collectives(compiled(answer, x, mesh=mesh))
-    if any(each.kind != "collective-permute" for each in found):
-        wrong(f"it uses {', '.join(sorted({each.kind for each in found}))}; only neighbours need to communicate.")
-    if (sent := sent_bytes(found)) > 2 * 4 * 4:
-        wrong(f"the values are right, but a device sends {sent:,.0f} bytes; two rows are 32.")
-    return f"a device sends {sent:,.0f} bytes to its neighbour."
+    records = collectives(compiled(answer, x, mesh=mesh))
+    if any(record.kind != "collective-permute" for record in records):
+        wrong(f"it uses {', '.join(sorted({record.kind for record in records}))}; only neighbours need to communicate.")
+    if (traffic := sent_bytes(records)) > 2 * 4 * 4:
+        wrong(f"the values are right, but a device sends {traffic:,.0f} bytes; two rows are 32.")
+    return f"a device sends {traffic:,.0f} bytes to its neighbour."
 
 
 def _on_eight(values: np.ndarray) -> tuple[Any, Any]:
@@ -286,10 +288,11 @@ def local_spectra(answer: object) -> str:
     x, mesh = _on_eight(values)
     expected = np.abs(np.fft.fft(values)) ** 2
     expect_values(called(answer, x), expected, "The square of the absolute value of each row's FFT.", atol=1e-2)
-    if found := collectives(compiled(answer, x, mesh=mesh)):
-        kinds = ", ".join(sorted({each.kind for each in found}))
+    if records := collectives(compiled(answer, x, mesh=mesh)):
+        kinds = ", ".join(sorted({record.kind for record in records}))
         wrong(
-            f"the values are right, but there is {kinds}: {payload_bytes(found):,.0f} bytes. A row needs no other row."
+            f"the values are right, but there is {kinds}: {payload_bytes(records):,.0f} bytes. A row needs no other "
+            "row."
         )
     return "each device transforms its own rows, and nothing is sent."
 
@@ -302,13 +305,13 @@ def one_all_reduce(answer: object) -> str:
     expect_values(
         called(answer, x), expected, "Subtract the mean of all numbers, divide by their deviation.", atol=1e-3
     )
-    found = collectives(compiled(answer, x, mesh=mesh))
-    if len(found) != 1:
+    records = collectives(compiled(answer, x, mesh=mesh))
+    if len(records) != 1:
         wrong(
-            f"the values are right, but {len(found)} collectives follow one another. Which two sums give both the "
+            f"the values are right, but {len(records)} collectives follow one another. Which two sums give both the "
             "mean and the deviation, without waiting for each other?"
         )
-    if (size := payload_bytes(found)) > 8:
+    if (size := payload_bytes(records)) > 8:
         wrong(f"the one collective carries {size:,.0f} bytes; two float32 sums are 8.")
     return "both sums are sent in one message of eight bytes."
 
@@ -318,8 +321,8 @@ def stale_mean(answer: object) -> str:
     random = np.random.default_rng(0)
     updates, staleness = random.normal(size=(12, 5)).astype("float32"), random.integers(0, 6, size=12).astype("float32")
     expected = (updates / np.sqrt(1 + staleness)[:, None]).sum(0) / 12
-    found = called(answer, jnp.asarray(updates), jnp.asarray(staleness))
-    expect_values(found, expected, "Scale each update by its own factor, then divide by the number of updates.")
+    result = called(answer, jnp.asarray(updates), jnp.asarray(staleness))
+    expect_values(result, expected, "Scale each update by its own factor, then divide by the number of updates.")
     return "an update that started five steps ago counts 0.41 times; the sum is divided by the buffer's size."
 
 
