@@ -239,9 +239,9 @@ class Hosts:
         self._client[:].apply_sync(_see, [entry for entry in sys.path if entry])
         pids = [self._client[i].apply_sync(os.getpid) for i in ids]
         self.processes = [psutil.Process(pid) for pid in pids]
-        others = [process.pid for process in self._children() if process.pid not in pids]
+        other_pids = [process.pid for process in self._children() if process.pid not in pids]
         for i in ids:
-            self._client[i].apply_sync(_end_with, os.getpid(), others)
+            self._client[i].apply_sync(_end_with, os.getpid(), other_pids)
         calls = [self._client[i].apply_async(join, address, len(ids), i, devices=devices) for i in ids]
         for i, call in enumerate(calls):
             call.wait(timeout_seconds)
@@ -259,10 +259,12 @@ class Hosts:
             error = _raised(*failed)
             error.__cause__ = failed[1]
             return error
-        who = f"host {dead[0]} ended" if dead else f"hosts {', '.join(map(str, late))} took longer than {seconds:g} s"
+        subject = (
+            f"host {dead[0]} ended" if dead else f"hosts {', '.join(map(str, late))} took longer than {seconds:g} s"
+        )
         message = (
-            f"{who} while a step ran. All hosts run the same steps in the same order and wait for each other, so the "
-            "others could not continue and were stopped too: call `start_hosts` again, wait after every step "
+            f"{subject} while a step ran. All hosts run the same steps in the same order and wait for each other, so "
+            f"the others could not continue and were stopped too: call `start_hosts` again, wait after every step "
             "(`workbench.distributed.synchronized`), or pass a larger `timeout_seconds`."
         )
         return EngineError(message, stage=f"host {(dead or late)[0]}")
@@ -317,10 +319,10 @@ def _see(paths: Sequence[str]) -> None:
     sys.path.extend(path for path in paths if path not in sys.path)
 
 
-def _end_with(driver: int, others: Sequence[int]) -> None:
-    """Kills this host and `others` when the process `driver` exits."""
+def _end_with(driver: int, pids: Sequence[int]) -> None:
+    """Kills this host and `pids` when the process `driver` exits."""
     driving = psutil.Process(driver)
-    around = [psutil.Process(pid) for pid in others if psutil.pid_exists(pid)]
+    around = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
 
     def watch() -> None:
         while driving.is_running() and driving.status() != psutil.STATUS_ZOMBIE:

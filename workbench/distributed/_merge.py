@@ -53,10 +53,10 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
 
 
 def _lowest(shares: Sequence[float | None]) -> float | None:
-    known = [share for share in shares if share is not None]
-    return min(known) if known else None
+    values = [share for share in shares if share is not None]
+    return min(values) if values else None
 
 
 def _fullest(figures: Sequence[int | None]) -> int | None:
-    known = [figure for figure in figures if figure is not None]
-    return max(known) if known else None
+    numbers = [figure for figure in figures if figure is not None]
+    return max(numbers) if numbers else None
