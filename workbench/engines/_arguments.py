@@ -56,10 +56,10 @@ def check_batch_size(
     """
     if (auto and size == "auto") or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
         return
-    rest = f', or "auto" for {auto}.' if auto else "; 32 is fast for small clients."
+    hint = f', or "auto" for {auto}.' if auto else "; 32 is fast for small clients."
     message = (
         f"`{engine}` was given {option}={size!r}. {option} is the number of clients in {batch}: pass a positive "
-        f"int{rest}"
+        f"int{hint}"
     )
     raise ProgramError(message)
 

@@ -55,8 +55,8 @@ def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes
 
 def seal(text: bytes, body: bytes) -> bytes:
     """Creates an artifact from any header text and a body."""
-    rest = body + text + struct.pack("<I", len(text))
-    return rest + hashlib.sha256(rest).digest() + MAGIC
+    content = body + text + struct.pack("<I", len(text))
+    return content + hashlib.sha256(content).digest() + MAGIC
 
 
 def read_header(data: bytes) -> dict[str, Any]:
@@ -79,18 +79,18 @@ def read_header(data: bytes) -> dict[str, Any]:
             "the path of the file they are in."
         )
         raise InspectionError(message)
-    rest = data[: -32 - len(MAGIC)]
-    if len(data) < _END or hashlib.sha256(rest).digest() != _digest(data):
+    content = data[: -32 - len(MAGIC)]
+    if len(data) < _END or hashlib.sha256(content).digest() != _digest(data):
         message = (
             f"`load` was given an exported program of {len(data)} bytes whose SHA-256 does not match its stored "
             "SHA-256. It was truncated or changed in transit, and is not run: copy the file again, or export the "
             "program again."
         )
         raise InspectionError(message)
-    (length,) = struct.unpack("<I", rest[-4:])
-    start = max(0, len(rest) - 4 - length)
+    (length,) = struct.unpack("<I", content[-4:])
+    start = max(0, len(content) - 4 - length)
     try:
-        header = json.loads(rest[start:-4])
+        header = json.loads(content[start:-4])
     except (ValueError, RecursionError) as error:
         raise InspectionError(_misformed(f"a header that is not JSON ({type(error).__name__})")) from error
     if wrong := _wrong_fields(header):
@@ -119,10 +119,10 @@ def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[st
     digest = _digest(data)
     if digest not in _read_before:
         with contextlib.ExitStack() as ends:
-            found = (reader or ends.enter_context(BodyReader())).read(_body(header, data))
-        if "error" in found:
-            raise InspectionError(_unreadable(header, str(found["error"])))
-        _check_calls(header, list(map(str, cast(list[object], found["unknown"]))))
+            reply = (reader or ends.enter_context(BodyReader())).read(_body(header, data))
+        if "error" in reply:
+            raise InspectionError(_unreadable(header, str(reply["error"])))
+        _check_calls(header, list(map(str, cast(list[object], reply["unknown"]))))
         _remember(digest)
     return unpack(data)
 
@@ -193,9 +193,9 @@ def _wrong_fields(header: object) -> str:
     )
 
 
-def _misformed(found: str) -> str:
+def _misformed(fault: str) -> str:
     return (
-        f"`load` was given an exported program with {found}. Its SHA-256 is correct, but it was not written by "
+        f"`load` was given an exported program with {fault}. Its SHA-256 is correct, but it was not written by "
         "`export`. Only files that `export` made can be loaded: export the program again."
     )
 

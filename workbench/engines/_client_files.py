@@ -143,24 +143,26 @@ class ParquetReader(ClientReader):
     def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
         """Reads batches of clients, a few record batches at a time."""
         start, waiting = 0, []
-        for found in self._table.to_batches(columns=self.columns, batch_size=min(size, 1 << 16), batch_readahead=2):
-            if not found.num_rows:
+        for record_batch in self._table.to_batches(
+            columns=self.columns, batch_size=min(size, 1 << 16), batch_readahead=2
+        ):
+            if not record_batch.num_rows:
                 continue
-            waiting.append(self._checked(found, stage))
+            waiting.append(self._checked(record_batch, stage))
             while (count := sum(len(part[0]) for part in waiting)) >= size:
-                whole = _joined(waiting)
-                waiting = [[x[size:] for x in whole]] if count > size else []
-                yield tuple(range(start, start + size)), [x[:size] for x in whole]
+                arrays = _joined(waiting)
+                waiting = [[x[size:] for x in arrays]] if count > size else []
+                yield tuple(range(start, start + size)), [x[:size] for x in arrays]
                 start += size
         if waiting:
-            whole = _joined(waiting)
-            yield tuple(range(start, start + len(whole[0]))), whole
-            start += len(whole[0])
+            arrays = _joined(waiting)
+            yield tuple(range(start, start + len(arrays[0]))), arrays
+            start += len(arrays[0])
         if start != self.clients:
             raise EngineError(wrong_number(stage, self.clients, str(start)), stage=stage)
 
-    def _checked(self, found: object, stage: str) -> list[np.ndarray]:
-        leaves = jax.tree.leaves(dict(zip(self.columns, self._arrays(found), strict=True)))
+    def _checked(self, record_batch: object, stage: str) -> list[np.ndarray]:
+        leaves = jax.tree.leaves(dict(zip(self.columns, self._arrays(record_batch), strict=True)))
         for leaf, aval in zip(leaves, self.avals, strict=True):
             if leaf.shape[1:] != aval.shape:
                 message = (

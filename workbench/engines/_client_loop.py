@@ -104,39 +104,39 @@ class Pass:
         seconds: float,
         where: str,
         check_nan: bool = False,
-        sent: int | None = None,
-        held: bool = False,
+        sent_bytes: int | None = None,
+        on_worker: bool = False,
     ) -> None:
         """Adds a batch's outputs.
 
         Batches are added in order, so that sums do not depend on the order of completion.
 
-        Engines that merge partial results themselves pass only the kept rows, and `sent`, the number of bytes in all
-        outputs. Engines whose clients keep their rows pass only the partial results with `held=True`, and call `hold`
-        for the rows.
+        Engines that merge partial results themselves pass only the kept rows, and `sent_bytes`, the number of bytes
+        in all outputs. Engines whose clients keep their rows pass only the partial results with `on_worker=True`, and
+        call `hold` for the rows.
 
         Raises:
             EngineError: if the run was cancelled, if `check_nan` finds a NaN, or if the answer belongs to another
                 batch.
         """
-        self._count(batch, outputs, held=held, merged=sent is not None)
-        count, clients = 0 if held else len(self.phase.kept), len(batch.clients)
+        self._count(batch, outputs, on_worker=on_worker, merged=sent_bytes is not None)
+        count, clients = 0 if on_worker else len(self.phase.kept), len(batch.clients)
         names = self._names[len(self.phase.kept) - count :][: len(outputs)]
-        kept, totals = [np.asarray(x) for x in outputs[:count]], list(outputs[count:])
-        if check_nan and (what := find_nan(outputs, names)) is not None:
-            raise self.nan(batch, what)
-        if not held:
-            self._keep(kept, clients)
+        rows, totals = [np.asarray(x) for x in outputs[:count]], list(outputs[count:])
+        if check_nan and (fault := find_nan(outputs, names)) is not None:
+            raise self.nan(batch, fault)
+        if not on_worker:
+            self._keep(rows, clients)
         if totals:
             self._totals = totals if self._totals is None else self._reduction.merge(self._totals, totals)
         for i, (name, x) in enumerate(zip(names, outputs, strict=True)):
             self.recorder.left(self.stage, name, np.asarray(x), row=i < count, clients=clients, index=i)
-        if sent is not None:  # each batch also sent a partial result, which was merged elsewhere
+        if sent_bytes is not None:  # each batch also sent a partial result, which was merged elsewhere
             partial = self._names[len(self.phase.kept) :]
             for i, (name, aval) in enumerate(zip(partial, self.partial_avals, strict=True), count):
                 self.recorder.left(self.stage, name, aval, row=False, clients=clients, index=i)
-        sent = sum(x.nbytes for x in outputs) if sent is None else sent
-        self.recorder.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
+        sent_bytes = sum(x.nbytes for x in outputs) if sent_bytes is None else sent_bytes
+        self.recorder.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent_bytes))
         self._done += clients
         self.recorder.check(self.stage, self._done / self.clients)
 
@@ -146,7 +146,7 @@ class Pass:
         Raises:
             EngineError: if the run was cancelled, or if the answer belongs to another batch.
         """
-        self._count(batch, rows, held=False, merged=True)
+        self._count(batch, rows, on_worker=False, merged=True)
         self._keep([np.asarray(x) for x in rows], len(batch.clients))
         self._done += len(batch.clients)
         self.recorder.check(self.stage, self._done / self.clients)
@@ -192,9 +192,9 @@ class Pass:
         """Returns whether an earlier pass of the round skipped this batch of `size` clients."""
         return self.present is not None and not self.present[batch.index * size]
 
-    def skip(self, batch: Batch, *, held: bool = False) -> None:
+    def skip(self, batch: Batch, *, on_worker: bool = False) -> None:
         """Skips a batch's clients: they add nothing to sums, and their rows are absent."""
-        if not held:
+        if not on_worker:
             self._keep(
                 [absent_rows(edge_aval(type_of(v)), len(batch.clients)) for v in self.phase.kept], len(batch.clients)
             )
@@ -222,17 +222,21 @@ class Pass:
         for all_rows, some in zip(self._kept, rows, strict=True):
             all_rows[self._done : self._done + clients] = some[:clients]
 
-    def _count(self, batch: Batch, outputs: Sequence[Any], *, held: bool, merged: bool) -> None:
+    def _count(self, batch: Batch, outputs: Sequence[Any], *, on_worker: bool, merged: bool) -> None:
         """Checks that a batch answers once, in order, with the expected shapes."""
         if batch.index != self._answers or self._done + len(batch.clients) > self.clients:
             fact = f"batch {batch.index} ({name_clients(batch.clients)}) answered where batch {self._answers} was due"
             raise self.miscounted(fact)
-        kept = [] if held else [(x.shape[1:], x.dtype) for x in map(edge_aval, map(type_of, self.phase.kept))]
+        row_forms = [] if on_worker else [(x.shape[1:], x.dtype) for x in map(edge_aval, map(type_of, self.phase.kept))]
         partial = [] if merged else [(x.shape, x.dtype) for x in self.partial_avals]
-        found = [(np.shape(x), x.dtype) for x in outputs]
-        short = [x for x in found[: len(kept)] if not x[0] or x[0][0] < len(batch.clients)]
-        if short or [(shape[1:], dtype) for shape, dtype in found[: len(kept)]] + found[len(kept) :] != kept + partial:
-            arrays = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in found) or "nothing"
+        forms = [(np.shape(x), x.dtype) for x in outputs]
+        short = [x for x in forms[: len(row_forms)] if not x[0] or x[0][0] < len(batch.clients)]
+        if (
+            short
+            or [(shape[1:], dtype) for shape, dtype in forms[: len(row_forms)]] + forms[len(row_forms) :]
+            != row_forms + partial
+        ):
+            arrays = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in forms) or "nothing"
             fact = f"batch {batch.index} ({name_clients(batch.clients)}) answered with {arrays}"
             raise self.miscounted(fact)
         self._answers += 1
@@ -248,12 +252,12 @@ class Pass:
         Raises:
             EngineError: if not.
         """
-        answers, tokens, made, made_tokens = partial
+        answers, tokens, keyed_answers, made_tokens = partial
         if self.phase.reductions and (answers, tokens) != (len(batches), sum(token(x.index) for x in batches)):
             fact = f"the merged partial results contain {answers} answers of {len(batches)} batches"
             raise self.miscounted(fact)
-        if tuple(keyed) != (made, made_tokens):
-            fact = f"{keyed[0]} partial results by key arrived, but the workers sent {made}"
+        if tuple(keyed) != (keyed_answers, made_tokens):
+            fact = f"{keyed[0]} partial results by key arrived, but the workers sent {keyed_answers}"
             raise self.miscounted(fact)
 
     def miscounted(self, fact: str) -> EngineError:
@@ -275,8 +279,8 @@ class Pass:
         Raises:
             EngineError: if `check_nan` finds a NaN.
         """
-        if check_nan and (what := find_nan(totals, self._names[len(self.phase.kept) :])) is not None:
-            raise self.nan(Batch(0, tuple(range(self.clients)), []), what)
+        if check_nan and (fault := find_nan(totals, self._names[len(self.phase.kept) :])) is not None:
+            raise self.nan(Batch(0, tuple(range(self.clients)), []), fault)
         self._totals = list(totals)
 
     def results(self) -> tuple[list[Any], list[Any]]:
@@ -295,10 +299,10 @@ class Pass:
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
-    def nan(self, batch: Batch, what: str) -> EngineError:
+    def nan(self, batch: Batch, fault: str) -> EngineError:
         """Creates the error that names a client with a NaN."""
         message = (
-            f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {what}. "
+            f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {fault}. "
             "check_nan=True stops a run at the first NaN that a client returns: check this client's data and step size "
             "(`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give it "
             "the weight 0."
@@ -344,8 +348,8 @@ class Pass:
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]
             outputs = single(np.int32(slot), *rows, *self.shared)
-            if (what := find_nan(outputs, self.function(1).out_names)) is not None:
-                return self.nan(Batch(slot, (client,), rows), what)
+            if (fault := find_nan(outputs, self.function(1).out_names)) is not None:
+                return self.nan(Batch(slot, (client,), rows), fault)
         return None
 
 

@@ -129,12 +129,12 @@ class ClientReader:
 
     def _leaves(self, identity: int | str | None, data: PyTree[Array], stage: str) -> list[np.ndarray]:
         leaves, structure = jax.tree.flatten(data)
-        given = as_avals(leaves)
+        avals = as_avals(leaves)
         if structure != self.structure or any(
-            a.shape != b.shape or a.dtype != b.dtype for a, b in zip(given, self.avals, strict=True)
+            a.shape != b.shape or a.dtype != b.dtype for a, b in zip(avals, self.avals, strict=True)
         ):
             message = (
-                f"stage {stage} read client {identity!r} with data {structure} of {', '.join(map(str, given))}, but "
+                f"stage {stage} read client {identity!r} with data {structure} of {', '.join(map(str, avals))}, but "
                 f"the first client's are {self.structure} of {', '.join(map(str, self.avals))}. All clients of a "
                 "program have the same shapes and dtypes: pad their examples (see `workbench.federated.data`), or run "
                 "them in separate programs."
@@ -174,11 +174,11 @@ def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]
     return {**arrays, COUNT: np.asarray(count, np.int32)}
 
 
-def wrong_number(stage: str, expected: int, found: str) -> str:
+def wrong_number(stage: str, expected: int, finding: str) -> str:
     """Formats the error for a source with more or fewer clients than in the traced program."""
     return (
-        f"stage {stage} read {found} clients, expected {expected}: the program was traced for {expected}, and the "
-        f"`ClientReader` gave {found}. Every pass must read the same number of clients: pass the actual number of "
+        f"stage {stage} read {finding} clients, expected {expected}: the program was traced for {expected}, and the "
+        f"`ClientReader` gave {finding}. Every pass must read the same number of clients: pass the actual number of "
         "clients of the source as `clients=`."
     )
 
@@ -198,15 +198,15 @@ def batches(rows: Sequence[Any], clients: int, size: int, stage: str) -> Iterato
     streams = {key: reader.read_batches(size, stage) for key, reader in readers.items()}
     for index, start in enumerate(range(0, clients, size)):
         stop = min(start + size, clients)
-        read = {key: next(stream) for key, stream in streams.items()}
+        items = {key: next(stream) for key, stream in streams.items()}
         filled = []
         for x in rows:
             if isinstance(x, ReadRows):
-                part = read[id(x.reader)][1][x.index].astype(x.reader.avals[x.index].dtype, copy=False)
+                part = items[id(x.reader)][1][x.index].astype(x.reader.avals[x.index].dtype, copy=False)
             else:
                 part = x[start:stop]
             filled.append(_fill(part, size))
-        names = next((names for names, _ in read.values()), tuple(range(start, stop)))
+        names = next((names for names, _ in items.values()), tuple(range(start, stop)))
         yield Batch(index, names, filled)
     for stream in streams.values():
         next(stream, None)  # a source with too many clients is reported

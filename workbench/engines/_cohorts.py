@@ -57,9 +57,9 @@ class Cohorts:
         """Stores the clients that answered in the first pass of the round."""
         self._present[self.round, placement] = present
 
-    def size(self, placement: Placement, wanted: int) -> int:
+    def size(self, placement: Placement, count: int) -> int:
         """Batch size, fixed for a run, so that a batch is either complete or missing."""
-        return self._sizes.setdefault(placement, wanted)
+        return self._sizes.setdefault(placement, count)
 
 
 def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | None) -> Quorum | None:
@@ -92,10 +92,10 @@ def absent_rows(aval: Aval, count: int) -> np.ndarray:
 
 def placements_of(plan: Plan) -> list[Placement]:
     """The placements (including those in loops) whose clients a plan computes separately."""
-    seen = {phase.placement: None for phases in find_phases(plan, alike=False).values() for phase in phases}
+    placements = {phase.placement: None for phases in find_phases(plan, alike=False).values() for phase in phases}
     for body in _bodies(plan):
-        seen.update(dict.fromkeys(placements_of(plan_jaxpr(body, plan.name))))
-    return list(seen)
+        placements.update(dict.fromkeys(placements_of(plan_jaxpr(body, plan.name))))
+    return list(placements)
 
 
 def of_present(fn: Callable, placements: Sequence[Placement]) -> Callable:
@@ -121,28 +121,28 @@ def check_rows(plan: Plan) -> None:
     _check_rows(plan, set())
 
 
-def _check_rows(plan: Plan, given: set[Var]) -> set[Var]:
+def _check_rows(plan: Plan, arguments: set[Var]) -> set[Var]:
     """Finds the variables that contain client rows, starting from the arguments."""
-    rows = {v for phases in find_phases(plan, alike=False).values() for phase in phases for v in phase.kept} | given
+    rows = {v for phases in find_phases(plan, alike=False).values() for phase in phases for v in phase.kept} | arguments
     for step in plan.steps:
-        read = [v for v in step.inputs if v in rows]
-        if step.kind == "server" and read:
+        row_inputs = [v for v in step.inputs if v in rows]
+        if step.kind == "server" and row_inputs:
             _refuse(plan, "its server reads the rows of all clients")
         if step.kind not in ("loop", "branch"):
             continue
         flow = control_flow(step.equation)
         is_scan, name = isinstance(flow, Scan), step.equation.primitive.name
-        if read and not is_scan:
+        if row_inputs and not is_scan:
             _refuse(plan, f"its `{name}` reads rows of clients")
         for body in loop_bodies(step.equation):
             inner = plan_jaxpr(body, plan.name)
             pairs = zip(step.equation.invars, body.jaxpr.invars, strict=True) if is_scan else ()
-            made = _check_rows(inner, {b for a, b in pairs if isinstance(a, Var) and a in rows})
+            inner_rows = _check_rows(inner, {b for a, b in pairs if isinstance(a, Var) and a in rows})
             carries = flow.carries if isinstance(flow, Scan) else None
             for i, atom in enumerate(body.jaxpr.outvars):
-                if _is_row(atom, made) and (carries is None or i < carries):
+                if _is_row(atom, inner_rows) and (carries is None or i < carries):
                     _refuse(plan, f"its `{name}` carries rows of clients, such as their state, from round to round")
-                if _is_row(atom, made):
+                if _is_row(atom, inner_rows):
                     rows.add(step.equation.outvars[i])
     return rows
 

@@ -103,12 +103,12 @@ class TracedClient(PythonInterpreter):
         """Runs a call operation by operation, under the mesh of its placement."""
         return self.run(flow.body, operands)
 
-    def _error(self, equation: JaxprEqn, operands: Sequence[Any], what: str) -> EngineError:
+    def _error(self, equation: JaxprEqn, operands: Sequence[Any], fault: str) -> EngineError:
         line = source_line(equation)
         shown = ", ".join(" ".join(str(x).split())[:80] for x in operands[:4])
         message = (
             f"client {self.client!r} in stage {self.stage} (`{self.name}`), at {line}: the operation "
-            f"`{equation.primitive.name}` {what}. Its inputs were {shown}. The operation comes from this line of your "
+            f"`{equation.primitive.name}` {fault}. Its inputs were {shown}. The operation comes from this line of your "
             "code: correct the line, or the data of this client; a `watch` function sees every earlier value."
         )
         return EngineError(message, stage=self.stage, client=self.client)
@@ -123,6 +123,6 @@ class TracedClient(PythonInterpreter):
 
     def inner(self, name: str, client: str) -> "TracedClient":
         """Creates an interpreter for an inner client of this client."""
-        made = TracedClient(self.stage, name, client, self.watch, self.check_nan)
-        made.steps = self.steps
-        return made
+        interpreter = TracedClient(self.stage, name, client, self.watch, self.check_nan)
+        interpreter.steps = self.steps
+        return interpreter

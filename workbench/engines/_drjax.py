@@ -101,13 +101,13 @@ def _install() -> None:
     with _LOCK:
         if getattr(api._replace_api, "binds_workbench", False):
             return
-        theirs = api._replace_api
+        original = api._replace_api
 
-        @functools.wraps(theirs)
+        @functools.wraps(original)
         def bind(module: ModuleType, placed: Foreign, primitive_functions: object, *, placement: str) -> ModuleType:
             call = _importing.get()
             if call is None:
-                return theirs(module, placed, primitive_functions, placement=placement)
+                return original(module, placed, primitive_functions, placement=placement)
             call.programs += 1
             for name in _FUNCTIONS:
                 setattr(module, name, _inside(getattr(primitives, name), dict(placed._placements_to_n_elements)))

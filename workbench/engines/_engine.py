@@ -197,9 +197,9 @@ def _axes_of_rows(plan: Plan) -> dict[Var, int]:
         flow = control_flow(step.equation) if step.kind == "loop" else None
         if isinstance(flow, Scan):
             inner = _axes_of_rows(plan_jaxpr(flow.body, plan.name))
-            for i, (made, out) in enumerate(zip(flow.body.jaxpr.outvars, step.equation.outvars, strict=True)):
-                if isinstance(made, Var) and made in inner:
-                    axes[out] = inner[made] + (i >= flow.carries)
+            for i, (inner_out, out) in enumerate(zip(flow.body.jaxpr.outvars, step.equation.outvars, strict=True)):
+                if isinstance(inner_out, Var) and inner_out in inner:
+                    axes[out] = inner[inner_out] + (i >= flow.carries)
     return axes
 
 

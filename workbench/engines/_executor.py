@@ -125,7 +125,7 @@ class Executor(Engine):
         digest, stage = work.exported(size, self.platforms)
         work.recorder.warmup_seconds += time.perf_counter() - started
         values: Any = self._put(Values(stage, work.shared, fingerprint(work.shared, digest)))
-        reader, held = self._held(work)
+        reader, holdings = self._held(work)
 
         def send(batch: Batch) -> Future:
             operands = [np.int32(batch.index), *batch.rows]
@@ -134,7 +134,7 @@ class Executor(Engine):
                 return self.pool.submit(run_task, task, values)
             first = batch.index * size
             parts, slices = reader.slices(first, first + len(batch.clients))
-            task = dataclasses.replace(task, held=held, slices=slices, size=size)
+            task = dataclasses.replace(task, held=holdings, slices=slices, size=size)
             return self.pool.submit(run_task, task, values, *parts)
 
         return send
@@ -151,11 +151,11 @@ class Executor(Engine):
 
     def _batches(self, work: Pass, size: int) -> Iterator[Batch]:
         """Yields the batches of a pass; rows that the workers store are left out."""
-        reader, held = self._held(work)
+        reader, holdings = self._held(work)
         if reader is None:
             yield from work.batches(size)
             return
-        places = {place for place, _ in held}
+        places = {place for place, _ in holdings}
         for batch in work.batches(size, [x for i, x in enumerate(work.rows) if i not in places]):
             first = batch.index * size
             yield dataclasses.replace(batch, clients=reader.ids[first : first + len(batch.clients)])
@@ -270,16 +270,16 @@ class _Answers:
     def _wait(self) -> None:
         """Receives finished answers; checks `cancel` and the deadline ten times a second."""
         began = time.perf_counter()
-        if not (done := self._done()):  # `wait` does not report futures that their pool cancelled
+        if not (futures := self._done()):  # `wait` does not report futures that their pool cancelled
             concurrent.futures.wait(self.waiting, 0.1, concurrent.futures.FIRST_COMPLETED)
-            done = self._done()
+            futures = self._done()
         now = time.perf_counter()
         self.work.recorder.stage(self.work.stage, "server", 0.0, now - began)
-        for future in done:
+        for future in futures:
             if future in self.waiting:  # except the copy of a batch that has been answered
                 self.heard = now
                 self._take(future, *self.waiting.pop(future))
-        if not done and self.waiting:
+        if not futures and self.waiting:
             self.work.recorder.check(self.work.stage, self.work.done)
             limit = self.engine.timeout_seconds
             if limit is not None and now - self.heard > limit:
@@ -297,7 +297,7 @@ class _Answers:
             raise self.engine._broken(self.work, error) from error
         except (Exception, concurrent.futures.CancelledError) as error:
             _LOG.warning("stage %s: a worker failed: %s: %s", self.work.stage, type(error).__name__, error)
-            if any(other.index == batch.index for other, _ in self.waiting.values()):
+            if any(peer.index == batch.index for peer, _ in self.waiting.values()):
                 return  # its copy may still answer
             if self.quorum is not None:
                 self.missing[batch.index] = batch, brief(error)
@@ -344,16 +344,16 @@ class _Answers:
 
 def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
     """Creates a new pool with a broken pool's settings; None if these settings are not known."""
-    known: Any = pool
+    executor: Any = pool
     if type(pool) is concurrent.futures.ProcessPoolExecutor:
         return concurrent.futures.ProcessPoolExecutor(
-            known._max_workers, known._mp_context, known._initializer, known._initargs,
-            max_tasks_per_child=known._max_tasks_per_child,
+            executor._max_workers, executor._mp_context, executor._initializer, executor._initargs,
+            max_tasks_per_child=executor._max_tasks_per_child,
         )  # fmt: skip
     if type(pool).__name__ == "_ReusablePoolExecutor":  # a loky pool, which stores its settings
         from loky import get_reusable_executor  # pyright: ignore[reportMissingImports] -- installed with the pool
 
-        return get_reusable_executor(known._max_workers, reuse=False, kill_workers=True)  # pyright: ignore
+        return get_reusable_executor(executor._max_workers, reuse=False, kill_workers=True)  # pyright: ignore
     return None
 
 
@@ -375,9 +375,9 @@ def _check_dask(client: Foreign) -> None:
         EngineError: if a worker cannot; the message names these workers. Dask resends a task forever if it fails to
             load.
     """
-    seen = client.__dict__.setdefault("_workbench_checked", set())
+    addresses = client.__dict__.setdefault("_workbench_checked", set())
     workers = set(client.scheduler_info(n_workers=-1)["workers"])
-    if not (new := sorted(workers - seen)):
+    if not (new := sorted(workers - addresses)):
         return
     # Uses only the standard library, so that a worker without the package can run this check.
     answers = client.run(eval, "__import__('workbench').__version__", workers=new, on_error="return")
@@ -388,7 +388,7 @@ def _check_dask(client: Foreign) -> None:
             f"{'; '.join(wrong)}. Workers compute stages with the same package version: install it there."
         )
         raise EngineError(message)
-    seen.update(new)
+    addresses.update(new)
 
 
 def _scattered(client: Foreign, values: Values) -> object:
@@ -415,10 +415,10 @@ def _run_here(compiled: jax.stages.Compiled, operands: list[Any]) -> Reply:
 
 
 def _count_workers(pool: Foreign) -> int:
-    known = getattr(pool, "_max_workers", None)
-    if known is None and hasattr(pool, "_client"):  # distributed's executor
-        known = sum(worker["nthreads"] for worker in pool._client.scheduler_info(n_workers=-1)["workers"].values())
-    return max(1, known or os.cpu_count() or 1)
+    count = getattr(pool, "_max_workers", None)
+    if count is None and hasattr(pool, "_client"):  # distributed's executor
+        count = sum(worker["nthreads"] for worker in pool._client.scheduler_info(n_workers=-1)["workers"].values())
+    return max(1, count or os.cpu_count() or 1)
 
 
 def _check(pool: object, clients_per_task: object) -> None:

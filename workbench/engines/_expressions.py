@@ -37,16 +37,16 @@ def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
     leaving: dict[tuple[SourceSpan, bool], list[tuple[int, int]]] = {}
     for equation in jaxpr.eqns:
         for place, v in enumerate(equation.outvars):
-            left = flow.left(equation, v)
-            if left is not None:
-                leaving.setdefault(left, []).append((id(equation), place))
+            expression = flow.left(equation, v)
+            if expression is not None:
+                leaving.setdefault(expression, []).append((id(equation), place))
     names: dict[int, list[str | None]] = {id(equation): [None] * len(equation.outvars) for equation in jaxpr.eqns}
     for (span, backward), members in leaving.items():
         inner = [flow.spans[equation][0] for equation, _ in members]
         transposed = [equation in flow.backward for equation, _ in members]
         for (equation, place), name in zip(members, _names(span, inner, transposed), strict=True):
             names[equation][place] = f"backward of {name}" if backward else name
-    return {key: tuple(found) for key, found in names.items()}
+    return {key: tuple(value_names) for key, value_names in names.items()}
 
 
 class _Flow:
@@ -66,17 +66,17 @@ class _Flow:
 
     def left(self, equation: JaxprEqn, v: object) -> tuple[SourceSpan, bool] | None:
         """Finds the widest expression that a value leaves, and whether it leaves in the backward pass; else None."""
-        own, readers = self.spans[id(equation)], self.readers.get(v, [])
-        if not own:
+        spans, readers = self.spans[id(equation)], self.readers.get(v, [])
+        if not spans:
             return None
-        wide = [span for span in own if any(span not in self.spans[id(reader)] for reader in readers)]
+        wide = [span for span in spans if any(span not in self.spans[id(reader)] for reader in readers)]
         if v in self.results or not readers:
-            wide = [span for span in own if span not in self.around] or [own[0]]
+            wide = [span for span in spans if span not in self.around] or [spans[0]]
         if not wide:
             return None
         forward_reader = any(id(reader) not in self.backward for reader in readers)
-        whole = v in self.results and wide[-1] != own[0]
-        return wide[-1], id(equation) in self.backward and not forward_reader and not whole
+        is_result = v in self.results and wide[-1] != spans[0]
+        return wide[-1], id(equation) in self.backward and not forward_reader and not is_result
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
@@ -105,20 +105,20 @@ def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[b
 
     `inner` are the inner expressions that computed the values; `transposed` marks values computed by the derivative.
     """
-    found = _assigned(span)
-    targets = found.targets
+    assignment = _assigned(span)
+    targets = assignment.targets
     if len(targets) == len(inner):
         return list(targets)
     if len(inner) == 1:
         return [", ".join(targets) if targets else _text(span)]
-    names = [", ".join(_assigned(each).targets) or _text(each) for each in inner]
+    names = [", ".join(_assigned(inner_span).targets) or _text(inner_span) for inner_span in inner]
     names = [
         f"{name} [{names[:place].count(name)}]" if names.count(name) > 1 else name for place, name in enumerate(names)
     ]
     # A tree with one name, such as all gradients of a loss: name each array by the tree and its inner expression.
     if len(targets) == 1:
-        return [name if each == span else f"{targets[0]} from {name}" for name, each in zip(names, inner, strict=True)]
-    if len(targets) == 2 and found.value_and_gradient:
+        return [name if s == span else f"{targets[0]} from {name}" for name, s in zip(names, inner, strict=True)]
+    if len(targets) == 2 and assignment.value_and_gradient:
         value = targets[0] if transposed.count(False) == 1 else None
         return [
             f"{targets[1]} from {name}" if back else value or f"{targets[0]} from {name}"
@@ -145,7 +145,7 @@ def _assignments(source: str) -> dict[tuple[int, int, int, int], _Assigned]:
     except SyntaxError:  # a cell with magics
         return {}
     differentiated = set(_differentiated(tree))
-    found = {}
+    assignments = {}
     for node in ast.walk(tree):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         value = getattr(node, "value", None)
@@ -158,8 +158,8 @@ def _assignments(source: str) -> dict[tuple[int, int, int, int], _Assigned]:
         called = isinstance(value, ast.Call) and (
             _makes_value_and_gradient(value.func) or ast.unparse(value.func) in differentiated
         )
-        found[key] = _Assigned(tuple(name for name in map(ast.unparse, names) if name != "_"), called)
-    return found
+        assignments[key] = _Assigned(tuple(name for name in map(ast.unparse, names) if name != "_"), called)
+    return assignments
 
 
 def _differentiated(tree: ast.Module) -> Iterator[str]:

@@ -35,13 +35,13 @@ def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list
     counts = {len(x) for x, kind in zip(arrays, kinds, strict=False) if kind.placement is CLIENTS and x.ndim}
     count = next(iter(counts), clients)
     rows = [[count] if kind.placement is CLIENTS else [] for kind in kinds]
-    wanted = [f"{k.member.dtype}{[*row, *k.member.shape]}" for row, k in zip(rows, kinds, strict=True)]
-    given = [f"{x.dtype}{list(x.shape)}" for x in arrays]
-    if given != wanted or len(counts) > 1:
+    parameter_forms = [f"{k.member.dtype}{[*row, *k.member.shape]}" for row, k in zip(rows, kinds, strict=True)]
+    argument_forms = [f"{x.dtype}{list(x.shape)}" for x in arrays]
+    if argument_forms != parameter_forms or len(counts) > 1:
         message = (
-            f"`FederatedComputation.run` was given {', '.join(given) or 'nothing'} for a computation of "
-            f"{', '.join(wanted) or 'nothing'}. `run` takes the leaves of the program's arguments, in order, with a "
-            "row for each client if they are placed at clients: pass arrays of these types."
+            f"`FederatedComputation.run` was given {', '.join(argument_forms) or 'nothing'} for a computation of "
+            f"{', '.join(parameter_forms) or 'nothing'}. `run` takes the leaves of the program's arguments, in "
+            f"order, with a row for each client if they are placed at clients: pass arrays of these types."
         )
         raise ProgramError(message)
     placed = [
@@ -50,8 +50,8 @@ def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list
     ]
     results = _Evaluator(count).call(tree, {}, placed)
     return [
-        np.stack(each.values) if each.at_clients else each.values[0]
-        for each in ([results] if isinstance(results, _Placed) else results)
+        np.stack(result.values) if result.at_clients else result.values[0]
+        for result in ([results] if isinstance(results, _Placed) else results)
     ]
 
 

@@ -66,12 +66,12 @@ class FederatedComputation:
         """Number of uses of each intrinsic in the program."""
         from federated_language import framework
 
-        found: collections.Counter[str] = collections.Counter()
+        counts: collections.Counter[str] = collections.Counter()
         framework.visit_postorder(
             self.building_block,
-            lambda block: found.update([block.uri]) if isinstance(block, framework.Intrinsic) else 0,
+            lambda block: counts.update([block.uri]) if isinstance(block, framework.Intrinsic) else 0,
         )
-        return dict(sorted(found.items()))
+        return dict(sorted(counts.items()))
 
     def run(self, *args: PyTree[ArrayLike]) -> list[np.ndarray]:
         """Deserializes the computation and runs it in this process, one client after another.
@@ -182,8 +182,8 @@ def _validated(tree: Block) -> Block:
 
     framework.check_contains_no_unbound_references(tree)
     framework.check_has_unique_names(tree)
-    read = framework.ComputationBuildingBlock.from_proto(tree.to_proto())
-    read.type_signature.check_equivalent_to(tree.type_signature)
+    block = framework.ComputationBuildingBlock.from_proto(tree.to_proto())
+    block.type_signature.check_equivalent_to(tree.type_signature)
     return tree  # after deserializing, local computations have no names
 
 
@@ -241,12 +241,12 @@ class _Translation:
         if placed and not at_clients and (row := self._equal_row(atom)) is not None:
             return self.framework.create_federated_broadcast(self._constant(row, dtype_of(atom)))
         if placed is not None and at_clients != placed:
-            what = f"{atom.aval.str_short()}" if hasattr(atom.aval, "str_short") else str(atom.aval)
+            form = f"{atom.aval.str_short()}" if hasattr(atom.aval, "str_short") else str(atom.aval)
             reason = (
-                f"a server stage reads the rows {what} of all clients, but the language's server receives only "
+                f"a server stage reads the rows {form} of all clients, but the language's server receives only "
                 "aggregates"
                 if at_clients
-                else f"clients read rows {what} that the server made for each client{self._line(atom)}, and a "
+                else f"clients read rows {form} that the server made for each client{self._line(atom)}, and a "
                 "broadcast sends all clients the same value"
             )
             _refuse(self.plan.name, [reason])
@@ -266,11 +266,11 @@ class _Translation:
         if atom not in self.made_by:
             return None
         step = self.made_by[atom]
-        known = [self._known(v) for v in step.equation.invars]
+        constants = [self._known(v) for v in step.equation.invars]
         operands = [
-            from_edge(x, dtype_of(v)) for x, v in zip(known, step.equation.invars, strict=True) if x is not None
+            from_edge(x, dtype_of(v)) for x, v in zip(constants, step.equation.invars, strict=True) if x is not None
         ]
-        if len(operands) < len(known):
+        if len(operands) < len(constants):
             return None
         return to_host(bind_here(step.equation, operands)[step.outputs.index(atom)])
 
@@ -304,8 +304,8 @@ class _Translation:
                 self._local(stage.name or "server", call, (operands, server.inputs, server.outputs), placed=False)
 
     def _broadcast(self, step: Step) -> None:
-        (sent,) = step.equation.invars
-        self._bind(step.outputs[0], "broadcast", self.framework.create_federated_broadcast(self._read(sent, False)))
+        (value,) = step.equation.invars
+        self._bind(step.outputs[0], "broadcast", self.framework.create_federated_broadcast(self._read(value, False)))
 
     def _clients(self, step: Step) -> None:
         assert step.jaxpr is not None
@@ -358,13 +358,13 @@ class _Translation:
         if len(outputs) == 1:
             self._bind(outputs[0], name, value)
             return
-        whole = self._name(_identifier(name), value)
-        member = whole.type_signature.member
+        tuple_value = self._name(_identifier(name), value)
+        member = tuple_value.type_signature.member
         for i, v in enumerate(outputs):
             label = f"all_{len(self.symbols)}"
-            one = self.framework.Selection(self.framework.Reference(label, member), index=i)
-            pick = self.framework.Lambda(label, member, one)
-            self._bind(v, f"{name}_{i}", self.framework.create_federated_map_or_apply(pick, whole))
+            selection = self.framework.Selection(self.framework.Reference(label, member), index=i)
+            pick = self.framework.Lambda(label, member, selection)
+            self._bind(v, f"{name}_{i}", self.framework.create_federated_map_or_apply(pick, tuple_value))
 
     def _compute(self, name: str, fn: Callable, operands: list[Block], *, placed: bool, results: list[Any]) -> Block:
         """Adds a local function, mapped over the clients or applied at the server."""
@@ -431,9 +431,9 @@ def _identifier(name: str) -> str:
 
 
 def _unique(fields: Sequence[tuple[str, Any]]) -> list[tuple[str, Block]]:
-    seen: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     named = []
     for name, kind in fields:
-        seen[name] += 1
-        named.append((name if seen[name] == 1 else f"{name}_{seen[name]}", kind))
+        counts[name] += 1
+        named.append((name if counts[name] == 1 else f"{name}_{counts[name]}", kind))
     return named

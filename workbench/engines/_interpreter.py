@@ -67,7 +67,9 @@ class PlanInterpreter(PythonInterpreter):
             self._serve(level, values)
             for phase in self.phases.get(level, ()):
                 self._pass(phase, values)
-        return [self._read(atom, values, "the program's own results", held=True) for atom in closed.jaxpr.outvars]
+        return [
+            self._read(atom, values, "the program's own results", allow_remote=True) for atom in closed.jaxpr.outvars
+        ]
 
     def _serve(self, level: int, values: dict[Var, Any]) -> None:
         """Runs the server stages and loops of a level; loops may read results of server stages, not vice versa."""
@@ -78,7 +80,7 @@ class PlanInterpreter(PythonInterpreter):
             reader = f"the server stage {self.path}{stage.index}"
             if stage.kind == "server":
                 server = self._servers.setdefault(stage.index, Server(self.plan, stage.index))
-                operands = materialize([self._read(v, values, reader, held=True) for v in server.inputs])
+                operands = materialize([self._read(v, values, reader, allow_remote=True) for v in server.inputs])
                 started = time.perf_counter()
                 results = self._guarded(stage.index, lambda server=server, operands=operands: server(operands))
                 values.update(zip(server.outputs, results, strict=True))
@@ -109,13 +111,13 @@ class PlanInterpreter(PythonInterpreter):
             self.shared_run.loops -= 1
 
     def _read(
-        self, atom: Atom, values: dict[Var, Any], reader: str, *, rows: bool = False, held: bool = False
+        self, atom: Atom, values: dict[Var, Any], reader: str, *, rows: bool = False, allow_remote: bool = False
     ) -> Argument:
         if isinstance(atom, Literal):
             return np.asarray(atom.val, dtype_of(atom))
         if atom not in values:  # broadcast rows that are read outside the clients
-            (sent,) = self.broadcasts[atom].equation.invars
-            values[atom] = bind_here(self.broadcasts[atom].equation, [self._read(sent, values, reader)])[0]
+            (source,) = self.broadcasts[atom].equation.invars
+            values[atom] = bind_here(self.broadcasts[atom].equation, [self._read(source, values, reader)])[0]
         value = values[atom]
         if isinstance(value, PresentRows) and not rows:
             message = f"{reader} reads which clients answered. Only clients and reductions may read this: see `quorum`."
@@ -127,7 +129,7 @@ class PlanInterpreter(PythonInterpreter):
                 "read such an argument: move this work into the client function, or pass the rows as one array."
             )
             raise EngineError(message, stage=reader.removeprefix("the server stage "))
-        if is_held(value) and not rows and not held:
+        if is_held(value) and not rows and not allow_remote:
             (value,) = materialize([value])
             values[atom] = value
         return value
@@ -135,9 +137,9 @@ class PlanInterpreter(PythonInterpreter):
     def _pass(self, phase: Phase, values: dict[Var, Any]) -> None:
         recorder, cohorts = self.shared_run.recorder, self.shared_run.cohorts
         decided = cohorts.present(phase.placement) if cohorts is not None else None
-        everyone = np.ones(phase.placement.size, bool)
+        all_clients = np.ones(phase.placement.size, bool)
         rows = [self._read(v, values, "a pass", rows=True) for v in phase.rows]
-        rows = [x if not isinstance(x, PresentRows) else everyone if decided is None else decided for x in rows]
+        rows = [x if not isinstance(x, PresentRows) else all_clients if decided is None else decided for x in rows]
         rows = [
             x if isinstance(x, RemoteRows) else materialize([x])[0]
             for x in (rows if phase.divisible else materialize(rows))
@@ -152,10 +154,10 @@ class PlanInterpreter(PythonInterpreter):
         else:
             self._together(phase, work)
         if cohorts is not None and decided is None:
-            cohorts.decide(phase.placement, everyone if work.present is None else work.present)
+            cohorts.decide(phase.placement, all_clients if work.present is None else work.present)
         started = time.perf_counter()
-        kept, results = work.results()
-        for v, x in zip(phase.kept, kept, strict=True):
+        row_outputs, results = work.results()
+        for v, x in zip(phase.kept, row_outputs, strict=True):
             values[v] = x if is_held(x) else from_edge(x, dtype_of(v))
         for step, result in zip(phase.reductions, results, strict=True):
             values[step.equation.outvars[0]] = result
@@ -246,8 +248,8 @@ class Server:
 
     def __init__(self, plan: Plan, stage: int) -> None:
         steps = plan.stages[stage].steps
-        made = {v for step in steps for v in step.outputs}
-        self.inputs = list(dict.fromkeys(v for step in steps for v in step.inputs if v not in made))
+        outputs = {v for step in steps for v in step.outputs}
+        self.inputs = list(dict.fromkeys(v for step in steps for v in step.inputs if v not in outputs))
         self.outputs = [v for step in steps for v in step.outputs]
         closed = _jax_compat.sub_jaxpr([step.equation for step in steps], self.inputs, self.outputs, "server")
         self._call = jax.jit(jaxpr_as_fun(closed))

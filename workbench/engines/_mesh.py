@@ -133,11 +133,11 @@ class MeshEngine(Engine):
             _MESH.reset(token)
 
     def _compute(self, work: Pass) -> None:
-        mesh, one = _MESH.get(), work.function(1)
-        streamed = one.streamed  # cached and released together with its plan
+        mesh, function = _MESH.get(), work.function(1)
+        streamed = function.streamed  # cached and released together with its plan
         if not isinstance(streamed, StreamedPass) or streamed.mesh != mesh:
             size = None if self.clients_per_batch == "auto" else self.clients_per_batch
-            streamed = one.streamed = StreamedPass(one, mesh, self.chunk_size, size)
+            streamed = function.streamed = StreamedPass(function, mesh, self.chunk_size, size)
         started, compiling = time.perf_counter(), work.recorder.warmup_seconds
         try:
             stream(work, streamed)

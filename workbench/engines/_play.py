@@ -97,9 +97,9 @@ def _record(traced: PlannedCall, values: dict[Var, Any]) -> PlayRecord:
     if any(stage.kind in ("loop", "branch") for stage in described.stages):
         notes.append("Loops and branches show only their inputs and outputs: play the function inside for more.")
     courses = [
-        made
+        course
         for emission, value in zip(traced.emissions, outputs[count:], strict=True)
-        if (made := _course(emission.name, emission.axes, np.asarray(value))) is not None
+        if (course := _course(emission.name, emission.axes, np.asarray(value))) is not None
     ]
     return PlayRecord(
         name=plan.name,
@@ -114,9 +114,9 @@ def _record(traced: PlannedCall, values: dict[Var, Any]) -> PlayRecord:
 def _stage(plan: Plan, described: StageRecord, values: dict[Var, Any], pictured: np.ndarray) -> PlayedStageRecord:
     stage = plan.stages[described.index]
     inside = {v for step in stage.steps for v in step.outputs}
-    read = {v for step in plan.steps if step.stage != described.index for v in step.inputs}
-    read |= {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
-    leaving = [v for step in stage.steps for v in step.outputs if v in read and v in inside]
+    inputs = {v for step in plan.steps if step.stage != described.index for v in step.inputs}
+    inputs |= {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
+    leaving = [v for step in stage.steps for v in step.outputs if v in inputs and v in inside]
     at_clients = described.kind in ("clients", "broadcast")
     arrays = [(np.asarray(values[v]), v) for v in leaving if not is_key(dtype_of(v))]
     arrays = [(array, v) for array, v in arrays if array.dtype.kind in "fiub"]
@@ -124,7 +124,7 @@ def _stage(plan: Plan, described: StageRecord, values: dict[Var, Any], pictured:
         arrays = [(array[0], v) for array, v in arrays]
     received = _received(plan, values, described.index) if described.kind == "clients" else []
     names = [value.name for value in described.outputs]
-    made = [
+    records = [
         _value(names[i] if i < len(names) else "", array, described.kind == "clients", received, pictured)
         for i, (array, _) in enumerate(arrays)
     ]
@@ -134,16 +134,16 @@ def _stage(plan: Plan, described: StageRecord, values: dict[Var, Any], pictured:
         name=described.name,
         clients=described.clients if at_clients or described.kind == "reduce" else 1,
         moved_bytes=described.moved_bytes,
-        values=tuple(sorted(made, key=lambda value: -value.size_bytes)[:MOST_VALUES]),
+        values=tuple(sorted(records, key=lambda value: -value.size_bytes)[:MOST_VALUES]),
         source=described.source,
     )
 
 
 def _received(plan: Plan, values: dict[Var, Any], stage: int) -> list[np.ndarray]:
     """Values that the clients of a stage receive from the server, one row per client."""
-    sent = {v for step in plan.steps if step.kind == "broadcast" for v in step.outputs}
-    read = [v for step in plan.steps if step.stage == stage for v in step.inputs if v in sent]
-    return [np.asarray(values[v])[0] for v in dict.fromkeys(read) if not is_key(dtype_of(v))]
+    broadcasts = {v for step in plan.steps if step.kind == "broadcast" for v in step.outputs}
+    inputs = [v for step in plan.steps if step.stage == stage for v in step.inputs if v in broadcasts]
+    return [np.asarray(values[v])[0] for v in dict.fromkeys(inputs) if not is_key(dtype_of(v))]
 
 
 def _value(
@@ -167,7 +167,7 @@ def _value(
         size_bytes=int(rows[0].nbytes),
         norms=tuple(np.linalg.norm(flat, axis=1).tolist()),
         distances=tuple(distances),
-        picture=tuple(np.concatenate([each.ravel() for each in pictures]).tolist()),
+        picture=tuple(np.concatenate([picture.ravel() for picture in pictures]).tolist()),
         picture_shape=pictures[0].shape,
     )
 

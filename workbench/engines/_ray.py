@@ -116,10 +116,10 @@ class _Answer(concurrent.futures.Future):
         self._ray.cancel(self._reference, force=True)
         return True
 
-    def _take(self, found: Future) -> None:
-        error = found.exception()
+    def _take(self, future: Future) -> None:
+        error = future.exception()
         if error is None:
-            self.set_result(found.result())
+            self.set_result(future.result())
         else:
             cause = getattr(error, "cause", None)  # Ray's error contains the task's exception and a long traceback
             self.set_exception(cause if isinstance(cause, Exception) else error)

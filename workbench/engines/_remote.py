@@ -83,9 +83,9 @@ def _remove(folder: str) -> None:
 
 
 @functools.lru_cache(maxsize=2)
-def _read_values(path: str, sent: int) -> Values:
+def _read_values(path: str, sent_bytes: int) -> Values:
     stage, *arrays = load_arrays(path)
-    return Values(stage.tobytes(), arrays, sent)
+    return Values(stage.tobytes(), arrays, sent_bytes)
 
 
 @dataclasses.dataclass(frozen=True)

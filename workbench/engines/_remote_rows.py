@@ -62,24 +62,24 @@ def is_held(x: object) -> bool:
 
 def materialize(values: Sequence[Any]) -> list[Any]:
     """Fetches all remote rows among the values with one request."""
-    wanted: dict[int, RemoteRows] = {}
+    rows_by_id: dict[int, RemoteRows] = {}
     for x in values:
         for rows in x.iterations if isinstance(x, RemoteStack) else [x]:
             if isinstance(rows, RemoteRows):
-                wanted[id(rows)] = rows
-    if not wanted:
+                rows_by_id[id(rows)] = rows
+    if not rows_by_id:
         return list(values)
-    first = next(iter(wanted.values()))
-    brought: dict[int, Any] = dict(zip(wanted, first._bring(list(wanted.values())), strict=True))
+    first = next(iter(rows_by_id.values()))
+    arrays: dict[int, Any] = dict(zip(rows_by_id, first._bring(list(rows_by_id.values())), strict=True))
 
     def here(x: object) -> object:
         if isinstance(x, RemoteStack):
-            iterations = [brought.get(id(rows), rows) for rows in x.iterations]
+            iterations = [arrays.get(id(rows), rows) for rows in x.iterations]
             return (
                 np.stack(iterations)
                 if all(isinstance(y, np.ndarray) for y in iterations)
                 else jax.numpy.stack(iterations)
             )
-        return brought.get(id(x), x)
+        return arrays.get(id(x), x)
 
     return [here(x) for x in values]

@@ -64,21 +64,22 @@ class RunRecorder:
         """
         shape = x.shape[1:] if row else x.shape
         with self._lock:
-            left = self._left.setdefault((stage, name, index, shape, x.dtype, row), [1, 0])
-            left[0] = max(left[0], 1 if row else clients)
-            left[1] += clients if row else 1
+            entry = self._left.setdefault((stage, name, index, shape, x.dtype, row), [1, 0])
+            entry[0] = max(entry[0], 1 if row else clients)
+            entry[1] += clients if row else 1
 
-    def check(self, stage: str, done: float) -> None:
+    def check(self, stage: str, progress: float) -> None:
         """Reports the progress, and stops the run if it was cancelled.
 
         Raises:
             EngineError: after a cancellation.
         """
         if self._progress is not None:
-            self._progress(stage, done)
+            self._progress(stage, progress)
         if self._cancel is not None and self._cancel.is_set():
             message = (
-                f"the run of `{self.name}` was cancelled in stage {stage}, {done:.0%} of it done. A cancelled run has "
+                f"the run of `{self.name}` was cancelled in stage {stage}, {progress:.0%} of it done. A cancelled "
+                "run has "
                 "no results: finished rounds are in this error's `run`; run it again without setting `cancel`."
             )
             raise EngineError(message, stage=stage)

@@ -50,8 +50,8 @@ class BatchFunction(ClientLoop):
     def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)
-        kept, totals = self._shard.run(values[:count], values[count:], index)
-        return [*map(to_edge, kept), *totals]
+        rows, totals = self._shard.run(values[:count], values[count:], index)
+        return [*map(to_edge, rows), *totals]
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Compiled:
@@ -127,8 +127,8 @@ def exported_stage(
 
 def leading(phase: Phase) -> Step:
     """The step that names a pass: the user's first client function, if any."""
-    own = [step for step in phase.steps if step.kind == "clients" and not step.glue]
-    return next(iter(own), next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
+    steps = [step for step in phase.steps if step.kind == "clients" and not step.glue]
+    return next(iter(steps), next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
 
 
 class Totals:

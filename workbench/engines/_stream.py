@@ -104,10 +104,10 @@ class StreamedPass(ClientLoop):
         self, number: jax.Array, totals: list[jax.Array], rows: list[jax.Array], shared: list[jax.Array]
     ) -> tuple[list, list]:
         typed = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.rows, rows, strict=True)]
-        read = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.shared.values(), shared, strict=True)]
-        kept, added = self.run_batch(self.phase, typed, read, number=number, size=self.size)
+        values = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.shared.values(), shared, strict=True)]
+        row_outputs, added = self.run_batch(self.phase, typed, values, number=number, size=self.size)
         merged = [merge(a, b) for merge, a, b in zip(self._merges, totals, added, strict=True)]
-        return [to_edge(x) for x in kept], merged
+        return [to_edge(x) for x in row_outputs], merged
 
 
 def stream(work: Pass, streamed: StreamedPass) -> None:
@@ -119,18 +119,18 @@ def stream(work: Pass, streamed: StreamedPass) -> None:
     one_at_a_time = streamed.shards > 1 and jax.default_backend() == "cpu"
     with _Reading(work, streamed) as reading:
         unfinished: tuple[_Read, list[Any], list[Any]] | None = None
-        while (read := reading.next()) is not None:
+        while (entry := reading.next()) is not None:
             if compute is None:
                 began = time.perf_counter()
-                compute = streamed.compiled(totals, read.rows, shared)
+                compute = streamed.compiled(totals, entry.rows, shared)
                 work.recorder.warmup_seconds += time.perf_counter() - began
             if unfinished is not None and one_at_a_time:
                 unfinished = reading.finish(*unfinished)
-            kept, totals = compute(jnp.int32(read.batch.index), totals, read.rows, shared)
+            row_outputs, totals = compute(jnp.int32(entry.batch.index), totals, entry.rows, shared)
             if unfinished is not None:
                 reading.finish(*unfinished)
-            unfinished = read, kept, totals
-            del read, kept  # otherwise their memory stays allocated while this loop waits for the next batch
+            unfinished = entry, row_outputs, totals
+            del entry, row_outputs  # otherwise their memory stays allocated while this loop waits for the next batch
         assert unfinished is not None
         reading.finish(*unfinished)
     work.reduced(totals)
@@ -172,16 +172,16 @@ class _Reading:
 
     def next(self) -> _Read | None:
         """The next batch; None after the last."""
-        read = self._waiting.popleft().result()
+        entry = self._waiting.popleft().result()
         self._waiting.append(self._reader.submit(self._read))
-        return read
+        return entry
 
-    def finish(self, read: _Read, kept: list[Any], totals: list[Any]) -> None:
+    def finish(self, entry: _Read, row_outputs: list[Any], totals: list[Any]) -> None:
         """Waits for a batch, stores its kept rows, and frees its memory."""
-        jax.block_until_ready((kept, totals))
-        self._work.keep(read.batch, kept)
-        read.rows.clear()
-        self._free.put(read.memory)
+        jax.block_until_ready((row_outputs, totals))
+        self._work.keep(entry.batch, row_outputs)
+        entry.rows.clear()
+        self._free.put(entry.memory)
 
     def _read(self) -> _Read | None:
         batch = next(self._batches, None)

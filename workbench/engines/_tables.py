@@ -81,13 +81,13 @@ def clients_from(
         (2, [('a', [2.0, 0.0], 1), ('b', [1.0, 3.0], 2)])
     """
     is_ray = type(frame).__module__.startswith("ray.data")
-    known = [str(name) for name in (frame.columns() if is_ray else frame.columns)]
-    names = list(columns) if columns is not None else [name for name in known if name not in (by, order)]
-    wrong = [name for name in (by, *names, *([order] if order else ())) if name not in known]
+    labels = [str(name) for name in (frame.columns() if is_ray else frame.columns)]
+    names = list(columns) if columns is not None else [name for name in labels if name not in (by, order)]
+    wrong = [name for name in (by, *names, *([order] if order else ())) if name not in labels]
     if wrong or not names or COUNT in names:
         message = (
             f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, of a table with the columns "
-            f'{known}. Each must be a column of the table, and "n" is reserved for the number of examples: rename the '
+            f'{labels}. Each must be a column of the table, and "n" is reserved for the number of examples: rename the '
             "column or choose another."
         )
         raise ProgramError(message)
@@ -112,13 +112,13 @@ def clients_from(
     sizes = frame.groupby(by).size()
     ranges = _ranges(np.asarray(sizes if parts is None else sizes.compute()), length, buckets)
 
-    def read(each: _Range) -> Iterator[tuple[Any, Any]]:
+    def read(range_: _Range) -> Iterator[tuple[Any, Any]]:
         placed = frame if parts is None else frame.shuffle(on=by)
         pieces = [placed] if parts is None else (piece.compute() for piece in placed.partitions)
         for piece in pieces:
-            yield from _clients_of(piece, by, names, order, each)
+            yield from _clients_of(piece, by, names, order, range_)
 
-    readers = tuple(ClientReader(functools.partial(read, each), clients=each.clients) for each in ranges)
+    readers = tuple(ClientReader(functools.partial(read, range_), clients=range_.clients) for range_ in ranges)
     return readers[0] if buckets is None else readers
 
 
@@ -138,17 +138,17 @@ def _ranges(counts: np.ndarray, length: int | None, buckets: Sequence[int] | Non
     if buckets is None:
         return [_Range(0, np.inf, int(counts.max()) if length is None else length, len(counts))]
     used = _used(buckets, counts)
-    return [_Range(*each, clients=int(np.sum((each[0] < counts) & (counts <= each[1])))) for each in used]
+    return [_Range(*bounds, clients=int(np.sum((bounds[0] < counts) & (counts <= bounds[1])))) for bounds in used]
 
 
 def _clients_of(
-    piece: Foreign, by: str, names: Sequence[str], order: str | None, each: _Range
+    piece: Foreign, by: str, names: Sequence[str], order: str | None, range_: _Range
 ) -> Iterator[tuple[Any, Any]]:
     """Packs the clients of a pandas DataFrame whose number of examples is in a range."""
     ordered = piece.sort_values([by, order] if order else by, kind="stable")
     for client, rows in ordered.groupby(by, sort=True):
-        if each.low < len(rows) <= each.high:
-            yield client, padded({name: _values(client, name, rows[name]) for name in names}, each.length)
+        if range_.low < len(rows) <= range_.high:
+            yield client, padded({name: _values(client, name, rows[name]) for name in names}, range_.length)
 
 
 def _whole_clients(cluster: Cluster, frame: Foreign, by: str) -> list[Any]:
@@ -171,13 +171,14 @@ def _held(
     """Creates readers for clients; the workers pack the clients from their DataFrames, and store them."""
     sizes = cluster.gather([cluster.start(_sizes, piece, by) for piece in frames])
     readers = []
-    for each in _ranges(np.concatenate(sizes), length, buckets):
-        parts = [cluster.start(_pack, piece, by, names, order, each) for piece in frames]
+    for range_ in _ranges(np.concatenate(sizes), length, buckets):
+        parts = [cluster.start(_pack, piece, by, names, order, range_) for piece in frames]
         labels = cluster.gather([cluster.start(label_of, part) for part in parts])
         reader = HeldClients(cluster, parts, labels, jax.tree.structure(dict.fromkeys([*names, COUNT], 0)))
-        if reader.clients != each.clients or len(set(reader.ids)) != reader.clients:
+        if reader.clients != range_.clients or len(set(reader.ids)) != reader.clients:
             message = (
-                f"`clients_from` counted {each.clients} clients and packed {reader.clients}, {len(set(reader.ids))} of "
+                f"`clients_from` counted {range_.clients} clients and packed {reader.clients}, "
+                f"{len(set(reader.ids))} of "
                 "them distinct. A table must return the same rows each time it is read: write it to files first, and "
                 "read these."
             )
@@ -190,13 +191,13 @@ def _sizes(piece: Foreign, by: str) -> np.ndarray:
     return piece.groupby(by).size().to_numpy() if len(piece) else np.zeros(0, int)
 
 
-def _pack(piece: Foreign, by: str, names: Sequence[str], order: str | None, each: _Range) -> HeldPart:
-    return HeldPart.of(list(_clients_of(piece, by, names, order, each)) if len(piece) else [])
+def _pack(piece: Foreign, by: str, names: Sequence[str], order: str | None, range_: _Range) -> HeldPart:
+    return HeldPart.of(list(_clients_of(piece, by, names, order, range_)) if len(piece) else [])
 
 
 def _check_buckets(buckets: Sequence[int], length: int | None) -> None:
-    whole = all(isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in buckets)
-    if whole and length is None and list(buckets) == sorted(set(buckets)) and buckets:
+    are_integers = all(isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in buckets)
+    if are_integers and length is None and list(buckets) == sorted(set(buckets)) and buckets:
         return
     message = (
         f"`clients_from` was given buckets={list(buckets)} and length={length!r}. Buckets are increasing numbers of "

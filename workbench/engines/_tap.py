@@ -76,9 +76,9 @@ def tap(
         >>> float(record.find("doubled")[0].value), float(record.results)
         (6.0, 56.0)
     """
-    wanted = (client,) if isinstance(client, int | np.integer) else tuple(client)
+    numbers = (client,) if isinstance(client, int | np.integer) else tuple(client)
     files = (only,) if isinstance(only, str) else tuple(only or ())
-    engine = _Tap(tuple(map(int, wanted)), most_values, most_bytes, files)
+    engine = _Tap(tuple(map(int, numbers)), most_values, most_bytes, files)
     run = engine.run(fn, *args)
     if not engine.reached:
         message = (
@@ -160,14 +160,14 @@ class _Tap(Engine):
         if len(self.values) >= self.most_values:
             self.left_out += 1
             return
-        kept = self.kept_bytes + array.nbytes <= self.most_bytes
-        self.kept_bytes += array.nbytes if kept else 0
-        self.without_array += not kept
+        is_kept = self.kept_bytes + array.nbytes <= self.most_bytes
+        self.kept_bytes += array.nbytes if is_kept else 0
+        self.without_array += not is_kept
         self.values.append(
             TappedValueRecord(
                 shape=tuple(value.shape),
                 dtype=str(value.dtype),
-                value=array if kept else None,
+                value=array if is_kept else None,
                 **_figures(array),
                 **described,
             )
@@ -186,7 +186,7 @@ class _Tap(Engine):
 
     def _is_asked_for(self, file: str) -> bool:
         path = PurePath(file)
-        return any(path.match(each) for each in self.files)
+        return any(path.match(pattern) for pattern in self.files)
 
     def known(self) -> str:
         """Lists the valid client numbers as text."""
@@ -195,17 +195,17 @@ class _Tap(Engine):
 
     def notes(self) -> list[str]:
         """Returns notes about omitted values."""
-        said = []
+        notes = []
         if self.elsewhere:
             named = ", ".join(f"{PurePath(file).name} ({count})" for file, count in self.elsewhere.most_common(4))
             more = f" and {len(self.elsewhere) - 4} more files" if len(self.elsewhere) > 4 else ""
-            asked = " or ".join(map(repr, self.files))
-            said.append(f"{self.elsewhere.total()} values of lines outside {asked} are left out: {named}{more}.")
+            files = " or ".join(map(repr, self.files))
+            notes.append(f"{self.elsewhere.total()} values of lines outside {files} are left out: {named}{more}.")
         if self.left_out:
-            said.append(f"{self.left_out} later values are left out (most_values={self.most_values}).")
+            notes.append(f"{self.left_out} later values are left out (most_values={self.most_values}).")
         if self.without_array:
-            said.append(f"Of {self.without_array} values only statistics are kept (most_bytes={self.most_bytes}).")
-        return said
+            notes.append(f"Of {self.without_array} values only statistics are kept (most_bytes={self.most_bytes}).")
+        return notes
 
 
 class _TappedClient(TracedClient):
@@ -261,8 +261,8 @@ class _TappedClient(TracedClient):
 
     @property
     def _is_wanted(self) -> bool:
-        wanted = self.owner.client
-        return self.chain == wanted[: len(self.chain)] or self.chain[: len(wanted)] == wanted
+        path = self.owner.client
+        return self.chain == path[: len(self.chain)] or self.chain[: len(path)] == path
 
     def _take(self, equation: JaxprEqn | None, name: str, value: jax.Array) -> None:
         self.owner.take(
@@ -277,11 +277,11 @@ class _TappedClient(TracedClient):
         )
 
     def inner(self, name: str, client: str) -> TracedClient:
-        made: _TappedClient = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made.name, made.client, made._current = name, client, {}
-        made.chain = (*self.chain, int(client.rpartition("/")[2]))
-        return made
+        interpreter: _TappedClient = object.__new__(type(self))
+        interpreter.__dict__.update(self.__dict__)
+        interpreter.name, interpreter.client, interpreter._current = name, client, {}
+        interpreter.chain = (*self.chain, int(client.rpartition("/")[2]))
+        return interpreter
 
 
 def _figures(array: np.ndarray) -> dict[str, Any]:

@@ -57,8 +57,8 @@ class Child:
         try:
             import cloudpickle
 
-            sent = base64.b64encode(cloudpickle.dumps(list(arguments))).decode()
-            self._process.stdin.write(json.dumps([job, sent, runner, list(flags)]).encode() + b"\n")
+            payload = base64.b64encode(cloudpickle.dumps(list(arguments))).decode()
+            self._process.stdin.write(json.dumps([job, payload, runner, list(flags)]).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:  # the process has exited; reported below with its exit status
             pass
@@ -86,10 +86,10 @@ def serve() -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     while True:
-        job, sent, runner, flags = json.loads(lines.get())
+        job, payload, runner, flags = json.loads(lines.get())
         error = ""
         try:
-            arguments = pickle.loads(base64.b64decode(sent))
+            arguments = pickle.loads(base64.b64decode(payload))
             _working[:] = [str(arguments[0])] if job != "run_reading" else []
             _here.run(job, arguments, runner, flags, check=lambda: None)
         except Exception as raised:

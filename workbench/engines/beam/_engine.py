@@ -174,15 +174,15 @@ class Beam(Engine):
         except EngineError:
             raise
         except Exception as error:
-            found = re.search(r"\[batch (\d+)\] (.*)", str(error))
-            if found is None:
+            match = re.search(r"\[batch (\d+)\] (.*)", str(error))
+            if match is None:
                 message = (
                     f"stage {work.stage} (`{work.name}`) failed in its Beam pipeline on {self.name}: {brief(error)}. "
                     "No worker reported its clients: read the log of the runner; finished rounds are "
                     "in this error's `run`."
                 )
                 raise EngineError(message, stage=work.stage) from error
-            raise work.failed(batches[int(found[1])], RuntimeError(found[2]), self.name) from error
+            raise work.failed(batches[int(match[1])], RuntimeError(match[2]), self.name) from error
         work.recorder.stage(work.stage, "pipeline", time.perf_counter() - started)
 
 
@@ -202,25 +202,25 @@ def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
     (folder / "spec.json").write_text(json.dumps(spec))
     (folder / "stage").write_bytes(stage)
     save_arrays(folder / "shared.npz", work.shared)
-    made = []
-    own = [x for i, x in enumerate(work.rows) if i not in filed]
+    batches = []
+    rows = [x for i, x in enumerate(work.rows) if i not in filed]
     files = next((x.reader for x in filed.values() if isinstance(x.reader, ClientFiles)), None)
-    for batch in work.batches(size, own):
+    for batch in work.batches(size, rows):
         save_arrays(folder / f"rows-{batch.index}.npz", batch.rows)
         clients = batch.clients
         if files is not None:
             some = slice(batch.index * size, batch.index * size + len(clients))
             clients = files.ids[some]
             (folder / f"files-{batch.index}.json").write_text(json.dumps([str(path) for path in files.files[some]]))
-        made.append(Batch(batch.index, clients, []))
-    return made
+        batches.append(Batch(batch.index, clients, []))
+    return batches
 
 
 def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> None:
     """Reads the pipeline's files: the kept rows of each batch, and the merged results."""
     totals_file = folder / "totals.npz"
-    counts, *whole = load_arrays(totals_file) if totals_file.exists() else [np.zeros(4, np.int64)]
-    merged, totals, keyed = iter(whole), [], np.zeros(2, np.int64)
+    counts, *arrays = load_arrays(totals_file) if totals_file.exists() else [np.zeros(4, np.int64)]
+    merged, totals, keyed = iter(arrays), [], np.zeros(2, np.int64)
     for number, step in enumerate(work.phase.reductions):
         equation = step.equation
         if equation.primitive is not by_key_p:
@@ -234,12 +234,12 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
         totals.append(table)
     work.check_partials(batches, counts.tolist(), keyed.tolist())
     for batch in batches:
-        reported, *kept = load_arrays(folder / f"reply-{batch.index}.npz")
-        where, seconds, compiling, sent = json.loads(str(reported))
+        reported, *rows = load_arrays(folder / f"reply-{batch.index}.npz")
+        where, seconds, compiling, sent_bytes = json.loads(str(reported))
         work.recorder.warmup_seconds += compiling
         if compiling:
             work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
-        work.add(batch, kept, seconds=seconds, where=where, check_nan=check_nan, sent=sent)
+        work.add(batch, rows, seconds=seconds, where=where, check_nan=check_nan, sent_bytes=sent_bytes)
     work.reduced(totals, check_nan=check_nan)
 
 

@@ -106,12 +106,12 @@ def _take_event(raised: threading.ExceptHookArgs) -> None:
 
 def _workers() -> list[psutil.Process]:
     """Beam's child processes: the workers, and the shells that start them."""
-    found = []
+    processes = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if any(_WORKER in part for part in process.cmdline()):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _end(mark: Path, before: set[int]) -> None:

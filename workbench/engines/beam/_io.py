@@ -59,12 +59,14 @@ def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]
         raise ValueError(message)
     identity = element[0] if isinstance(element[0], str) else int(element[0])
     leaves, structure = jax.tree.flatten(element[1])
-    expected, wanted = jax.tree.flatten(struct)
+    expected, template = jax.tree.flatten(struct)
     arrays = [np.asarray(leaf) for leaf in leaves]
-    given = [f"{x.dtype.name}{list(x.shape)}" for x in arrays]
-    asked = [f"{np.dtype(x.dtype).name}{list(x.shape)}" for x in expected]
-    if structure != wanted or given != asked:
-        message = f"[source] client {identity!r} with data {structure} of {given}, but the program reads {asked}"
+    forms = [f"{x.dtype.name}{list(x.shape)}" for x in arrays]
+    expected_forms = [f"{np.dtype(x.dtype).name}{list(x.shape)}" for x in expected]
+    if structure != template or forms != expected_forms:
+        message = (
+            f"[source] client {identity!r} with data {structure} of {forms}, but the program reads {expected_forms}"
+        )
         raise ValueError(message)
     return identity, arrays
 

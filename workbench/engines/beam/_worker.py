@@ -53,10 +53,10 @@ class ComputeBatch(beam.DoFn):
         except Exception as error:
             message = f"[batch {batch}] {type(error).__name__}: {error}"
             raise RuntimeError(message) from error
-        kept, partial = reply.outputs[: self.spec.kept], reply.outputs[self.spec.kept :]
+        row_outputs, partial = reply.outputs[: self.spec.kept], reply.outputs[self.spec.kept :]
         reported = json.dumps([reply.where, reply.seconds, reply.compile_seconds, sum(x.nbytes for x in reply.outputs)])
-        save_arrays(folder / f"reply-{batch}.npz", [np.array(reported), *kept])
-        whole = [x for x, axis in zip(partial, self.spec.keyed, strict=True) if axis < 0]
+        save_arrays(folder / f"reply-{batch}.npz", [np.array(reported), *row_outputs])
+        totals = [x for x, axis in zip(partial, self.spec.keyed, strict=True) if axis < 0]
         keyed: list[int] = []
         for number, (table, axis) in enumerate(zip(partial, self.spec.keyed, strict=True)):
             if axis >= 0:
@@ -65,7 +65,7 @@ class ComputeBatch(beam.DoFn):
                     keyed.append(token(number, int(key), batch))
                     yield beam.pvalue.TaggedOutput("by_key", ((number, int(key)), [counted(keyed[-1:]), groups[key]]))
         if partial:
-            yield [np.concatenate([counted([token(batch)]), counted(keyed)]), *whole]
+            yield [np.concatenate([counted([token(batch)]), counted(keyed)]), *totals]
 
     def _rows(self, folder: Path, batch: int) -> list[np.ndarray]:
         rows = load_arrays(folder / f"rows-{batch}.npz")
@@ -94,10 +94,12 @@ class MergePartial(beam.CombineFn):
 
     def merge_accumulators(self, accumulators: Iterable[list[np.ndarray] | None]) -> list[np.ndarray] | None:
         """Merges accumulators pairwise, so that rounding errors grow with the logarithm of their number."""
-        left = [x for x in accumulators if x is not None]
-        while len(left) > 1:
-            left = [self._merged(*left[i : i + 2]) if i + 1 < len(left) else left[i] for i in range(0, len(left), 2)]
-        return left[0] if left else None
+        queue = [x for x in accumulators if x is not None]
+        while len(queue) > 1:
+            queue = [
+                self._merged(*queue[i : i + 2]) if i + 1 < len(queue) else queue[i] for i in range(0, len(queue), 2)
+            ]
+        return queue[0] if queue else None
 
     def extract_output(self, accumulator: list[np.ndarray] | None) -> list[np.ndarray] | None:
         """Merges the accumulators; the server calls `finish`."""
@@ -141,11 +143,11 @@ def make_pipeline(folder: str, runner: object, flags: Sequence[str]) -> beam.Pip
     from apache_beam.options.pipeline_options import PipelineOptions
 
     pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(list(flags), save_main_session=False))
-    own = place(folder) / "beam"
-    if not hasattr(own, "fs"):
+    work_folder = place(folder) / "beam"
+    if not hasattr(work_folder, "fs"):
         Path(pipeline.local_tempdir).rmdir()
-        own.mkdir(exist_ok=True)
-        pipeline.local_tempdir = str(own)
+        work_folder.mkdir(exist_ok=True)
+        pipeline.local_tempdir = str(work_folder)
     return pipeline
 
 
@@ -155,7 +157,7 @@ def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]
     Every step has a label, so that Beam does not ask the notebook kernel for a label.
     """
     spec = BeamPass(**json.loads((place(folder) / "spec.json").read_text()))
-    whole = [m for m, axis in zip(spec.merges, spec.keyed, strict=True) if axis < 0]
+    merges = [m for m, axis in zip(spec.merges, spec.keyed, strict=True) if axis < 0]
     with make_pipeline(folder, runner, flags) as pipeline:
         server = pipeline | "server" >> beam.Create([f"{folder}/shared.npz"]) | "load" >> beam.Map(load_arrays)
         replies = (
@@ -167,7 +169,7 @@ def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]
                 "by_key", main="partial"
             )
         )
-        totals = replies.partial | "reduce" >> beam.CombineGlobally(MergePartial(whole)).without_defaults()
+        totals = replies.partial | "reduce" >> beam.CombineGlobally(MergePartial(merges)).without_defaults()
         _ = totals | "write totals" >> beam.ParDo(WriteTotals(f"{folder}/totals"))
         if any(axis >= 0 for axis in spec.keyed):
             groups = replies.by_key | "shuffle and reduce by key" >> beam.CombinePerKey(MergePartial(["add"]))

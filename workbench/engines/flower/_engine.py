@@ -118,7 +118,7 @@ class Flower(Engine):
         self._dropped: list[str] = []
         self._to_drop: dict[int, list[str]] = {}
         self._absent: dict[str, set[int]] = {}  # nodes that lack these kept rows because they were late
-        self._given: dict[int, Any] = {}
+        self._inputs_by_id: dict[int, Any] = {}
         self._columns: dict[Any, tuple[str, Any]] = {}
         self._recorder: RunRecorder | None = None
 
@@ -146,7 +146,7 @@ class Flower(Engine):
         try:
             return super().run(fn, *args, progress=progress, cancel=cancel)
         finally:
-            self._given.clear()
+            self._inputs_by_id.clear()
             self._absent.clear()
             self._columns.clear()
             if self._running is not None:
@@ -155,14 +155,14 @@ class Flower(Engine):
 
     def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:
         self._recorder = recorder
-        self._given = {id(x): x for x in inputs if isinstance(x, np.ndarray)}
-        wanted = math.ceil(_most_clients(plan) / self.clients_per_node)
-        if self._running is not None and self._running.nodes < wanted:
+        self._inputs_by_id = {id(x): x for x in inputs if isinstance(x, np.ndarray)}
+        node_count = math.ceil(_most_clients(plan) / self.clients_per_node)
+        if self._running is not None and self._running.nodes < node_count:
             self.close()
         if self._running is not None:
             return
         started = time.perf_counter()
-        self._running = self._new_runtime(max(wanted, self.nodes or 0))
+        self._running = self._new_runtime(max(node_count, self.nodes or 0))
         try:
             self._running.start(lambda: recorder.check("", 0.0))
         except BaseException:
@@ -183,32 +183,32 @@ class Flower(Engine):
         started = time.perf_counter()
         digest, stage = work.exported(size, None)
         work.recorder.warmup_seconds += time.perf_counter() - started
-        kept = [f"r{next(self._numbers)}" for _ in work.phase.kept]
-        all_asked = self._asks(work, size, Ask(digest=digest, blob=stage, kept=kept))
-        asked = [(ask, batch) for ask, batch in all_asked if not work.is_out(batch, size)]
+        row_names = [f"r{next(self._numbers)}" for _ in work.phase.kept]
+        all_asked = self._asks(work, size, Ask(digest=digest, blob=stage, kept=row_names))
+        requests = [(ask, batch) for ask, batch in all_asked if not work.is_out(batch, size)]
         started, enough = time.perf_counter(), None
         if (quorum := work.undecided) is not None:  # nodes of `size` clients; the last may have fewer
-            unused = size * len(asked) - work.clients
+            unused = size * len(requests) - work.clients
             enough = math.ceil((quorum.of(work.clients) + unused) / size), quorum.deadline_seconds
         try:
-            replies = self._ask([ask for ask, _ in asked], lambda: work.recorder.check(work.stage, 0.0), enough)
+            replies = self._ask([ask for ask, _ in requests], lambda: work.recorder.check(work.stage, 0.0), enough)
         except NodeFailure as error:
             raise work.failed(all_asked[error.slot][1], error, self._place(error.slot)) from error
         work.recorder.stage(work.stage, "messages", time.perf_counter() - started)
         self._note_sent(work)
-        given = {ask.slot: reply for (ask, _), reply in zip(asked, replies, strict=True)}
-        failed = {slot: str(reply.reported["error"]) for slot, reply in given.items() if reply.reported["error"]}
+        reply_of = {ask.slot: reply for (ask, _), reply in zip(requests, replies, strict=True)}
+        failed = {slot: str(reply.reported["error"]) for slot, reply in reply_of.items() if reply.reported["error"]}
         if missing := {slot: (all_asked[slot][1], reason) for slot, reason in failed.items()}:
             work.enough(0, missing, started)
             work.decide(missing, size)
         for slot, (_, batch) in enumerate(all_asked):
             if work.is_out(batch, size):
-                work.skip(batch, held=True)
+                work.skip(batch, on_worker=True)
             else:
-                self._add(work, batch, given[slot], slot, work.partial_avals)
+                self._add(work, batch, reply_of[slot], slot, work.partial_avals)
         out = {slot for slot, (_, batch) in enumerate(all_asked) if work.is_out(batch, size)}
-        self._absent.update(dict.fromkeys(kept, out) if out else {})
-        labels = zip(kept, work.phase.kept, work.function(1).out_names, strict=False)
+        self._absent.update(dict.fromkeys(row_names, out) if out else {})
+        labels = zip(row_names, work.phase.kept, work.function(1).out_names, strict=False)
         work.hold([self._held(name, v, work, label) for name, v, label in labels])
 
     def _asks(self, work: Pass, size: int, common: Ask) -> list[tuple[Ask, Batch]]:
@@ -216,30 +216,30 @@ class Flower(Engine):
         self._forget()
         sources = [self._source(x) for x in work.rows]
         rows = [x for x in work.rows if not isinstance(x, RemoteRows)]
-        asked = []
+        requests = []
         started = time.perf_counter()
         written = {name for kind, name in sources if kind == "own" and name in {n for n, _ in self._columns.values()}}
         for slot, batch in enumerate(work.batches(size, rows)):
             parts = iter(batch.rows)
-            sent, named = [], []
+            payload, named = [], []
             for kind, name in sources:
                 part = next(parts) if kind != "held" else None
                 if kind == "own" and name not in written:
                     assert part is not None
                     self._save(slot, name, part)
                 elif kind == "sent":
-                    sent.append(part)
-                named.append(f"sent:{len(sent) - 1}" if kind == "sent" else f"{kind}:{name}")
-            shared = list(range(len(sent), len(sent) + len(work.shared)))
+                    payload.append(part)
+                named.append(f"sent:{len(payload) - 1}" if kind == "sent" else f"{kind}:{name}")
+            shared = list(range(len(payload), len(payload) + len(work.shared)))
             names = [*(name or f"row {i}" for i, (_, name) in enumerate(sources)), *(f"shared {i}" for i in shared)]
             ask = dataclasses.replace(common, rows=named, names=names, shared=shared, slot=slot)
-            ask.sent, ask.drop = [*sent, *work.shared], self._to_drop.pop(slot, [])
-            asked.append((ask, Batch(batch.index, batch.clients, [])))
+            ask.sent, ask.drop = [*payload, *work.shared], self._to_drop.pop(slot, [])
+            requests.append((ask, Batch(batch.index, batch.clients, [])))
         for x, (kind, name) in zip(work.rows, sources, strict=True):
             if kind == "own" and not isinstance(x, ReadRows):
                 self._columns[self._key(x)] = name, x
         work.recorder.stage(work.stage, "clients' files", time.perf_counter() - started)
-        return asked
+        return requests
 
     def _here(self, x: object, work: Pass) -> object:
         """Fetches rows that are stored at clients of another placement, because they must be sent."""
@@ -260,9 +260,9 @@ class Flower(Engine):
             return "held", x.name
         if isinstance(x, ReadRows):
             return "own", f"input-{id(x.reader)}-{x.index}"
-        if id(x) in self._given or id(x.base) in self._given:
-            known = self._columns.get(self._key(x))
-            return "own", known[0] if known else f"input-{next(self._numbers)}"
+        if id(x) in self._inputs_by_id or id(x.base) in self._inputs_by_id:
+            column = self._columns.get(self._key(x))
+            return "own", column[0] if column else f"input-{next(self._numbers)}"
         return "sent", ""
 
     def _key(self, x: np.ndarray) -> Hashable:
@@ -282,7 +282,7 @@ class Flower(Engine):
         if compiling:
             work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
         seconds = float(reply.reported["seconds"])
-        work.add(batch, values, seconds=seconds, where=where, check_nan=self.check_nan, held=True)
+        work.add(batch, values, seconds=seconds, where=where, check_nan=self.check_nan, on_worker=True)
 
     def _held(self, name: str, v: Var, work: Pass, label: str) -> RemoteRows:
         made_by = work.stage, label
@@ -290,12 +290,12 @@ class Flower(Engine):
             name, v.aval, work.phase.placement, made_by=made_by, bring=self._bring, dropped=self._dropped.append
         )
 
-    def _bring(self, wanted: Sequence[RemoteRows]) -> list[np.ndarray]:
+    def _bring(self, remote_rows: Sequence[RemoteRows]) -> list[np.ndarray]:
         """Fetches rows that the server or the caller reads; the clients thereby disclose the rows."""
         recorder = self._recorder
         assert recorder is not None
-        nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in wanted]
-        pairs = list(zip(wanted, nodes, strict=True))
+        nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in remote_rows]
+        pairs = list(zip(remote_rows, nodes, strict=True))
         fetched = [
             [rows.name for rows, count in pairs if slot < count and slot not in self._absent.get(rows.name, ())]
             for slot in range(max(nodes))
@@ -310,22 +310,22 @@ class Flower(Engine):
                 "program reduce them."
             )
             raise EngineError(message, client=error.slot) from error
-        given = {
+        arrays = {
             (ask.slot, y): x
             for ask, z in zip(asks, replies, strict=True)
             for y, x in zip(ask.fetch, z.values, strict=True)
         }
-        brought = []
+        fetched_arrays = []
         for rows, count in pairs:
             aval = edge_aval(rows.aval)
             none = as_plain(absent_rows(aval, self.clients_per_node))
-            parts = [given.get((slot, rows.name), none) for slot in range(count)]
-            whole = np.concatenate(parts)[: aval.shape[0]]
-            whole = whole.view(aval.dtype) if whole.dtype != aval.dtype else whole
-            recorder.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
-            recorder.moved_bytes += whole.nbytes
-            brought.append(from_edge(whole, rows.aval.dtype))
-        return brought
+            parts = [arrays.get((slot, rows.name), none) for slot in range(count)]
+            array = np.concatenate(parts)[: aval.shape[0]]
+            array = array.view(aval.dtype) if array.dtype != aval.dtype else array
+            recorder.left(rows.stage, rows.label, array, row=True, clients=aval.shape[0])
+            recorder.moved_bytes += array.nbytes
+            fetched_arrays.append(from_edge(array, rows.aval.dtype))
+        return fetched_arrays
 
     def _ask(
         self, asks: Sequence[Ask], check: Callable[[], Any], enough: tuple[int, float | None] | None = None
@@ -364,12 +364,12 @@ def _most_clients(plan: Plan) -> int:
 def _as_expected(x: np.ndarray | None, aval: Aval | None, work: Pass, batch: Batch, where: str) -> np.ndarray:
     """Checks a value of a reply against the shape and dtype of the stage output."""
     if x is None or aval is None or x.dtype.itemsize != np.dtype(aval.dtype).itemsize or x.shape != aval.shape:
-        found = "nothing" if x is None else f"{x.dtype}{list(x.shape)}"
-        wanted = "nothing" if aval is None else f"{aval.dtype}{list(aval.shape)}"
+        form = "nothing" if x is None else f"{x.dtype}{list(x.shape)}"
+        expected_form = "nothing" if aval is None else f"{aval.dtype}{list(aval.shape)}"
         message = (
-            f"stage {work.stage} (`{work.name}`) got {found} from {list_clients(batch.clients)} on {where}, and "
-            f"expects {wanted}. A node must return the unchanged outputs of the stage: check this node for a Flower "
-            "mod or a changed client app."
+            f"stage {work.stage} (`{work.name}`) got {form} from {list_clients(batch.clients)} on {where}, and "
+            f"expects {expected_form}. A node must return the unchanged outputs of the stage: check this node for a "
+            f"Flower mod or a changed client app."
         )
         raise EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients)))
     return x.view(aval.dtype) if x.dtype != aval.dtype else x

@@ -128,8 +128,10 @@ def _inputs(
             "the server."
         )
         raise ProgramError(message)
-    own = [block.uses[v].clients for v in variables]
-    absent = [n for n, mine, x in zip(traced.in_names, own, leaves, strict=True) if not mine and _is_struct(x)]
+    client_counts = [block.uses[v].clients for v in variables]
+    absent = [
+        n for n, count, x in zip(traced.in_names, client_counts, leaves, strict=True) if not count and _is_struct(x)
+    ]
     if absent:
         message = (
             f"`Flower.export` was given shapes only for {_listed(absent)}, which the server needs. The app runs on "
@@ -137,11 +139,11 @@ def _inputs(
         )
         raise ProgramError(message)
     described, values = [], {}
-    for name, label, mine, v, x in zip(names, traced.in_names, own, variables, leaves, strict=True):
+    for name, label, client_count, v, x in zip(names, traced.in_names, client_counts, variables, leaves, strict=True):
         aval = edge_aval(v.aval)
         axis = block.uses[v].axis
-        described.append({"name": name, "argument": label, "own": mine, "axis": axis, **describe(aval)})
-        if not mine:
+        described.append({"name": name, "argument": label, "own": client_count, "axis": axis, **describe(aval)})
+        if not client_count:
             values[name] = to_host(x).astype(aval.dtype, copy=False)
     return described, values
 
@@ -197,20 +199,20 @@ def _write_data(folder: Path, inputs: Sequence[dict[str, Any]], leaves: Sequence
 
 def client_stages(block: dict[str, Any]) -> list[dict[str, Any]]:
     """The client stages in a program and in all its loops."""
-    found = []
+    stages = []
     for op in block["ops"]:
         inner = [op[name] for name in ("body", "condition") if name in op] + op.get("branches", [])
-        found += [op] if op["op"] == "clients" else [stage for body in inner for stage in client_stages(body)]
-    return found
+        stages += [op] if op["op"] == "clients" else [stage for body in inner for stage in client_stages(body)]
+    return stages
 
 
 def _readme(name: str, package: str, described: dict[str, Any]) -> str:
-    own = [x for x in described["inputs"] if x["own"]]
+    client_inputs = [x for x in described["inputs"] if x["own"]]
     stages = client_stages(described["body"])
     leaves = [f"- stage {op['stage']} (`{op['name']}`): {_value(x)}" for op in stages for x in op["leaves"]]
     if any(op["kept_avals"] for op in stages):
         leaves.append("- rows that a server stage reads or that are a result; all other rows stay on the node")
-    needed = [f"- `{x['name']}.npy`: {x['dtype']}{_of_one(x)} ({x['argument']})" for x in own]
+    needed = [f"- `{x['name']}.npy`: {x['dtype']}{_of_one(x)} ({x['argument']})" for x in client_inputs]
     count = described["nodes"]
     return _README.format(
         name=name,

@@ -123,7 +123,7 @@ class FlowerBlock:
     def _server_op(
         self, name: str, stage: int, fn: Callable[..., Any], ends: tuple[Sequence[Var], Sequence[Var]]
     ) -> None:
-        inputs, made = ends
+        inputs, outputs = ends
 
         def call(*operands: jax.Array) -> list[Any]:
             return [to_edge(y) for y in fn([from_edge(x, dtype_of(v)) for x, v in zip(operands, inputs, strict=True)])]
@@ -131,7 +131,7 @@ class FlowerBlock:
         numbers = [self._read(v, "server") for v in inputs]
         path = f"{self.walk.path}{stage}"
         digest = self.stages.add(name, path, call, [_edge(v) for v in inputs])
-        out = [self._number(v) for v in made]
+        out = [self._number(v) for v in outputs]
         self._ops.append({"op": "server", "stage": path, "name": name, "digest": digest, "in": numbers, "out": out})
 
     def _clients(self, phase: Phase) -> None:

@@ -45,7 +45,7 @@ class FlowerProcesses(SupervisedProcesses):
     def wait(
         self,
         ready: Callable[[], Result | None],
-        what: str,
+        task: str,
         check: Callable[[], Any],
         seconds: float = _PATIENCE_SECONDS,
         pause: Callable[[float], Any] = time.sleep,
@@ -58,11 +58,11 @@ class FlowerProcesses(SupervisedProcesses):
             EngineError: if a process exits in the meantime, or after `seconds`.
         """
         until = time.monotonic() + seconds
-        while (found := ready()) is None:
+        while (result := ready()) is None:
             check()
             for name, status in list(self.ended.items()):
                 message = (
-                    f"Flower's {name} ended with exit status {status} while the engine waited for {what}. The run "
+                    f"Flower's {name} ended with exit status {status} while the engine waited for {task}. The run "
                     f"needs this process; its last output: {self.log(name)!r}. Run again; on a busy machine increase "
                     "`start_seconds`, or use fewer `workers`."
                 )
@@ -70,13 +70,13 @@ class FlowerProcesses(SupervisedProcesses):
             if time.monotonic() > until:
                 name = next(reversed(self.pids), "")
                 message = (
-                    f"the engine waited {seconds:.0f} s for {what}. Flower's processes run but are not ready; last "
+                    f"the engine waited {seconds:.0f} s for {task}. Flower's processes run but are not ready; last "
                     f"output of {name}: {self.log(name)!r}. Increase `start_seconds` on a busy machine, and check that "
                     "nothing blocks connections on 127.0.0.1."
                 )
                 raise EngineError(message)
             pause(0.1)
-        return found
+        return result
 
 
 class Runtime:
@@ -155,17 +155,17 @@ class Runtime:
         self._number += 1
         with contextlib.suppress(OSError):  # the process has exited; reported below with its log
             self._engine.send((self._number, list(asks), seconds, enough))
-        _, found, error = self._receive(self._number, check, seconds + 60)
-        if isinstance(found, list):
-            return found
-        if found is None:
+        _, answer, error = self._receive(self._number, check, seconds + 60)
+        if isinstance(answer, list):
+            return answer
+        if answer is None:
             message = (
                 f"Flower's ServerApp failed: {error}. The ServerApp only forwards messages, so the error is in "
                 "Flower: run again. "
                 f"{self._last_words()}"
             )
             raise EngineError(message)
-        slot, worker_lost = found
+        slot, worker_lost = answer
         raise NodeFailure(slot, error, worker_lost=worker_lost)
 
     def _receive(self, number: int, check: Callable[[], Result], seconds: float) -> Result:
@@ -279,10 +279,10 @@ class Deployment(Runtime):
         self.processes.start("superlink", [*self._server("flower-superlink"), *link])
         self.processes.wait(lambda: True if _answers(self.port) else None, "the SuperLink", check, self.start_seconds)
         for node in range(self.nodes):
-            own = f'partition-id={node} num-partitions={self.nodes} data="{self.data / str(node)}"'
+            node_config = f'partition-id={node} num-partitions={self.nodes} data="{self.data / str(node)}"'
             flags = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
             home = {"FLWR_HOME": str(self.folder / f"home-{node}")}
-            argv = [*self._server("flower-supernode"), *flags, "--node-config", own]
+            argv = [*self._server("flower-supernode"), *flags, "--node-config", node_config]
             self.processes.start(f"supernode {node}", argv, home)
 
     def _server(self, name: str) -> list[str]:

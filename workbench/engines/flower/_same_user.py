@@ -37,10 +37,10 @@ def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int
         The user id. None if the connection is not in the table, or if no process owns the client's end any more (the
         kernel then writes 0, as for root).
     """
-    wanted = _written(*client), _written(*server)
+    addresses = _written(*client), _written(*server)
     for line in table.splitlines()[1:]:
         fields = line.split()
-        if len(fields) > 9 and (fields[1], fields[2]) == wanted and fields[3] == _ESTABLISHED and fields[9] != "0":
+        if len(fields) > 9 and (fields[1], fields[2]) == addresses and fields[3] == _ESTABLISHED and fields[9] != "0":
             return int(fields[7])
     return None
 

@@ -222,9 +222,9 @@ class Spark(Engine):
         leaves = [to_host(x) for x in leaves]
 
         def batch(_: Array, *arrays: Array) -> list[Array]:
-            given = arrays[0] if isinstance(columns, str) else dict(zip(names, arrays[: len(names)], strict=True))
+            inputs = arrays[0] if isinstance(columns, str) else dict(zip(names, arrays[: len(names)], strict=True))
             model = jax.tree.unflatten(tree, arrays[len(names) :])
-            return [jax.vmap(lambda row: fn(*model, row))(given)]
+            return [jax.vmap(lambda row: fn(*model, row))(inputs)]
 
         result = jax.eval_shape(fn, *values, row)
         kind = {numpy: sql for sql, numpy in _NUMPY_TYPES.items()}.get(str(getattr(result, "dtype", "")))
@@ -255,7 +255,7 @@ class Spark(Engine):
             session = self.session
         if self._own is not None and self._own[0] is session:
             return self._own[1]
-        own = session.newSession()
+        new_session = session.newSession()
         tasks = max(2, session.sparkContext.defaultParallelism)
         for name, value in {
             "spark.sql.adaptive.enabled": "false",  # Spark would combine batches by bytes, not by work
@@ -266,9 +266,9 @@ class Spark(Engine):
             "spark.sql.inMemoryColumnarStorage.compressed": "false",
             "spark.sql.shuffle.partitions": str(tasks),
         }.items():
-            own.conf.set(name, value)
-        self._own = session, own
-        return own
+            new_session.conf.set(name, value)
+        self._own = session, new_session
+        return new_session
 
     def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:
         assert self._jobs is not None
@@ -313,7 +313,7 @@ class _Jobs:
         self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # keyed by the address of the arrays in the list
         self._states: dict[str, _State] = {}
         self._files: dict[str, list[str]] = {}
-        self._given: set[int] = set()
+        self._input_ids: set[int] = set()
         self._recorder: RunRecorder | None = None
         self._numbers = iter(range(2**62))
         self._table: tuple[Any, tuple[Any, ...]] | None = None
@@ -321,7 +321,7 @@ class _Jobs:
 
     def begin(self, inputs: Sequence[Any], recorder: RunRecorder) -> None:
         """Registers the caller's arrays, which are written to tables."""
-        self._given = {id(x) for x in inputs}
+        self._input_ids = {id(x) for x in inputs}
         self._inputs = list(inputs)  # keeps the arrays alive, so that their ids stay unique
         self._recorder = recorder
 
@@ -349,8 +349,8 @@ class _Jobs:
         tasks = 4 * self.tasks  # several tasks for each executor
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            asked = self.session.range(0, tasks, 1, tasks).mapInArrow(See(str(mark), text), "fact string")
-            facts = {row["fact"] for row in asked.collect() if row["fact"]}
+            answers = self.session.range(0, tasks, 1, tasks).mapInArrow(See(str(mark), text), "fact string")
+            facts = {row["fact"] for row in answers.collect() if row["fact"]}
         if facts:
             message = (
                 f"{self.engine.name} keeps the rows of clients in {str(self.folder.parent)!r}, and executors on "
@@ -367,11 +367,11 @@ class _Jobs:
         digest, stage = work.exported(size, None)
         started = time.perf_counter()
         with self._errors_reported(work):
-            frame, named, sources, made, checks = self._source(work, size)
-            spec = self._spec(work, size, digest, sources, made, checks)
+            frame, named, sources, separate_rows, checks = self._source(work, size)
+            spec = self._spec(work, size, digest, sources, separate_rows, checks)
             if digest not in self._stages:
                 self._stages[digest] = self._sent_once(stage)
-            server = self._sent_once(_encoded([*work.shared, *made]))
+            server = self._sent_once(_encoded([*work.shared, *separate_rows]))
             if len(here := self._here(work, named, size)) < len(named):
                 frame = frame.where(frame.batch.isin([batch.index for batch in here]))
         work.recorder.stage(work.stage, "sending rows", time.perf_counter() - started)
@@ -502,7 +502,7 @@ class _Jobs:
         return Inline(data) if len(data) <= _MOST_INLINE_BYTES else self.context.broadcast(data)
 
     def _spec(
-        self, work: Pass, size: int, digest: str, sources: Sequence[str], made: Sequence[Any], checks: Foreign
+        self, work: Pass, size: int, digest: str, sources: Sequence[str], separate_rows: Sequence[Any], checks: Foreign
     ) -> Foreign:
         from workbench.engines.spark._worker import SparkPass, shapes_of
 
@@ -519,7 +519,7 @@ class _Jobs:
             sources=tuple(sources),
             checks=tuple(checks),
             rows=shapes_of(function.in_avals[1 : 1 + count]),
-            made=shapes_of(made),
+            made=shapes_of(separate_rows),
             shared=shapes_of(function.in_avals[1 + count :]),
             partial=shapes_of(work.partial_avals),
             kept=len(work.phase.kept),
@@ -534,8 +534,8 @@ class _Jobs:
     def _source(self, work: Pass, size: int) -> tuple[Any, list[Batch], list[str], list[np.ndarray], list[Any]]:
         """Creates the table of a pass: batches, argument columns, rows sent separately, checksums."""
         checks: list[tuple[str, tuple[str, ...]]] = []
-        sent: list[Any] = []
-        sources, made, states = [], [], {}
+        row_columns: list[Any] = []
+        sources, separate_rows, states = [], [], {}
         for x in work.rows:
             if isinstance(x, RemoteRows) and (state := self._states.get(x.name)) and state.size == size:
                 states[state.path] = state
@@ -544,10 +544,10 @@ class _Jobs:
                 sources.append(f"c{x.index}")
             elif self._comes_with_the_server(x):
                 sources.append("")
-                made.append(to_host(x))
+                separate_rows.append(to_host(x))
             else:
-                sources.append(f"a{len(sent)}")
-                sent.append(to_host(materialize([x])[0]) if isinstance(x, RemoteRows) else x)
+                sources.append(f"a{len(row_columns)}")
+                row_columns.append(to_host(materialize([x])[0]) if isinstance(x, RemoteRows) else x)
         clients = next(
             (x.reader for x in work.rows if isinstance(x, ReadRows) and isinstance(x.reader, _Clients)), None
         )
@@ -555,28 +555,28 @@ class _Jobs:
         if clients is not None:
             checks.append(("ccrc", tuple(f"c{i}" for i in range(len(clients.avals)))))
         named: list[Batch] | None = None
-        if sent or not (frames or states):
-            frame, named = self._sent(sent, work, size)
+        if row_columns or not (frames or states):
+            frame, named = self._sent(row_columns, work, size)
             frames.append(frame)
-            checks.append(("acrc", tuple(f"a{i}" for i in range(len(sent)))))
+            checks.append(("acrc", tuple(f"a{i}" for i in range(len(row_columns)))))
         for number, state in enumerate(states.values()):
             named_columns = {column: f"s{number}{column}" for column in dict.fromkeys(state.names.values())}
             columns = [f"{column} as {name}" for column, name in named_columns.items()]
             frames.append(state.frame.selectExpr("number as batch", f"crc as s{number}crc", *columns))
             checks.append((f"s{number}crc", tuple(named_columns.values())))
-        whole = frames[0]
-        for other in frames[1:]:
-            whole = whole.join(other, "batch")
+        table = frames[0]
+        for right in frames[1:]:
+            table = table.join(right, "batch")
         if len(frames) > 1:
-            whole = whole.sortWithinPartitions("batch")  # rounding must not depend on the order of completion
+            table = table.sortWithinPartitions("batch")  # rounding must not depend on the order of completion
         ids = clients.ids if clients is not None else None
         batches_ = named if named is not None and ids is None else _named(work.clients, size, ids)
-        return whole, batches_, sources, made, checks
+        return table, batches_, sources, separate_rows, checks
 
     def _comes_with_the_server(self, x: object) -> bool:
         if not isinstance(x, np.ndarray) or x.nbytes > _MOST_MADE_BYTES:
             return False
-        return id(x) not in self._given and id(x.base) not in self._given
+        return id(x) not in self._input_ids and id(x.base) not in self._input_ids
 
     def _sent(self, arrays: Sequence[Any], work: Pass, size: int) -> tuple[Any, list[Batch]]:
         """Writes arrays, or a reader's clients, to a table of batches."""
@@ -611,7 +611,7 @@ class _Jobs:
         self._check_folder()
         path = self.folder / f"clients-{next(self._numbers)}"
         path.mkdir(parents=True, exist_ok=True)
-        each = max(1, math.ceil(math.ceil(work.clients / size) / (4 * self.tasks)))
+        count = max(1, math.ceil(math.ceil(work.clients / size) / (4 * self.tasks)))
         named, files, source = [], [], work.batches(size, arrays)
         while some := next(source, None):
             record = _record(some)
@@ -620,7 +620,7 @@ class _Jobs:
                 whole_file(place(files[-1])) as file,
                 pq.ParquetWriter(file, record.schema, compression="none", use_dictionary=False) as writer,
             ):
-                for batch in (some, *itertools.islice(source, each - 1)):
+                for batch in (some, *itertools.islice(source, count - 1)):
                     writer.write_batch(_record(batch))
                     named.append(Batch(batch.index, batch.clients, []))
         return self._of_files(files), named
@@ -635,9 +635,9 @@ class _Jobs:
             look()
             watched()
 
-        what = f"workbench: {work.recorder.name}, stage {work.stage}"
+        label = f"workbench: {work.recorder.name}, stage {work.stage}"
         with self._errors_reported(work, named):
-            return _in_group(self.context, what, job, check)
+            return _in_group(self.context, label, job, check)
 
     @contextlib.contextmanager
     def _errors_reported(self, work: Pass, named: Sequence[Batch] = ()) -> Iterator[None]:
@@ -647,9 +647,9 @@ class _Jobs:
         except (EngineError, _Enough):
             raise
         except Exception as error:
-            found = re.search(r"\[batch (\d+)\] ([^\n]*)", str(error))
-            if found is not None and named:
-                raise work.failed(named[int(found[1])], RuntimeError(found[2]), self.engine.name) from error
+            match = re.search(r"\[batch (\d+)\] ([^\n]*)", str(error))
+            if match is not None and named:
+                raise work.failed(named[int(match[1])], RuntimeError(match[2]), self.engine.name) from error
             never_retries = re.fullmatch(r"local(\[[^,\]]*\])?", str(self.context.master))
             retry = " Spark's local mode does not retry tasks: `local[2,4]` tries each task four times." * bool(
                 never_retries
@@ -670,7 +670,7 @@ class _Jobs:
         order = sorted(range(len(kinds)), key=lambda i: (kinds[i], numbers[i], keys[i], parts[i]))
         report = table.column("report")
         counted = {PARTIAL: [0] * len(COUNTS), KEYED: [0] * len(COUNTS)}
-        whole: list[np.ndarray] | None = None
+        partials: list[np.ndarray] | None = None
         tables = {
             number: np.array(REDUCTION_OF[by_key_p].start(step.equation))
             for number, step in enumerate(work.phase.reductions)
@@ -681,7 +681,7 @@ class _Jobs:
             if batch.index in replies:
                 self._reply(work, batch, replies[batch.index])
             else:
-                work.skip(batch, held=True)
+                work.skip(batch, on_worker=True)
         for i in order:
             if kinds[i] == REPLY:
                 continue
@@ -692,21 +692,21 @@ class _Jobs:
                 (groups,) = (np.moveaxis(tables[numbers[i]], spec.keyed[numbers[i]], 0),)
                 groups[keys[i]] = values[0]
             else:
-                whole = values if whole is None else merge(names, whole, values)
+                partials = values if partials is None else merge(names, partials, values)
         work.check_partials(here, counted[PARTIAL], counted[KEYED][:2])
-        merged = iter(whole or ())
+        merged = iter(partials or ())
         totals = [tables[i] if i in tables else next(merged) for i in range(len(work.phase.reductions))]
         work.reduced(totals, check_nan=self.engine.check_nan)
         work.hold([])
 
     def _reply(self, work: Pass, batch: Batch, report: Sequence[Any]) -> None:
-        where, seconds, compiling, sent, nan = report
+        where, seconds, compiling, sent_bytes, nan = report
         if nan is not None:
             raise work.nan(batch, work.function(1).out_names[int(nan)])
         work.recorder.warmup_seconds += compiling / self.tasks
         if compiling:
             work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
-        work.add(batch, [], seconds=seconds, where=where, sent=sent, held=True)
+        work.add(batch, [], seconds=seconds, where=where, sent_bytes=sent_bytes, on_worker=True)
 
     def _hold(self, work: Pass, path: Path, size: int, here: Sequence[Batch]) -> None:
         """Registers the kept rows of a pass, which stay in the checkpointed table."""
@@ -718,30 +718,30 @@ class _Jobs:
         frame = self._of_files(files).where(f"kind = {REPLY}")
         names = {f"{path.name}-{i}": f"k{i}" for i in range(len(work.phase.kept))}
         state = _State(path, frame, size, names, numbers)
-        held = []
+        row_list = []
         for (name, _), v, label in zip(state.names.items(), work.phase.kept, work.function(1).out_names, strict=False):
             self._states[name] = state
             made_by = work.stage, label
             rows = RemoteRows(
                 name, v.aval, work.phase.placement, made_by=made_by, bring=self._bring, dropped=self._dropped
             )
-            held.append(rows)
-        work.hold(held)
+            row_list.append(rows)
+        work.hold(row_list)
 
     def _dropped(self, name: str) -> None:
         state = self._states.pop(name, None)
-        if state is not None and not any(other is state for other in self._states.values()):
+        if state is not None and not any(peer is state for peer in self._states.values()):
             remove_tree(state.path)
 
-    def _bring(self, wanted: Sequence[RemoteRows]) -> list[Any]:
+    def _bring(self, remote_rows: Sequence[RemoteRows]) -> list[Any]:
         """Fetches rows that the server or the caller reads; the clients thereby disclose the rows."""
         from workbench.engines.spark._worker import decode, shapes_of
 
         recorder = self._recorder
         assert recorder is not None
         tables = {}
-        brought = []
-        for rows in wanted:
+        arrays = []
+        for rows in remote_rows:
             state = self._states[rows.name]
             if state.path not in tables:
                 columns = list(dict.fromkeys(state.names.values()))
@@ -754,15 +754,15 @@ class _Jobs:
                 decode(cells[i].as_buffer(), shapes)[0] if i in cells else absent_rows(aval, state.size)
                 for i in range(math.ceil(rows.shape[0] / state.size))
             ]
-            whole = np.concatenate(parts)[: aval.shape[0]]
-            recorder.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
-            brought.append(from_edge(whole, rows.aval.dtype))
-        return brought
+            array = np.concatenate(parts)[: aval.shape[0]]
+            recorder.left(rows.stage, rows.label, array, row=True, clients=aval.shape[0])
+            arrays.append(from_edge(array, rows.aval.dtype))
+        return arrays
 
-    def _asked(self, read: Callable[[], Result], rows: RemoteRows, recorder: RunRecorder) -> Result:
+    def _asked(self, fetch: Callable[[], Result], rows: RemoteRows, recorder: RunRecorder) -> Result:
         check = lambda: recorder.check(rows.stage, 1.0)  # noqa: E731
         try:
-            return _in_group(self.context, f"workbench: {rows.label}", read, check)
+            return _in_group(self.context, f"workbench: {rows.label}", fetch, check)
         except EngineError:
             raise
         except Exception as error:
@@ -834,23 +834,23 @@ class _Jobs:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             index = session.createDataFrame(pa.table({"client": ids, "index": pa.array(range(clients), pa.int64())}))
-            each = table.select("client", *(f"`{name}`" for name in columns)).join(index, "client")
-            each = each.selectExpr("*", f"cast(floor(index / {size}) as int) as batch")
-            each = each.repartition(self.tasks, "batch").sortWithinPartitions("index")
+            view = table.select("client", *(f"`{name}`" for name in columns)).join(index, "client")
+            view = view.selectExpr("*", f"cast(floor(index / {size}) as int) as batch")
+            view = view.repartition(self.tasks, "batch").sortWithinPartitions("index")
             shapes = shapes_of([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in leaves])
             schema = ", ".join(
                 ["batch int", "held array<bigint>", "ccrc bigint", *(f"c{i} binary" for i in range(len(leaves)))]
             )
             path = self.folder / f"clients-{next(self._numbers)}"
-            packed = self._stored(each.mapInArrow(Pack(columns, shapes, size), schema), path)
+            packed = self._stored(view.mapInArrow(Pack(columns, shapes, size), schema), path)
         _check_packed(packed.select("batch", "held").toArrow(), ids, size)
         return _Clients(packed, ids, struct, size)
 
     def _parquet(self, path: str) -> Foreign:
         """Lists the files in a folder; rejects Delta tables, whose folders contain all versions."""
-        known = self._hadoop_of(path)
-        log = known and self.context._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
-        if known.exists(log) if known else (place(path) / "_delta_log").exists():
+        hadoop = self._hadoop_of(path)
+        log = hadoop and self.context._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
+        if hadoop.exists(log) if hadoop else (place(path) / "_delta_log").exists():
             message = (
                 f"`read_from` was given {path!r}, which is a Delta table: its folder also contains the files of "
                 "earlier versions, and a path is read as plain Parquet. Pass a DataFrame of your session: "
@@ -858,7 +858,7 @@ class _Jobs:
                 "vectors, `spark.read.parquet(*deltalake.DeltaTable(path).file_uris())`."
             )
             raise EngineError(message)
-        if known:
+        if hadoop:
             return self.session.read.parquet(path)
         files = sorted(str(file) for file in place(path).glob("**/*.parquet"))
         return self._of_files(files or [path])
@@ -951,12 +951,12 @@ def table_of_examples(
 
     types = {field.name: field.dataType.simpleString() for field in frame.schema}
     inner = {name: re.fullmatch(r"(array<)?(\w+)(?(1)>)", types[name]) for name in names}
-    lists = [name for name, found in inner.items() if found and found[1]]
-    wrong = [f"{name}: {types[name]}" for name, found in inner.items() if not found or found[2] not in _NUMPY_TYPES]
+    lists = [name for name, kind in inner.items() if kind and kind[1]]
+    wrong = [f"{name}: {types[name]}" for name, kind in inner.items() if not kind or kind[2] not in _NUMPY_TYPES]
     sizes = [functions.expr(f"{f}(size(`{name}`)) as `{f} {name}`") for name in lists for f in ("min", "max")]
-    each = frame.groupBy(by).agg(functions.count("*").alias(COUNT), *sizes)
+    groups = frame.groupBy(by).agg(functions.count("*").alias(COUNT), *sizes)
     over = [functions.expr(f"{f}(`{f} {name}`)") for name in lists for f in ("min", "max")]
-    clients, longest, *widths = each.agg(functions.count("*"), functions.max(COUNT), *over).first()
+    clients, longest, *widths = groups.agg(functions.count("*"), functions.max(COUNT), *over).first()
     pairs = dict(zip(lists, zip(widths[::2], widths[1::2], strict=True), strict=True))
     wrong += [f"{name}: lists of {low} to {high} numbers" for name, (low, high) in pairs.items() if low != high]
     if wrong or not clients:
@@ -987,7 +987,7 @@ def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.Shap
     """
     types = {field.name: field.dataType.simpleString() for field in frame.schema}
     inner = [re.fullmatch(r"(array<)?(\w+)(?(1)>)", types.get(name, "")) for name in names]
-    good = names and out not in types and all(found and found[2] in _NUMPY_TYPES for found in inner)
+    good = names and out not in types and all(kind and kind[2] in _NUMPY_TYPES for kind in inner)
     first = frame.select(*(f"`{name}`" for name in names)).first() if good else None
     if first is None or any(value is None for value in first):
         message = (
@@ -996,8 +996,8 @@ def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.Shap
             "missing values, and adds a new column: choose other columns, cast them, or fill missing values."
         )
         raise ProgramError(message)
-    kinds = [jax.dtypes.canonicalize_dtype(_NUMPY_TYPES[found[2]]) for found in inner]  # pyright: ignore
-    shapes = [(len(value),) if found[1] else () for found, value in zip(inner, first, strict=True)]  # pyright: ignore
+    kinds = [jax.dtypes.canonicalize_dtype(_NUMPY_TYPES[kind[2]]) for kind in inner]  # pyright: ignore
+    shapes = [(len(value),) if kind[1] else () for kind, value in zip(inner, first, strict=True)]  # pyright: ignore
     return [jax.ShapeDtypeStruct(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
 
 
@@ -1061,14 +1061,14 @@ def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
     Raises:
         EngineError: if clients are missing or duplicated.
     """
-    numbers, held = table.column("batch").to_pylist(), table.column("held").to_pylist()
-    times = Counter(index for indices in held for index in indices)
-    placed = all(index // size == number for number, some in zip(numbers, held, strict=True) for index in some)
+    numbers, index_lists = table.column("batch").to_pylist(), table.column("held").to_pylist()
+    times = Counter(index for indices in index_lists for index in indices)
+    placed = all(index // size == number for number, some in zip(numbers, index_lists, strict=True) for index in some)
     if len(set(numbers)) == len(numbers) and placed and times == Counter(range(len(ids))):
         return
     missing = [ids[i] for i in range(len(ids)) if not times[i]]
     double = [ids[i] for i in range(len(ids)) if times[i] > 1 or len(set(numbers)) != len(numbers)]
-    facts = [f"{name_clients(some)} {what}" for some, what in ((missing, "missing"), (double, "double")) if some]
+    facts = [f"{name_clients(some)} {label}" for some, label in ((missing, "missing"), (double, "double")) if some]
     message = (
         f"`read_from` gave {len(ids)} clients when their ids were read, but different clients when their data were "
         "read: "
@@ -1080,41 +1080,41 @@ def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
     raise EngineError(message)
 
 
-def _in_group(context: Foreign, what: str, job: Callable[[], Result], check: Callable[[], None]) -> Result:
+def _in_group(context: Foreign, label: str, job: Callable[[], Result], check: Callable[[], None]) -> Result:
     """Runs a job in a thread; cancels the job whenever waiting ends early."""
     from pyspark import InheritableThread
 
-    group, done = f"workbench-{uuid.uuid4().hex}", threading.Event()
+    group, event = f"workbench-{uuid.uuid4().hex}", threading.Event()
     results: list[Any] = []
     failures: list[BaseException] = []
 
     def target() -> None:
         try:
-            context.setJobGroup(group, what, interruptOnCancel=True)
+            context.setJobGroup(group, label, interruptOnCancel=True)
             results.append(job())
         except BaseException as error:
             failures.append(error)
         finally:
-            done.set()
+            event.set()
 
     InheritableThread(target=target, daemon=True).start()
     try:
-        while not done.wait(0.1):
+        while not event.wait(0.1):
             check()
     finally:
-        if not done.is_set():  # a JVM that does not answer must not block this thread
+        if not event.is_set():  # a JVM that does not answer must not block this thread
             cancelling = threading.Thread(target=_cancel, args=(context, group), daemon=True)
             cancelling.start()
             cancelling.join(5)
-            done.wait(5)
+            event.wait(5)
     if failures:
         raise failures[0]
     return results[0]
 
 
-def _forget(sent: Foreign) -> None:
-    if hasattr(sent, "destroy"):
-        sent.destroy()
+def _forget(broadcast: Foreign) -> None:
+    if hasattr(broadcast, "destroy"):
+        broadcast.destroy()
 
 
 def _cancel(context: Foreign, group: str) -> None:
@@ -1167,8 +1167,8 @@ def _listed(x: np.ndarray) -> Foreign:
     """Converts rows to a column of numbers or flat lists; dtypes that Spark lacks become float32."""
     import pyarrow as pa
 
-    known = x.dtype.kind in "biuf" and x.dtype.name not in ("float16", "bfloat16")
-    plain = x if known else x.astype(np.float32)
+    is_supported = x.dtype.kind in "biuf" and x.dtype.name not in ("float16", "bfloat16")
+    plain = x if is_supported else x.astype(np.float32)
     return pa.array(plain) if plain.ndim == 1 else pa.array(list(plain.reshape(len(plain), -1)))
 
 

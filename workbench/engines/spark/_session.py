@@ -43,8 +43,8 @@ def check_libraries() -> None:
     java = _java()
     version = _java_version(java) if java is not None else None
     if version is None or version < _LEAST_JAVA:
-        found = "no `java` is in JAVA_HOME or on the path" if java is None else f"`{java}` is Java {version}"
-        fact = f"{found}. Spark 4 runs on Java {_LEAST_JAVA} or later, which pip cannot install"
+        problem = "no `java` is in JAVA_HOME or on the path" if java is None else f"`{java}` is Java {version}"
+        fact = f"{problem}. Spark 4 runs on Java {_LEAST_JAVA} or later, which pip cannot install"
         install = f"`apt install openjdk-{_LEAST_JAVA}-jre-headless`, or the equivalent package of your system"
         library = f"Java {_LEAST_JAVA}"
         raise MissingDependencyError(library, needed_for=_NEEDED_FOR, install=install, fact=fact)
@@ -60,8 +60,8 @@ def _java_version(java: str) -> int | None:
         report = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', report)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', report)
+    return int(match[1]) if match else None
 
 
 @dataclasses.dataclass
@@ -175,7 +175,7 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
 
 def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
     """Default settings of a session; the user's settings take precedence."""
-    found = {
+    settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.python": sys.executable,
@@ -186,27 +186,27 @@ def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
     }
     if jax.default_backend() == "cpu":
-        found["spark.executorEnv.JAX_PLATFORMS"] = "cpu"
+        settings["spark.executorEnv.JAX_PLATFORMS"] = "cpu"
     if here:
-        found |= {
+        settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(folder),
         }
     if not re.fullmatch(r"local(\[[^]]*\])?", master):  # with one JVM, Spark generates its own secret
-        found["spark.authenticate.secret"] = secrets.token_hex(32)
-    return found
+        settings["spark.authenticate.secret"] = secrets.token_hex(32)
+    return settings
 
 
 @contextlib.contextmanager
 def _environment(here: bool) -> Iterator[None]:
     """The JVM's environment: this Python for the workers, and only the loopback interface."""
     # Spark's scripts use a different Python variable, so they do not find an environment that is not activated.
-    wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if here:
-        wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+        variables["SPARK_LOCAL_IP"] = "127.0.0.1"
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:

@@ -97,10 +97,13 @@ def decode(data: bytes, shapes: Shapes) -> list[np.ndarray]:
     return arrays
 
 
-def schema_of(kept: int) -> str:
+def schema_of(row_count: int) -> str:
     """The result columns of a pass as a Spark schema."""
     return ", ".join(
-        [*(f"{name} {_SQL_TYPES[kind]}" for name, kind in _COLUMNS.items()), *(f"k{i} binary" for i in range(kept))]
+        [
+            *(f"{name} {_SQL_TYPES[kind]}" for name, kind in _COLUMNS.items()),
+            *(f"k{i} binary" for i in range(row_count)),
+        ]
     )
 
 
@@ -128,10 +131,10 @@ class Compute:
         spec, merged = self.spec, None
         rows: list[list[Any]] = []
         answers: list[int] = []
-        shared, made = self._values()
+        shared, separate_rows = self._values()
         for record in batches:
             for slot, number in enumerate(record.column("batch").to_pylist()):
-                row, partial = self._answer(record, slot, number, part, made, shared)
+                row, partial = self._answer(record, slot, number, part, separate_rows, shared)
                 rows.append(row)
                 answers.append(number)
                 merged = partial if merged is None else merge(spec.merges, merged, partial)
@@ -143,9 +146,9 @@ class Compute:
             for row in self._keyed(part, merged):
                 keyed.append(token(*row[1:4]))
                 yield _as_batch([row], spec)
-            whole = [x for x, axis in zip(merged, spec.keyed, strict=True) if axis < 0]
+            arrays = [x for x, axis in zip(merged, spec.keyed, strict=True) if axis < 0]
             counts = len(answers), sum(map(token, answers)), len(keyed), sum(keyed)
-            rows.append(self._row(PARTIAL, 0, part, payload=encode(whole), counts=counts))
+            rows.append(self._row(PARTIAL, 0, part, payload=encode(arrays), counts=counts))
         if rows:
             yield _as_batch(rows, spec)
 
@@ -159,23 +162,23 @@ class Compute:
         slot: int,
         number: int,
         part: int,
-        made: list[np.ndarray],
+        separate_rows: list[np.ndarray],
         shared: list[np.ndarray],
     ) -> tuple[list[Any], list[Any]]:
         """Computes the reply row of a batch, and its partial results."""
         spec = self.spec
         try:
             self._check(record, slot)
-            operands = [np.int32(number), *self._rows(record, slot, number, made), *shared]
+            operands = [np.int32(number), *self._rows(record, slot, number, separate_rows), *shared]
             reply = run_task(Task(spec.digest, self.stage.value, operands))
         except Exception as error:
             message = f"[batch {number}] {type(error).__name__}: {' '.join(str(error).split())}"
             raise RuntimeError(message) from error
         nan = find_nan(reply.outputs, [str(i) for i in range(len(reply.outputs))]) if spec.check_nan else None
-        sent = sum(x.nbytes for x in reply.outputs)
-        report = json.dumps([reply.where, reply.seconds, reply.compile_seconds, sent, nan])
-        kept = [encode([x]) for x in reply.outputs[: spec.kept]]
-        return self._row(REPLY, number, part, report=report, kept=kept), reply.outputs[spec.kept :]
+        sent_bytes = sum(x.nbytes for x in reply.outputs)
+        report = json.dumps([reply.where, reply.seconds, reply.compile_seconds, sent_bytes, nan])
+        encoded_rows = [encode([x]) for x in reply.outputs[: spec.kept]]
+        return self._row(REPLY, number, part, report=report, encoded_rows=encoded_rows), reply.outputs[spec.kept :]
 
     def _check(self, record: pa.RecordBatch, slot: int) -> None:
         for check, columns in self.spec.checks:
@@ -186,8 +189,10 @@ class Compute:
                 message = "the rows of its clients changed between the writer and the reader of the table"
                 raise ValueError(message)
 
-    def _rows(self, record: pa.RecordBatch, slot: int, number: int, made: list[np.ndarray]) -> list[np.ndarray]:
-        rows, waiting = [], iter(made)
+    def _rows(
+        self, record: pa.RecordBatch, slot: int, number: int, separate_rows: list[np.ndarray]
+    ) -> list[np.ndarray]:
+        rows, waiting = [], iter(separate_rows)
         for source, shape in zip(self.spec.sources, self.spec.rows, strict=True):
             if source:
                 rows += decode(record.column(source)[slot].as_buffer(), (shape,))
@@ -215,12 +220,23 @@ class Compute:
         key: int = 0,
         report: str = "",
         payload: bytes = b"",
-        kept: Sequence[bytes] = (),
+        encoded_rows: Sequence[bytes] = (),
         counts: tuple[int, int, int, int] = (1, 0, 0, 0),
     ) -> list[Any]:
         group = (number * 31 + key if kind == KEYED else part) % max(self.spec.groups, 1)
-        crc = crc_of(kept) if kept else crc_of([payload])
-        return [kind, number, key, part, group, *counts, crc, report, payload, *(kept or [None] * self.spec.kept)]
+        crc = crc_of(encoded_rows) if encoded_rows else crc_of([payload])
+        return [
+            kind,
+            number,
+            key,
+            part,
+            group,
+            *counts,
+            crc,
+            report,
+            payload,
+            *(encoded_rows or [None] * self.spec.kept),
+        ]
 
 
 class ComputeApart(Compute):
@@ -232,12 +248,12 @@ class ComputeApart(Compute):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Computes one partition, for `mapInArrow`."""
-        shared, made = self._values()
+        shared, separate_rows = self._values()
         for record in batches:
             for slot, number in enumerate(record.column("batch").to_pylist()):
                 path = place(self.folder)
                 try:
-                    row, partial = self._answer(record, slot, number, 0, made, shared)
+                    row, partial = self._answer(record, slot, number, 0, separate_rows, shared)
                 except RuntimeError as error:
                     with whole_file(path / f"{number}.failed") as file:
                         file.write(str(error).encode())
@@ -274,14 +290,14 @@ class Merge:
                     yield row
                     continue
                 names, shapes = merges_of(self.spec, kind, number)
-                values, found = read_partial(record, slot, shapes)
+                values, row_counts = read_partial(record, slot, shapes)
                 if open_row is not None and open_row[0] == (kind, number, key):
                     total = merge(names, total, values)
-                    counts = [a + b for a, b in zip(counts, found, strict=True)]
+                    counts = [a + b for a, b in zip(counts, row_counts, strict=True)]
                     continue
                 if open_row is not None:
                     yield _with_payload(open_row[1], total, counts)
-                open_row, total, counts = ((kind, number, key), row), values, found
+                open_row, total, counts = ((kind, number, key), row), values, row_counts
         if open_row is not None:
             yield _with_payload(open_row[1], total, counts)
 
@@ -381,20 +397,20 @@ class GroupExamples:
     def row(self, table: pa.Table) -> pa.Table:
         """The row of one client, for `applyInArrow`."""
         table = table.sort_by(self.order) if self.order else table
-        made: dict[str, Any] = {"client": table.column(self.by).slice(0, 1), COUNT: None}
+        columns: dict[str, Any] = {"client": table.column(self.by).slice(0, 1), COUNT: None}
         for name, (dtype, shape) in self.columns.items():
             column = table.column(name).combine_chunks()
             values = column.flatten() if pa.types.is_list(column.type) else column
             array = values.to_numpy(zero_copy_only=False)
             if values.null_count or array.size != len(table) * int(np.prod(shape[1:], dtype=np.int64)):
                 message = (
-                    f"[source] client {made['client'][0].as_py()!r} with nulls, or other shapes, in column {name!r}"
+                    f"[source] client {columns['client'][0].as_py()!r} with nulls, or other shapes, in column {name!r}"
                 )
                 raise ValueError(message)
-            found = padded({name: array.astype(dtype).reshape(len(table), *shape[1:])}, shape[0])
-            made[name], made[COUNT] = pa.array([encode([found[name]])], pa.binary()), found[COUNT]
-        made[COUNT] = pa.array([int(made[COUNT])], pa.int32())
-        return pa.table(made)
+            fields = padded({name: array.astype(dtype).reshape(len(table), *shape[1:])}, shape[0])
+            columns[name], columns[COUNT] = pa.array([encode([fields[name]])], pa.binary()), fields[COUNT]
+        columns[COUNT] = pa.array([int(columns[COUNT])], pa.int32())
+        return pa.table(columns)
 
 
 class Pack:
@@ -405,17 +421,17 @@ class Pack:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Computes one partition, for `mapInArrow`."""
-        number, slots, held = None, [], []
+        number, slots, indices = None, [], []
         for record in batches:
             for slot, index in enumerate(record.column("index").to_pylist()):
                 if index // self.size != number:
                     if slots:
-                        yield self._packed(number, slots, held)
-                    number, slots, held = index // self.size, [], []
+                        yield self._packed(number, slots, indices)
+                    number, slots, indices = index // self.size, [], []
                 slots.append(self._client(record, slot))
-                held.append(index)
+                indices.append(index)
         if slots:
-            yield self._packed(number, slots, held)
+            yield self._packed(number, slots, indices)
 
     def _client(self, record: pa.RecordBatch, slot: int) -> list[np.ndarray]:
         return [
@@ -423,12 +439,12 @@ class Pack:
             for name, shape in zip(self.columns, self.leaves, strict=True)
         ]
 
-    def _packed(self, number: int | None, slots: list[list[np.ndarray]], held: list[int]) -> pa.RecordBatch:
+    def _packed(self, number: int | None, slots: list[list[np.ndarray]], indices: list[int]) -> pa.RecordBatch:
         filled = [*slots, *slots[:1] * (self.size - len(slots))]
         cells = [encode(leaf) for leaf in zip(*filled, strict=True)]
         columns: dict[str, Any] = {
             "batch": pa.array([number], pa.int32()),
-            "held": pa.array([held], pa.list_(pa.int64())),
+            "held": pa.array([indices], pa.list_(pa.int64())),
             "ccrc": pa.array([crc_of(cells)], pa.int64()),
             **{f"c{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)},
         }
@@ -456,8 +472,10 @@ class Predict:
                     for name, shape in zip(self.columns, self.rows, strict=True)
                 ]
                 reply = run_task(Task(self.digest, self.stage.value, [np.int32(0), *rows, *values]))
-                found = reply.outputs[0][: some.num_rows]
-                flat = pa.array(found if found.ndim == 1 else list(found.reshape(len(found), -1)))
+                predictions = reply.outputs[0][: some.num_rows]
+                flat = pa.array(
+                    predictions if predictions.ndim == 1 else list(predictions.reshape(len(predictions), -1))
+                )
                 yield pa.RecordBatch.from_arrays([*some.columns, flat], [*some.schema.names, ""])
 
 

@@ -16,8 +16,8 @@ class NodeFailure(RuntimeError):
     `worker_lost`: its process has exited, or is still computing an abandoned request.
     """
 
-    def __init__(self, slot: int, what: str, *, worker_lost: bool = False) -> None:
-        super().__init__(what)
+    def __init__(self, slot: int, fault: str, *, worker_lost: bool = False) -> None:
+        super().__init__(fault)
         self.slot, self.worker_lost = slot, worker_lost
 
 

@@ -31,44 +31,44 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], dict[str, Any]]:
-    ask, sent = content["ask"], content["sent"]
+    ask, payload = content["ask"], content["sent"]
     if not ask["digest"] and not ask["fetch"]:
         return [], {"error": "", "partition": int(context.node_config["partition-id"])}
     # Flower's deployment starts a process per message; a node that only reports its partition does not need JAX.
     from .stages import as_plain, as_typed, load_stage, stage_bytes
 
-    held = _held(context)
+    store = _held(context)
     for name in ask["drop"]:
-        held.pop(name, None)
+        store.pop(name, None)
     if ask["fetch"]:
-        return [held[name].numpy() for name in ask["fetch"]], _reported(0.0, 0.0)
+        return [store[name].numpy() for name in ask["fetch"]], _reported(0.0, 0.0)
     stage = load_stage(ask["blob"] or stage_bytes(ask["digest"]))
-    arrays = [sent[str(i)].numpy() for i in range(len(sent))]
-    operands = [np.int32(ask["slot"]), *(_row(source, arrays, held, context) for source in ask["rows"])]
+    arrays = [payload[str(i)].numpy() for i in range(len(payload))]
+    operands = [np.int32(ask["slot"]), *(_row(source, arrays, store, context) for source in ask["rows"])]
     operands += [arrays[i] for i in ask["shared"]]
     named = zip(["slot", *ask["names"]], operands, stage.inputs, strict=True)
     typed = [as_typed(x, aval, f"`{name}`") for name, x, aval in named]
     started = time.perf_counter()
     outputs = stage(typed)
     seconds = time.perf_counter() - started
-    kept = ask["kept"]
-    held.update({name: Array(as_plain(x)) for name, x in zip(kept, outputs, strict=False)})
-    if held or "held" in context.state:
-        context.state["held"] = ArrayRecord(held)
-    return [as_plain(x) for x in outputs[len(kept) :]], _reported(seconds, stage.compile_seconds)
+    names = ask["kept"]
+    store.update({name: Array(as_plain(x)) for name, x in zip(names, outputs, strict=False)})
+    if store or "held" in context.state:
+        context.state["held"] = ArrayRecord(store)
+    return [as_plain(x) for x in outputs[len(names) :]], _reported(seconds, stage.compile_seconds)
 
 
 def _held(context: Context) -> dict[str, Array]:
     return dict(context.state["held"].items()) if "held" in context.state else {}
 
 
-def _row(source: str, sent: list[np.ndarray], held: dict[str, Array], context: Context) -> np.ndarray:
+def _row(source: str, arrays: list[np.ndarray], store: dict[str, Array], context: Context) -> np.ndarray:
     """Reads one operand with an axis of this node's clients: node data, kept rows, or sent rows."""
     kind, _, name = source.partition(":")
     if kind == "own":
         name, *iterations = name.split("/")
         return column(context, name)[tuple(int(iteration) for iteration in iterations)]
-    return held[name].numpy() if kind == "held" else sent[int(name)]
+    return store[name].numpy() if kind == "held" else arrays[int(name)]
 
 
 def _reported(seconds: float, compile_seconds: float) -> dict[str, Any]:

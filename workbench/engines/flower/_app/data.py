@@ -16,8 +16,8 @@ def column(context: "Context", name: str) -> np.ndarray:
     The folder is `data` in the node's configuration. If that is missing, the folder is the partition's subfolder in
     `data` of the run's configuration, or in the folder named by the environment variable WORKBENCH_FLOWER_DATA.
     """
-    if own := context.node_config.get("data"):
-        folder = Path(str(own))
+    if root := context.node_config.get("data"):
+        folder = Path(str(root))
     else:
         folder = Path(str(context.run_config.get("data") or os.environ["WORKBENCH_FLOWER_DATA"]))
         folder /= str(context.node_config["partition-id"])

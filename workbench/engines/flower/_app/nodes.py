@@ -19,16 +19,16 @@ def find_nodes(grid: Grid, count: int, timeout_seconds: float) -> list[int]:
         RuntimeError: if too few nodes connect in time, or if two nodes have the same partition.
     """
     ended = time.monotonic() + timeout_seconds
-    while len(found := list(grid.get_node_ids())) < count:
+    while len(nodes := list(grid.get_node_ids())) < count:
         if time.monotonic() > ended:
-            message = f"{len(found)} of {count} nodes have connected within {timeout_seconds:g} s"
+            message = f"{len(nodes)} of {count} nodes have connected within {timeout_seconds:g} s"
             raise RuntimeError(message)
         time.sleep(0.2)
-    hello = [Ask(slot=slot) for slot in range(len(found))]
-    replies = ask_nodes(grid, found, hello, max(ended - time.monotonic(), 60.0))
+    hello = [Ask(slot=slot) for slot in range(len(nodes))]
+    replies = ask_nodes(grid, nodes, hello, max(ended - time.monotonic(), 60.0))
     partitions = [int(reply.reported["partition"]) for reply in replies]
-    by_partition = dict(zip(partitions, found, strict=True))
-    if len(by_partition) < len(found) or not set(range(count)) <= set(by_partition):
+    by_partition = dict(zip(partitions, nodes, strict=True))
+    if len(by_partition) < len(nodes) or not set(range(count)) <= set(by_partition):
         message = (
             f"the nodes have the partitions {sorted(partitions)}, and {count} nodes need the partitions 0 to "
             f"{count - 1}, one each: start every SuperNode with its own `partition-id` in --node-config"
@@ -70,20 +70,20 @@ def ask_nodes(
         for ask, content in zip(asks, as_contents(asks), strict=True)
         if ask.slot not in late
     }
-    waiting, found = set(grid.push_messages(messages.values())), {}
+    waiting, reply_of = set(grid.push_messages(messages.values())), {}
     started, need = time.monotonic(), len(asks) if enough is None else enough[0]
     while waiting and (passed := time.monotonic() - started) < timeout_seconds:
         for reply in grid.pull_messages(waiting):
-            found[reply.metadata.reply_to_message_id] = reply
-        waiting -= found.keys()
-        good = sum(not _error(reply)[0] for reply in found.values())
+            reply_of[reply.metadata.reply_to_message_id] = reply
+        waiting -= reply_of.keys()
+        good = sum(not _error(reply)[0] for reply in reply_of.values())
         if enough is not None and good >= need and passed >= (enough[1] or 0.0):
             break
         time.sleep(0.02 if waiting else 0.0)
     answers, passed = [], time.monotonic() - started
     for ask in asks:
         message = messages.get(ask.slot)
-        reply = None if message is None else found.get(message.metadata.message_id)
+        reply = None if message is None else reply_of.get(message.metadata.message_id)
         error, lost = f"did not answer within {passed:.3g} s", enough is None
         if message is None:
             error = "is still computing an earlier round"

@@ -93,8 +93,8 @@ class FlowerProgram:
     def _clients(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
         rows, shared = operands[: op["rows"]], self._here(operands[op["rows"] :])
         rows = [x if isinstance(x, Own | HeldRows) else self._here([x])[0] for x in rows]
-        kept = [f"r{next(self._names)}" for _ in op["kept_avals"]]
-        asks = [self._ask_of(op, slot, rows, shared, kept) for slot in range(op["clients"])]
+        row_names = [f"r{next(self._names)}" for _ in op["kept_avals"]]
+        asks = [self._ask_of(op, slot, rows, shared, row_names) for slot in range(op["clients"])]
         started = time.perf_counter()
         replies = self.ask(asks)
         self._note(op, replies, time.perf_counter() - started)
@@ -102,28 +102,28 @@ class FlowerProgram:
         merge, finish = (load_stage(stage_bytes(op[name])) if op[name] else None for name in ("merge", "finish"))
         for reply in replies[1:]:
             totals = merge([*totals, *_typed(reply.values, op["partial_avals"])]) if merge else []
-        held = [HeldRows(name, op, i, self._dropped.append) for i, name in enumerate(kept)]
-        return [*held, *(finish(totals) if finish else [])]
+        held_rows = [HeldRows(name, op, i, self._dropped.append) for i, name in enumerate(row_names)]
+        return [*held_rows, *(finish(totals) if finish else [])]
 
-    def _ask_of(self, op: dict[str, Any], slot: int, rows: list[Any], shared: list[Any], kept: list[str]) -> Ask:
+    def _ask_of(self, op: dict[str, Any], slot: int, rows: list[Any], shared: list[Any], row_names: list[str]) -> Ask:
         while self._dropped:
             name = self._dropped.pop()
             for node in range(self.described["nodes"]):
                 self._to_drop.setdefault(node, []).append(name)
-        sent, sources = [], []
+        payload, sources = [], []
         for x in rows:
-            sources.append(x.source if isinstance(x, Own | HeldRows) else f"sent:{len(sent)}")
+            sources.append(x.source if isinstance(x, Own | HeldRows) else f"sent:{len(payload)}")
             if not isinstance(x, Own | HeldRows):
-                sent.append(x[slot : slot + 1])
-        numbers = list(range(len(sent), len(sent) + len(shared)))
+                payload.append(x[slot : slot + 1])
+        numbers = list(range(len(payload), len(payload) + len(shared)))
         drop = self._to_drop.pop(slot, [])
-        ask = Ask(op["digest"], rows=sources, names=op["names"], shared=numbers, kept=kept, drop=drop, slot=slot)
-        ask.sent = [*sent, *shared]
+        ask = Ask(op["digest"], rows=sources, names=op["names"], shared=numbers, kept=row_names, drop=drop, slot=slot)
+        ask.sent = [*payload, *shared]
         return ask
 
     def _note(self, op: dict[str, Any], replies: Sequence[NodeReply], seconds: float) -> None:
-        said = {name: op[name] for name in ("stage", "name", "clients", "leaves")}
-        self.log.append({**said, "seconds": seconds, "nodes": [dict(reply.reported) for reply in replies]})
+        facts = {name: op[name] for name in ("stage", "name", "clients", "leaves")}
+        self.log.append({**facts, "seconds": seconds, "nodes": [dict(reply.reported) for reply in replies]})
         print(f"stage {op['stage']} ({op['name']}): {op['clients']} nodes in {seconds:.2f} s", flush=True)
 
     def _scan(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
@@ -163,26 +163,28 @@ class FlowerProgram:
 
     def _here(self, values: Sequence[Any]) -> list[Any]:
         """Fetches all rows stored at nodes with one request."""
-        wanted: dict[str, HeldRows] = {}
+        rows_by_name: dict[str, HeldRows] = {}
         for x in values:
-            wanted.update((y.name, y) for y in (x if isinstance(x, Stack) else [x]) if isinstance(y, HeldRows))
+            rows_by_name.update((y.name, y) for y in (x if isinstance(x, Stack) else [x]) if isinstance(y, HeldRows))
             if isinstance(x, Own):
                 message = f"a server stage reads the clients' input `{x.name}`, which only the nodes have"
                 raise RuntimeError(message)
-        if not wanted:
+        if not rows_by_name:
             return [np.stack(x) if isinstance(x, Stack) else x for x in values]
-        nodes = max(held.clients for held in wanted.values())
-        asks = [Ask(fetch=[h.name for h in wanted.values() if slot < h.clients], slot=slot) for slot in range(nodes)]
-        given = [iter(reply.values) for reply in self.ask(asks)]
-        brought = {
-            name: _restored(np.concatenate([next(given[slot]) for slot in range(held.clients)]), held.aval)
-            for name, held in wanted.items()
+        nodes = max(rows.clients for rows in rows_by_name.values())
+        asks = [
+            Ask(fetch=[h.name for h in rows_by_name.values() if slot < h.clients], slot=slot) for slot in range(nodes)
+        ]
+        streams = [iter(reply.values) for reply in self.ask(asks)]
+        arrays = {
+            name: _restored(np.concatenate([next(streams[slot]) for slot in range(rows.clients)]), rows.aval)
+            for name, rows in rows_by_name.items()
         }
 
         def here(x: "np.ndarray | HeldRows | Stack") -> np.ndarray:
             if isinstance(x, Stack):
                 return np.stack([here(y) for y in x])
-            return brought[x.name] if isinstance(x, HeldRows) else x
+            return arrays[x.name] if isinstance(x, HeldRows) else x
 
         return [here(x) for x in values]
 

@@ -23,8 +23,8 @@ def main(grid: Grid, context: Context) -> None:
     """Runs the program once. The results, or the carry after the last finished round, are written to `results`."""
     config = context.run_config
     seconds = float(str(config["timeout-seconds"]))
-    given = Path(str(config["inputs"])).resolve()
-    inputs = {path.stem: np.load(path, allow_pickle=False) for path in given.glob("*.npy")}
+    input_folder = Path(str(config["inputs"])).resolve()
+    inputs = {path.stem: np.load(path, allow_pickle=False) for path in input_folder.glob("*.npy")}
     nodes: list[int] = []
     program = FlowerProgram(Path(__file__).parent, inputs, lambda asks: ask_nodes(grid, nodes, asks, seconds))
     nodes += find_nodes(grid, program.described["nodes"], seconds)

@@ -51,9 +51,9 @@ def load_stage(data: bytes) -> CompiledStage:
         ValueError: if the bytes are not an exported stage, or if this JAX cannot run it.
     """
     digest = hashlib.sha256(data).hexdigest()
-    known = _LOADED.get(digest)
-    if known is not None:
-        return CompiledStage(known.name, known.call, known.inputs, known.outputs, 0.0)
+    stage = _LOADED.get(digest)
+    if stage is not None:
+        return CompiledStage(stage.name, stage.call, stage.inputs, stage.outputs, 0.0)
     started = time.perf_counter()
     header, body = _read(data)
     module = jax.export.deserialize(bytearray(body))
@@ -85,7 +85,7 @@ def stage_bytes(digest: str) -> bytes:
     return data
 
 
-def as_typed(x: object, aval: ShapedArray | SimpleNamespace, what: str) -> np.ndarray:
+def as_typed(x: object, aval: ShapedArray | SimpleNamespace, label: str) -> np.ndarray:
     """Checks an array's shape and dtype; restores dtypes that numpy files cannot store.
 
     Raises:
@@ -95,7 +95,7 @@ def as_typed(x: object, aval: ShapedArray | SimpleNamespace, what: str) -> np.nd
     if dtype.kind == "V" and array.dtype != dtype and array.dtype.itemsize == dtype.itemsize:
         array = array.view(dtype)
     if array.shape != tuple(aval.shape) or array.dtype != dtype:
-        message = f"{what} is {array.dtype}{list(array.shape)}, and the stage takes {dtype}{list(aval.shape)}"
+        message = f"{label} is {array.dtype}{list(array.shape)}, and the stage takes {dtype}{list(aval.shape)}"
         raise ValueError(message)
     return array
 
@@ -107,12 +107,12 @@ def as_plain(x: object) -> np.ndarray:
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
-    rest, digest = data[: -32 - len(MAGIC)], data[-32 - len(MAGIC) : -len(MAGIC)]
-    if not data.endswith(MAGIC) or hashlib.sha256(rest).digest() != digest:
+    content, digest = data[: -32 - len(MAGIC)], data[-32 - len(MAGIC) : -len(MAGIC)]
+    if not data.endswith(MAGIC) or hashlib.sha256(content).digest() != digest:
         message = f"{len(data)} bytes that end with {bytes(data[-8:])!r} are not an exported stage, or were changed"
         raise ValueError(message)
-    (length,) = struct.unpack("<I", rest[-4:])
-    header = json.loads(rest[-4 - length : -4])
+    (length,) = struct.unpack("<I", content[-4:])
+    header = json.loads(content[-4 - length : -4])
     low = jax.export.minimum_supported_calling_convention_version
     high = jax.export.maximum_supported_calling_convention_version
     if not low <= header["calling_convention"] <= high:
@@ -121,4 +121,4 @@ def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
             f"{header['calling_convention']}; JAX {jax.__version__} here runs {low} to {high}: export it again"
         )
         raise ValueError(message)
-    return header, rest[: -4 - length]
+    return header, content[: -4 - length]
