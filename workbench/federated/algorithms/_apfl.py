@@ -67,7 +67,7 @@ def apfl(
     server_optimizer = optax.sgd(1.0)
     init_server = with_server_optimizer(server_optimizer, combiner, clients)
 
-    def train(params: Params, own: Params, share: jax.Array, weight: jax.Array, batches: Batches) -> PyTree[Array]:
+    def train(params: Params, personal: Params, share: jax.Array, weight: jax.Array, batches: Batches) -> PyTree[Array]:
         def step(carry: PyTree[Array], batch: Batch) -> tuple[Any, Any]:
             shared, private = carry
             value, gradient = jax.value_and_grad(loss)(shared, batch)
@@ -78,21 +78,27 @@ def apfl(
             )
             return update, (jnp.where(real, value, 0.0), jnp.where(real, mixed_loss, 0.0), real.astype(value.dtype))
 
-        (shared, private), (values, mixed, real) = jax.lax.scan(step, (params, own), batches)
+        (shared, private), (values, mixed, real) = jax.lax.scan(step, (params, personal), batches)
         steps = jnp.maximum(real.sum(), 1)
-        learned = _descend_share(loss, share, (own, params), batches, learning_rate) if adaptive else share
-        kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), (private, learned), (own, share))
-        return jax.tree.map(jnp.subtract, shared, params), kept, (values.sum() / steps, mixed.sum() / steps, kept[1])
+        learned = _descend_share(loss, share, (personal, params), batches, learning_rate) if adaptive else share
+        client_state = jax.tree.map(
+            lambda new, old: jnp.where(weight > 0, new, old), (private, learned), (personal, share)
+        )
+        return (
+            jax.tree.map(jnp.subtract, shared, params),
+            client_state,
+            (values.sum() / steps, mixed.sum() / steps, client_state[1]),
+        )
 
     @program(clients=clients)
     def apfl_round(state: ApflState, client_batches: ClientBatches) -> tuple[ApflState, Metrics]:
         batches, weight = split_weight(client_batches, clients, keeps_state="apfl")
         shared = broadcast(state.server.params)
-        update, (own, mixing), results = map_fn(train, (shared, state.own, state.mixing, weight, batches))
+        update, (models, mixing), results = map_fn(train, (shared, state.own, state.mixing, weight, batches))
         update, aggregation = combiner.combine(update, weight, state.server.aggregation)
         value, personal, share = reduce_weighted_mean(results, weight)
         server = server_step(server_optimizer, state.server, update, aggregation)
-        return ApflState(server, own, mixing), {"loss": value, "personal_loss": personal, "mixing": share}
+        return ApflState(server, models, mixing), {"loss": value, "personal_loss": personal, "mixing": share}
 
     def init(params: Params) -> ApflState:
         return ApflState(init_server(params), *at_every_client((params, jnp.float32(mixing)), clients))
@@ -104,8 +110,8 @@ def apfl(
     return Algorithm(name="APFL", init=init, round=apfl_round, personalize=personalize)
 
 
-def _mix(share: jax.Array, own: Params, shared: Params) -> PyTree[Array]:
-    return jax.tree.map(lambda v, w: share.astype(v.dtype) * v + (1 - share).astype(v.dtype) * w, own, shared)
+def _mix(share: jax.Array, personal: Params, shared: Params) -> PyTree[Array]:
+    return jax.tree.map(lambda v, w: share.astype(v.dtype) * v + (1 - share).astype(v.dtype) * w, personal, shared)
 
 
 def _descend_share(

@@ -82,13 +82,13 @@ def buffered_fedavg(
     def buffered_round(state: BufferedState, client_batches: ClientBatches) -> tuple[BufferedState, Metrics]:
         batches, weight = split_weight(client_batches, clients, keeps_state=combiner.per_client and "buffered_fedavg")
         staleness = jnp.clip(batches["staleness"], 0, versions - 1)
-        batches = {name: each for name, each in batches.items() if name != "staleness"}
+        batches = {name: batch for name, batch in batches.items() if name != "staleness"}
         update, losses, ages = map_fn(train, (broadcast(state.versions), staleness, batches))
         mean, aggregation = combiner.combine(update, weight, state.server.aggregation)
         value, age = reduce_weighted_mean((losses, ages), weight)
         after = server_step(server, state.server, mean, aggregation)
-        kept = jax.tree.map(lambda old, new: jnp.concatenate([new[None], old[:-1]]), state.versions, after.params)
-        return BufferedState(after, kept), {"loss": value, "staleness": age}
+        history = jax.tree.map(lambda old, new: jnp.concatenate([new[None], old[:-1]]), state.versions, after.params)
+        return BufferedState(after, history), {"loss": value, "staleness": age}
 
     @program(clients=clients)
     def init(params: Params) -> BufferedState:

@@ -44,9 +44,9 @@ def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
         _check("krum", clients, byzantine, 2 * byzantine + 3, "2 f + 3")
         rows, present, unravel = _flat_rows(update, weight)
         order = jnp.argsort(_scores(_squared_distances(rows), present, byzantine))
-        taken = jnp.minimum(chosen, present.sum())
-        kept = (jnp.arange(clients) < taken)[:, None]
-        mean = jnp.where(kept, rows[order], jnp.zeros_like(rows)).sum(0) / jnp.maximum(taken, 1).astype(rows.dtype)
+        count = jnp.minimum(chosen, present.sum())
+        mask = (jnp.arange(clients) < count)[:, None]
+        mean = jnp.where(mask, rows[order], jnp.zeros_like(rows)).sum(0) / jnp.maximum(count, 1).astype(rows.dtype)
         return unravel(mean), state
 
     return Aggregator("Krum" if chosen == 1 else f"Multi-Krum {chosen}", lambda params: (), combine)
@@ -83,10 +83,10 @@ def bulyan(byzantine: int) -> Aggregator:
         distances = _squared_distances(rows)
         theta = jnp.maximum(present.sum() - 2 * byzantine, 1)
 
-        def choose(left: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-            best = jnp.argmin(_scores(distances, left, byzantine))
-            taken = (jnp.arange(clients) == best) & (number < theta)
-            return left & ~taken, taken
+        def choose(candidates: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+            best = jnp.argmin(_scores(distances, candidates, byzantine))
+            selection = (jnp.arange(clients) == best) & (number < theta)
+            return candidates & ~selection, selection
 
         _, chosen = jax.lax.scan(choose, present, jnp.arange(clients))
         chosen = chosen.any(0)[:, None]
@@ -168,8 +168,8 @@ def _squared_distances(rows: jax.Array) -> jax.Array:
 def _scores(distances: jax.Array, present: jax.Array, byzantine: int) -> jax.Array:
     """Computes the Krum scores of present clients; infinity for absent clients."""
     clients = len(present)
-    others = present[None, :] & present[:, None] & ~jnp.eye(clients, dtype=bool)
-    near = jnp.sort(jnp.where(others, distances, jnp.full_like(distances, jnp.inf)), axis=1)
+    pair_mask = present[None, :] & present[:, None] & ~jnp.eye(clients, dtype=bool)
+    near = jnp.sort(jnp.where(pair_mask, distances, jnp.full_like(distances, jnp.inf)), axis=1)
     count = jnp.maximum(present.sum() - byzantine - 2, 1)
     counted = (jnp.arange(clients) < count)[None, :] & jnp.isfinite(near)
     score = jnp.where(counted, near, jnp.zeros_like(near)).sum(1)

@@ -67,7 +67,7 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False
     if balanced:
         caches = _balanced_caches(before, cached, rows)
     else:
-        caches = np.stack([_fill(own, rows, cached, random) for own in before])
+        caches = np.stack([_fill(batch_rows, rows, cached, random) for batch_rows in before])
     holds = np.zeros((workers, rows), bool)
     np.put_along_axis(holds, caches, True, axis=1)
     queues: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -81,9 +81,9 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False
     return ShufflePlan(caches, after, np.array(messages, np.int32).reshape(-1, workers), uncoded)
 
 
-def _fill(own: np.ndarray, rows: int, cached: int, random: np.random.Generator) -> np.ndarray:
-    others = np.setdiff1d(np.arange(rows), own)
-    return np.concatenate([own, random.choice(others, cached - len(own), replace=False)])
+def _fill(batch: np.ndarray, rows: int, cached: int, random: np.random.Generator) -> np.ndarray:
+    candidates = np.setdiff1d(np.arange(rows), batch)
+    return np.concatenate([batch, random.choice(candidates, cached - len(batch), replace=False)])
 
 
 def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
@@ -98,13 +98,13 @@ def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
             "rows / workers, and batches whose size is a multiple of C(workers − 1, t − 1)."
         )
         raise ProgramError(message)
-    held: list[list[int]] = [batch_.tolist() for batch_ in before]
-    for owner, own in enumerate(before.tolist()):
+    caches: list[list[int]] = [batch_.tolist() for batch_ in before]
+    for owner, batch_rows in enumerate(before.tolist()):
         groups = itertools.combinations([w for w in range(workers) if w != owner], copies - 1)
-        for row, group in zip(own, itertools.cycle(groups), strict=False):
+        for row, group in zip(batch_rows, itertools.cycle(groups), strict=False):
             for worker in group:
-                held[worker].append(row)
-    return np.array(held)
+                caches[worker].append(row)
+    return np.array(caches)
 
 
 def _columns(queue: dict[int, list[int]], workers: int) -> list[list[int]]:
@@ -138,17 +138,17 @@ def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt
     """
     workers = len(plan.caches)
     empty = jnp.zeros_like(data[:1])
-    known = jnp.concatenate([data, empty])  # row −1 is the empty row
-    coded = jax.lax.reduce(known[plan.messages], jnp.uint32(0), jax.lax.bitwise_xor, (1,))
-    held = data[plan.caches]  # rows cached in earlier rounds
+    table = jnp.concatenate([data, empty])  # row −1 is the empty row
+    coded = jax.lax.reduce(table[plan.messages], jnp.uint32(0), jax.lax.bitwise_xor, (1,))
+    caches = data[plan.caches]  # rows cached in earlier rounds
 
-    def read(messages: Array, cache: Array, sources: Array, parts: Array) -> Array:
+    def decode(messages: Array, cache: Array, sources: Array, parts: Array) -> Array:
         with_empty = jnp.concatenate([cache, jnp.zeros_like(cache[:1])])
         mixed = jnp.concatenate([messages, jnp.zeros_like(messages[:1])])[sources]
         return jax.lax.reduce(with_empty[parts], jnp.uint32(0), jax.lax.bitwise_xor, (1,)) ^ mixed
 
     with program(clients=workers):
-        return map_fn(read, (broadcast(coded), held, *map(jnp.asarray, _reading_tables(plan))))
+        return map_fn(decode, (broadcast(coded), caches, *map(jnp.asarray, _reading_tables(plan))))
 
 
 def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
@@ -161,14 +161,14 @@ def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
     parts = np.full((workers, batch, workers), -1, np.int32)
     for worker in range(workers):
         place = {int(row): at for at, row in enumerate(plan.caches[worker])}
-        brought = {int(row): number for number, row in enumerate(plan.messages[:, worker]) if row >= 0}
+        message_of = {int(row): number for number, row in enumerate(plan.messages[:, worker]) if row >= 0}
         for at, row in enumerate(plan.batches[worker].tolist()):
             if row in place:
                 parts[worker, at, 0] = place[row]
                 continue
-            sources[worker, at] = brought[row]
-            others = [int(r) for r in plan.messages[brought[row]] if r >= 0 and r != row]
-            parts[worker, at, : len(others)] = [place[r] for r in others]
+            sources[worker, at] = message_of[row]
+            removals = [int(r) for r in plan.messages[message_of[row]] if r >= 0 and r != row]
+            parts[worker, at, : len(removals)] = [place[r] for r in removals]
     return sources, parts
 
 
@@ -202,11 +202,11 @@ def shuffle_messages(
         Lee et al., arXiv 1512.02673, theorem 3.
     """
     to_all = workers / (workers if gamma is None else gamma)
-    uncoded, held = rows * (1 - share), (share - 1 / workers) / (1 - 1 / workers)
+    uncoded, fraction = rows * (1 - share), (share - 1 / workers) / (1 - 1 / workers)
     if balanced:
         return uncoded, uncoded / (share * workers + 1) * to_all
-    if held == 0:  # caches contain only the batch: each row is at one worker, so a message serves two workers
+    if fraction == 0:  # caches contain only the batch: each row is at one worker, so a message serves two workers
         return uncoded, uncoded / 2 * to_all
-    missing = 1 - held
-    factor = missing ** (workers + 1) + (workers - 1) * held * missing - missing**2
-    return uncoded, rows / (workers * held) ** 2 * factor * to_all
+    missing = 1 - fraction
+    factor = missing ** (workers + 1) + (workers - 1) * fraction * missing - missing**2
+    return uncoded, rows / (workers * fraction) ** 2 * factor * to_all

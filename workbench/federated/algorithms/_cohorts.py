@@ -45,25 +45,25 @@ def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -
         >>> cohort.clients, state.client_controls.tolist()  # the gradient of client i at 0 is -2 i
         (('0', '3'), [0.0, 0.0, 0.0, -6.0])
     """
-    whole = make(clients)
+    base = make(clients)
     if not 1 <= cohort <= clients:
         message = (
-            f"{whole.name} was given cohort={cohort} and clients={clients}. A cohort is drawn without replacement from "
+            f"{base.name} was given cohort={cohort} and clients={clients}. A cohort is drawn without replacement from "
             f"all clients: pass a cohort of 1 to {clients}."
         )
         raise ProgramError(message)
-    part, other = make(cohort), make(clients + 1)
+    part, probe = make(cohort), make(clients + 1)
     part = part if part.part_of is None else part.part_of(clients)
 
     def has_rows(state: object) -> list[bool]:
         """Finds the leaves that have a row per client: their shapes depend on the number of clients."""
-        params = jax.eval_shape(whole.params_of, state)
-        here, there = (jax.tree.leaves(jax.eval_shape(algorithm.init, params)) for algorithm in (whole, other))
+        params = jax.eval_shape(base.params_of, state)
+        here, there = (jax.tree.leaves(jax.eval_shape(algorithm.init, params)) for algorithm in (base, probe))
         return [x.shape != y.shape for x, y in zip(here, there, strict=True)]
 
     @program(clients=clients)
     def cohort_round(state: Any, client_batches: ClientBatches) -> tuple[Any, Metrics]:
-        batches, numbers = _split_cohort(whole.name, client_batches, clients, cohort)
+        batches, numbers = _split_cohort(base.name, client_batches, clients, cohort)
         leaves, structure = jax.tree.flatten(state)
         kept_at_clients = has_rows(state)
         seats = jnp.minimum(numbers, clients - 1)  # an empty slot has weight 0, and its row is dropped below
@@ -81,7 +81,7 @@ def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -
         return structure.unflatten(mixed), metrics
 
     return Algorithm(
-        name=whole.name, init=whole.init, round=cohort_round, params_of=whole.params_of, personalize=whole.personalize
+        name=base.name, init=base.init, round=cohort_round, params_of=base.params_of, personalize=base.personalize
     )
 
 
@@ -105,5 +105,5 @@ def _split_cohort(name: str, client_batches: ClientBatches, clients: int, size: 
             f"algorithm with clients={cohort.population}, cohort={cohort.numbers.shape[0]}."
         )
         raise ProgramError(message)
-    rest = {key: value for key, value in client_batches.items() if key != "cohort"}
-    return rest, jnp.asarray(cohort.numbers)
+    batches = {key: value for key, value in client_batches.items() if key != "cohort"}
+    return batches, jnp.asarray(cohort.numbers)

@@ -46,18 +46,20 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
         )
         raise ProgramError(message)
 
-    def largest(update: PyTree[Array], weight: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def largest(
+        update: PyTree[Array], weight: jax.Array, residual: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         flat = ravel_pytree(update)[0]
-        wanted = flat + kept if memory else flat
-        _, positions = jax.lax.top_k(jnp.abs(wanted), math.ceil(fraction * wanted.size))
-        left = jnp.where(weight > 0, wanted.at[positions].set(0), kept) if memory else kept
-        return wanted[positions] * weight.astype(wanted.dtype), positions, left
+        target = flat + residual if memory else flat
+        _, positions = jax.lax.top_k(jnp.abs(target), math.ceil(fraction * target.size))
+        new_residual = jnp.where(weight > 0, target.at[positions].set(0), residual) if memory else residual
+        return target[positions] * weight.astype(target.dtype), positions, new_residual
 
-    def combine(update: ClientParams, weight: Weights, kept: PyTree[Array]) -> tuple[Params, Any]:
+    def combine(update: ClientParams, weight: Weights, residual: PyTree[Array]) -> tuple[Params, Any]:
         size, unravel = _flat_form(update)
-        values, positions, kept = map_fn(largest, (update, weight, kept))
+        values, positions, residual = map_fn(largest, (update, weight, residual))
         total = reduce_by_key(values, positions, size) / jnp.maximum(reduce_sum(weight), 1e-30).astype(values.dtype)
-        return unravel(total), kept
+        return unravel(total), residual
 
     def init(params: Params) -> PyTree[Array]:
         flat = ravel_pytree(params)[0]
@@ -105,8 +107,10 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
         raise ProgramError(message)
 
     def combine(update: ClientParams, weight: Weights, round: jax.Array) -> tuple[Params, Any]:
-        whole = jnp.maximum(reduce_sum(weight), 1e-30)
-        shares = map_fn(lambda row, w: jax.tree.map(lambda x: x * (w / whole).astype(x.dtype), row), (update, weight))
+        total_weight = jnp.maximum(reduce_sum(weight), 1e-30)
+        shares = map_fn(
+            lambda row, w: jax.tree.map(lambda x: x * (w / total_weight).astype(x.dtype), row), (update, weight)
+        )
         key = jax.random.fold_in(jax.random.key(seed), round)
         return _integer_sum(bits, shares, key), round + 1
 
@@ -146,10 +150,10 @@ def _sum_of_words(bits: int, room: int, shares: PyTree[Array], key: jax.Array) -
     shifts = jnp.arange(lanes, dtype=jnp.uint32) * jnp.uint32(room)
 
     def pack(row: object, scale: object, number: jax.Array, key: jax.Array) -> jax.Array:
-        own = jax.random.fold_in(key, number)
+        client_key = jax.random.fold_in(key, number)
         scaled = jax.tree.map(lambda x, s: jnp.where(s > 0, x / s, 0) * levels, row, scale)
         flat = ravel_pytree(scaled)[0]
-        drawn = jnp.floor(flat + jax.random.uniform(own, flat.shape, flat.dtype))
+        drawn = jnp.floor(flat + jax.random.uniform(client_key, flat.shape, flat.dtype))
         words = (jnp.clip(drawn, -levels, levels) + levels).astype(jnp.uint32)
         padded = jnp.pad(words, (0, -words.size % lanes)).reshape(-1, lanes)
         return (padded << shifts[None, :]).sum(-1, dtype=jnp.uint32)
@@ -161,5 +165,5 @@ def _sum_of_words(bits: int, room: int, shares: PyTree[Array], key: jax.Array) -
     size, unravel = _flat_form(shares)
     mask = jnp.uint32(2**room - 1)
     sums = ((words[:, None] >> shifts[None, :]) & mask).reshape(-1)[:size]
-    whole = (sums.astype(jnp.int32) - clients * levels).astype(jnp.float32) / levels
-    return jax.tree.map(lambda x, s: x * s, unravel(whole), largest)
+    values = (sums.astype(jnp.int32) - clients * levels).astype(jnp.float32) / levels
+    return jax.tree.map(lambda x, s: x * s, unravel(values), largest)

@@ -84,10 +84,12 @@ def diloco(
     def diloco_round(state: DilocoState, client_batches: ClientBatches) -> tuple[DilocoState, Metrics]:
         batches, weight = split_weight(client_batches, clients, keeps_state="diloco")
 
-        def train(params: Params, own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
-            trained = train_locally(loss, inner_optimizer, params, batches, optimizer_state=own)
-            kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), trained.optimizer, own)
-            return trained.update, kept, trained.loss, trained.squared_drift
+        def train(params: Params, optimizer_state: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
+            trained = train_locally(loss, inner_optimizer, params, batches, optimizer_state=optimizer_state)
+            next_state = jax.tree.map(
+                lambda new, old: jnp.where(weight > 0, new, old), trained.optimizer, optimizer_state
+            )
+            return trained.update, next_state, trained.loss, trained.squared_drift
 
         replicas = (broadcast(state.server.params), state.inner, weight, batches)
         update, inner, losses, squared_drift = map_fn(train, replicas)

@@ -141,8 +141,8 @@ def squares_exceed(integers: Int32[Array, " values"], limit: int) -> Array:
         total = carry
         for at, digit in digits:
             total = total + (digit if at == place else jnp.zeros_like(digit))
-        own, bound = total & jnp.uint32(0xFFFF), jnp.uint32((limit >> (16 * place)) & 0xFFFF)
-        exceeds = (own > bound) | ((own == bound) & exceeds)
+        word, bound = total & jnp.uint32(0xFFFF), jnp.uint32((limit >> (16 * place)) & 0xFFFF)
+        exceeds = (word > bound) | ((word == bound) & exceeds)
         carry = total >> jnp.uint32(16)
     return exceeds
 

@@ -93,56 +93,56 @@ def _compressed(name: str, compressor: Compressor, *, memory: bool, seed: int) -
 
     def combine(update: PyTree[Array], weight: jax.Array, state: FeedbackState) -> tuple[Any, FeedbackState]:
         key = jax.random.fold_in(jax.random.key(seed), state.round)
-        wanted = map_fn(_add, (update, state.memory)) if memory else update
-        mean, left = _exchange(compressor, key, wanted, weight)
-        kept = map_fn(_left_over, (left, state.memory, weight)) if memory else ()
-        return mean, FeedbackState(kept, state.round + 1)
+        target = map_fn(_add, (update, state.memory)) if memory else update
+        mean, residual = _exchange(compressor, key, target, weight)
+        next_memory = map_fn(_left_over, (residual, state.memory, weight)) if memory else ()
+        return mean, FeedbackState(next_memory, state.round + 1)
 
     return Aggregator(name, init, combine, per_client=memory)
 
 
-def _add(row: object, kept: PyTree[Array]) -> PyTree[Array]:
-    return jax.tree.map(jnp.add, row, kept)
+def _add(row: object, residual: PyTree[Array]) -> PyTree[Array]:
+    return jax.tree.map(jnp.add, row, residual)
 
 
-def _left_over(left: PyTree[Array], kept: PyTree[Array], weight: jax.Array) -> PyTree[Array]:
-    return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), left, kept)
+def _left_over(error: PyTree[Array], memory: PyTree[Array], weight: jax.Array) -> PyTree[Array]:
+    return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), error, memory)
 
 
-def _exchange(compressor: Compressor, key: jax.Array, wanted: PyTree[Array], weight: jax.Array) -> tuple[Any, Any]:
+def _exchange(compressor: Compressor, key: jax.Array, target: PyTree[Array], weight: jax.Array) -> tuple[Any, Any]:
     """Returns the mean of decoded messages, and each client's compression error."""
     clients = weight.shape[0]
-    form = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), wanted)
+    form = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), target)
 
     @jax.custom_jvp
-    def exchanged(wanted: PyTree[Array], weight: jax.Array) -> tuple[Any, Any]:
+    def exchanged(target: PyTree[Array], weight: jax.Array) -> tuple[Any, Any]:
         def send(row: object, number: jax.Array, key: jax.Array) -> tuple[Any, Any]:
-            own = jax.random.fold_in(key, number)
-            message = compressor.encode(row, own)
-            return message, jax.tree.map(jnp.subtract, row, compressor.decode(message, form, own))
+            client_key = jax.random.fold_in(key, number)
+            message = compressor.encode(row, client_key)
+            return message, jax.tree.map(jnp.subtract, row, compressor.decode(message, form, client_key))
 
-        def read(total: object, item: tuple[PyTree[Array], jax.Array, jax.Array]) -> tuple[PyTree[Array], None]:
+        def decode_next(total: object, item: tuple[PyTree[Array], jax.Array, jax.Array]) -> tuple[PyTree[Array], None]:
             message, weight, number = item
             row = compressor.decode(message, form, jax.random.fold_in(key, number))
             return jax.tree.map(lambda t, x: t + weight.astype(x.dtype) * x, total, row), None
 
         with program(clients=clients):
             numbers = jnp.arange(clients, dtype=jnp.int32)
-            messages, left = map_fn(send, (wanted, numbers, broadcast(key)))
+            messages, residual = map_fn(send, (target, numbers, broadcast(key)))
             messages, weights = gather_rows((messages, weight), clients)
         zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), form)
-        total, _ = jax.lax.scan(read, zeros, (messages, weights, numbers))
-        whole = jnp.maximum(weights.sum(), 1e-30)
-        return jax.tree.map(lambda t: t / whole.astype(t.dtype), total), left
+        total, _ = jax.lax.scan(decode_next, zeros, (messages, weights, numbers))
+        total_weight = jnp.maximum(weights.sum(), 1e-30)
+        return jax.tree.map(lambda t: t / total_weight.astype(t.dtype), total), residual
 
     @exchanged.defjvp
     def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> PyTree[Array]:
         with program(clients=clients):  # differentiation may run after the program's block has ended
-            found = exchanged(*primals)
+            outputs = exchanged(*primals)
             _, slope = jax.jvp(reduce_weighted_mean, primals, tangents)
-        return found, (slope, jax.tree.map(jnp.zeros_like, found[1]))
+        return outputs, (slope, jax.tree.map(jnp.zeros_like, outputs[1]))
 
-    return exchanged(wanted, weight)
+    return exchanged(target, weight)
 
 
 def top_k(fraction: float) -> Compressor:
@@ -262,14 +262,14 @@ def round_to_bits(bits: int) -> Compressor:
     def encode(row: object, key: jax.Array) -> PyTree[Array]:
         flat = ravel_pytree(row)[0]
         scale = jnp.abs(flat).max()
-        whole = jnp.round(jnp.where(scale > 0, flat / scale, 0) * levels)
-        return scale, _pack((whole + levels).astype(jnp.uint32), bits)
+        integers = jnp.round(jnp.where(scale > 0, flat / scale, 0) * levels)
+        return scale, _pack((integers + levels).astype(jnp.uint32), bits)
 
     def decode(message: PyTree[Array], form: object, key: jax.Array) -> PyTree[Array]:
         scale, words = message
         size, unravel = _flat(form)
-        whole = _unpack(words, bits, size).astype(jnp.int32) - levels
-        return unravel(whole.astype(scale.dtype) * scale / levels)
+        integers = _unpack(words, bits, size).astype(jnp.int32) - levels
+        return unravel(integers.astype(scale.dtype) * scale / levels)
 
     return Compressor(f"{bits} bits", encode, decode)
 
@@ -304,7 +304,7 @@ def low_rank(rank: int) -> Compressor:
         return (rows, columns) if rank * (rows + columns) < rows * columns else None
 
     def encode(row: object, key: jax.Array) -> PyTree[Array]:
-        def one(number: int, leaf: jax.Array) -> PyTree[Array]:
+        def of_leaf(number: int, leaf: jax.Array) -> PyTree[Array]:
             if (shape := matrix(leaf.shape)) is None:
                 return leaf
             wide = leaf.reshape(shape)
@@ -312,7 +312,7 @@ def low_rank(rank: int) -> Compressor:
             basis = jnp.linalg.qr(wide @ start)[0]
             return basis, wide.T @ basis
 
-        return [one(number, leaf) for number, leaf in enumerate(jax.tree.leaves(row))]
+        return [of_leaf(number, leaf) for number, leaf in enumerate(jax.tree.leaves(row))]
 
     def decode(message: PyTree[Array], form: object, key: jax.Array) -> PyTree[Array]:
         leaves, structure = jax.tree.flatten(form)

@@ -74,8 +74,8 @@ def train_locally(
         emit("client loss", value)
         stepped = optimizer_step(optimizer, adjust(local, gradient), optimizer_state, local)
         real = has_examples(batch)
-        kept = jax.tree.map(lambda new, old: jnp.where(real, new, old), stepped, carry)
-        return kept, (jnp.where(real, value, jnp.zeros_like(value)), real.astype(value.dtype))
+        new_carry = jax.tree.map(lambda new, old: jnp.where(real, new, old), stepped, carry)
+        return new_carry, (jnp.where(real, value, jnp.zeros_like(value)), real.astype(value.dtype))
 
     started = _started(optimizer, params) if optimizer_state is None else optimizer_state
     (local, ended), (losses, real) = jax.lax.scan(step, (params, started), batches)

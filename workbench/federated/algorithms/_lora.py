@@ -43,22 +43,22 @@ def init_adapters(
     References:
         Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022 (arXiv 2106.09685), section 4.1.
     """
-    found = {path: leaf for path, leaf in _named(params) if leaf.ndim == 2 and select(path)}
-    if not found or rank < 1:
+    targets = {path: leaf for path, leaf in _named(params) if leaf.ndim == 2 and select(path)}
+    if not targets or rank < 1:
         matrices = [path for path, leaf in _named(params) if leaf.ndim == 2]
         message = (
-            f"`init_adapters` received rank={rank} and a `select` that chooses {len(found)} of {len(matrices)} "
+            f"`init_adapters` received rank={rank} and a `select` that chooses {len(targets)} of {len(matrices)} "
             f"matrices ({', '.join(matrices[:6])}). Adapters are added to matrices: choose at least one "
             "by these paths, and a rank of at least 1."
         )
         raise ProgramError(message)
-    keys = jax.random.split(key, len(found))
+    keys = jax.random.split(key, len(targets))
     return {
         path: {
-            "a": jax.random.normal(own, (leaf.shape[0], rank), leaf.dtype) / jnp.sqrt(rank).astype(leaf.dtype),
+            "a": jax.random.normal(leaf_key, (leaf.shape[0], rank), leaf.dtype) / jnp.sqrt(rank).astype(leaf.dtype),
             "b": jnp.zeros((rank, leaf.shape[1]), leaf.dtype),
         }
-        for own, (path, leaf) in zip(keys, found.items(), strict=True)
+        for leaf_key, (path, leaf) in zip(keys, targets.items(), strict=True)
     }
 
 
@@ -72,8 +72,8 @@ def merge_adapters(params: Params, adapters: Adapters, *, scale: float = 1.0) ->
     """
 
     def merged(path: KeyPath, leaf: jax.Array) -> PyTree[Array]:
-        own = adapters.get(jax.tree_util.keystr(path, simple=True, separator="."))
-        return leaf if own is None else leaf + scale * (own["a"] @ own["b"]).astype(leaf.dtype)
+        adapter = adapters.get(jax.tree_util.keystr(path, simple=True, separator="."))
+        return leaf if adapter is None else leaf + scale * (adapter["a"] @ adapter["b"]).astype(leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(merged, params)
 
@@ -127,19 +127,19 @@ def fedlora(
 
     def adapted_loss(adapters: Adapters, batch: Batch) -> jax.Array:
         if freeze_a:
-            adapters = {path: {**own, "a": jax.lax.stop_gradient(own["a"])} for path, own in adapters.items()}
+            adapters = {path: {**a, "a": jax.lax.stop_gradient(a["a"])} for path, a in adapters.items()}
         return loss(merge_adapters(frozen, adapters, scale=scale), batch)
 
-    made = fedavg(
+    algorithm = fedavg(
         adapted_loss,
         clients=clients,
         client_optimizer=client_optimizer,
         server_optimizer=server_optimizer,
         aggregator=aggregator,
     )
-    return Algorithm(name="FedLoRA", init=made.init, round=made.round)
+    return Algorithm(name="FedLoRA", init=algorithm.init, round=algorithm.round)
 
 
 def _named(params: Params) -> list[tuple[str, Any]]:
-    found = jax.tree_util.tree_flatten_with_path(params)[0]
-    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in found]
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]

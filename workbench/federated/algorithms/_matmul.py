@@ -100,9 +100,9 @@ def _grid() -> tuple[int, int]:
     mesh = jax.sharding.get_abstract_mesh()
     sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True)) if not mesh.empty else {}
     if not {"layers", "rows", "cols"} <= set(sizes) or sizes["rows"] != sizes["cols"]:
-        found = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
+        axes_text = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
         message = (
-            f"`matmul_25d` found the mesh axes {found}. Its panels are sent along the rows and columns of a square "
+            f"`matmul_25d` found the mesh axes {axes_text}. Its panels are sent along the rows and columns of a square "
             "grid of devices, in one or more layers: `jax.set_mesh(wb.make_mesh(layers=2, rows=2, cols=2))`, or "
             "layers=1 for SUMMA."
         )
@@ -112,13 +112,13 @@ def _grid() -> tuple[int, int]:
 
 def _check_division(a: jax.Array, b: jax.Array, layers: int, side: int, panels: int) -> None:
     inner = layers * side * panels
-    (n, k), (other, m) = a.shape, b.shape
+    (n, k), (depth, m) = a.shape, b.shape
     wrong = [
         f"{name}={size} by {by}" for name, size, by in (("n", n, side), ("k", k, inner), ("m", m, side)) if size % by
     ]
-    if k != other or panels < 1 or wrong:
+    if k != depth or panels < 1 or wrong:
         fact = (
-            f"the inner sizes {k} and {other} differ" if k != other else f"cannot divide {', '.join(wrong) or panels}"
+            f"the inner sizes {k} and {depth} differ" if k != depth else f"cannot divide {', '.join(wrong) or panels}"
         )
         message = (
             f"`matmul_25d` was given matrices {a.shape} and {b.shape} for {layers} layer(s) of {side} × {side} devices "

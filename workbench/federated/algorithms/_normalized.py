@@ -116,8 +116,8 @@ def _feddyn(loss: Loss, clients: int, population: int, learning_rate: float, alp
         trained = train_locally(loss, optimizer, params, batches, corrected)
         took_part = present & (trained.steps > 0)
         update = jax.tree.map(lambda x: jnp.where(took_part, x, jnp.zeros_like(x)), trained.update)
-        kept = jax.tree.map(lambda d, x: d - alpha * x, dual, update)
-        return (update, trained.loss, trained.squared_drift), update, kept, took_part
+        new_dual = jax.tree.map(lambda d, x: d - alpha * x, dual, update)
+        return (update, trained.loss, trained.squared_drift), update, new_dual, took_part
 
     @program(clients=clients)
     def feddyn_round(state: FedDynState, client_batches: ClientBatches) -> tuple[FedDynState, Metrics]:
@@ -184,11 +184,11 @@ def fedlin(
     def train(shared: Params, batches: Batches) -> Trained:
         params, common = shared
         count = jnp.maximum(jax.vmap(has_examples)(batches).sum(), 1)
-        own = jax.grad(loss)
+        gradient_of = jax.grad(loss)
 
         def corrected_loss(local: Params, batch: Batch) -> jax.Array:
             # The gradient of this is ∇fᵢ(w) − ∇fᵢ(w̄) + ∇f(w̄), for the same batch.
-            fixed = jax.tree.map(lambda g, c: jax.lax.stop_gradient(c - g), own(params, batch), common)
+            fixed = jax.tree.map(lambda g, c: jax.lax.stop_gradient(c - g), gradient_of(params, batch), common)
             linear = [jnp.vdot(f, w) for f, w in zip(jax.tree.leaves(fixed), jax.tree.leaves(local), strict=True)]
             shift = sum(linear[1:], linear[0])
             return loss(local, batch) + shift - jax.lax.stop_gradient(shift)

@@ -76,23 +76,23 @@ def ditto(
     init_server = with_server_optimizer(server, combiner, clients)
     own_optimizer = client_optimizer if personal_optimizer is None else personal_optimizer
 
-    def train(params: Params, own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
+    def train(params: Params, model: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
         def pulled(local: Params, gradient: Params) -> PyTree[Array]:
             return jax.tree.map(lambda g, v, w: g + strength * (v - w), gradient, local, params)
 
         trained = train_locally(loss, client_optimizer, params, batches)
-        personal = train_locally(loss, own_optimizer, own, batches, pulled)
-        kept = jax.tree.map(lambda v, x: jnp.where(weight > 0, v + x, v), own, personal.update)
-        return trained.update, kept, (trained.loss, trained.squared_drift, personal.loss)
+        personal = train_locally(loss, own_optimizer, model, batches, pulled)
+        new_model = jax.tree.map(lambda v, x: jnp.where(weight > 0, v + x, v), model, personal.update)
+        return trained.update, new_model, (trained.loss, trained.squared_drift, personal.loss)
 
     @program(clients=clients)
     def ditto_round(state: PersonalState, client_batches: ClientBatches) -> tuple[PersonalState, Metrics]:
         batches, weight = split_weight(client_batches, clients, keeps_state="ditto")
-        update, own, results = map_fn(train, (broadcast(state.server.params), state.own, weight, batches))
+        update, model, results = map_fn(train, (broadcast(state.server.params), state.own, weight, batches))
         update, aggregation = combiner.combine(update, weight, state.server.aggregation)
         value, drift, personal = reduce_weighted_mean(results, weight)
         after = server_step(server, state.server, update, aggregation)
-        return PersonalState(after, own), {"loss": value, "squared_drift": drift, "personal_loss": personal}
+        return PersonalState(after, model), {"loss": value, "squared_drift": drift, "personal_loss": personal}
 
     @program(clients=clients)
     def init(params: Params) -> PersonalState:
@@ -151,31 +151,31 @@ def fedrep(
     own_optimizer = client_optimizer if head_optimizer is None else head_optimizer
 
     def split(params: Params) -> tuple[list[Any], list[Any], Sequence[bool], PyTreeDef]:
-        found, structure = jax.tree_util.tree_flatten_with_path(params)
-        personal = [is_personal(jax.tree_util.keystr(path, simple=True, separator=".")) for path, _ in found]
+        leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+        personal = [is_personal(jax.tree_util.keystr(path, simple=True, separator=".")) for path, _ in leaves]
         if len(set(personal)) < 2:
-            names = ", ".join(jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in found[:8])
+            names = ", ".join(jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves[:8])
             message = (
                 f"`fedrep` received an `is_personal` that chooses {sum(personal)} of {len(personal)} parameters "
                 f"({names}). Choose some of these paths as the clients' heads; the server shares the rest."
             )
             raise ProgramError(message)
-        shared = [leaf for (_, leaf), mine in zip(found, personal, strict=True) if not mine]
-        return shared, [leaf for (_, leaf), mine in zip(found, personal, strict=True) if mine], personal, structure
+        shared = [leaf for (_, leaf), is_head in zip(leaves, personal, strict=True) if not is_head]
+        return shared, [leaf for (_, leaf), h in zip(leaves, personal, strict=True) if h], personal, structure
 
-    def join(shared: list[Any], own: list[Any], form: Form) -> PyTree[Array]:
+    def join(shared: list[Any], heads: list[Any], form: Form) -> PyTree[Array]:
         personal, structure = form
-        parts = {True: iter(own), False: iter(shared)}
-        return structure.unflatten([next(parts[mine]) for mine in personal])
+        parts = {True: iter(heads), False: iter(shared)}
+        return structure.unflatten([next(parts[is_head]) for is_head in personal])
 
-    def train(form: Form, shared: Params, own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
-        head = train_locally(lambda h, batch: loss(join(shared, h, form), batch), own_optimizer, own, batches)
-        learned = jax.tree.map(jnp.add, own, head.update)
+    def train(form: Form, shared: Params, heads: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
+        head = train_locally(lambda h, batch: loss(join(shared, h, form), batch), own_optimizer, heads, batches)
+        learned = jax.tree.map(jnp.add, heads, head.update)
         body: Trained = train_locally(
             lambda b, batch: loss(join(b, learned, form), batch), client_optimizer, shared, batches
         )
-        kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), learned, own)
-        return body.update, kept, (body.loss, body.squared_drift)
+        new_heads = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), learned, heads)
+        return body.update, new_heads, (body.loss, body.squared_drift)
 
     def form_of(state: PersonalState) -> Form:
         return split(state.server.aggregation[1])[2:]
@@ -185,27 +185,27 @@ def fedrep(
         batches, weight = split_weight(client_batches, clients, keeps_state="fedrep")
         inner, first = state.server.aggregation
         form = form_of(state)
-        update, own, results = map_fn(
+        update, heads, results = map_fn(
             lambda *args: train(form, *args), (broadcast(state.server.params), state.own, weight, batches)
         )
         update, inner = combiner.combine(update, weight, inner)
         value, drift = reduce_weighted_mean(results, weight)
         after = server_step(server, state.server, update, (inner, first))
-        return PersonalState(after, own), {"loss": value, "squared_drift": drift}
+        return PersonalState(after, heads), {"loss": value, "squared_drift": drift}
 
     @program(clients=clients)
     def init(params: Params) -> PersonalState:
-        shared, own, _, _ = split(params)
+        shared, heads, _, _ = split(params)
         started = ServerState(shared, server.init(shared), (combiner.init(shared), params))
-        return PersonalState(started, broadcast(own))
+        return PersonalState(started, broadcast(heads))
 
     @program(clients=clients)
     def personalize(state: PersonalState, client_batches: ClientBatches) -> ClientParams:
         form = form_of(state)
-        return map_fn(lambda shared, own: join(shared, own, form), (broadcast(state.server.params), state.own))
+        return map_fn(lambda shared, heads: join(shared, heads, form), (broadcast(state.server.params), state.own))
 
     def params_of(state: PersonalState) -> Params:
-        _, own, personal, structure = split(state.server.aggregation[1])
-        return join(state.server.params, own, (personal, structure))
+        _, heads, personal, structure = split(state.server.aggregation[1])
+        return join(state.server.params, heads, (personal, structure))
 
     return Algorithm(name="FedRep", init=init, round=fedrep_round, params_of=params_of, personalize=personalize)

@@ -78,23 +78,26 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
 
 
 def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTransformation, keep: float) -> Algorithm:
-    def train(member: PyTree[Array], own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
-        trained = train_locally(loss, optimizer, member, batches, optimizer_state=own)
+    def train(member: PyTree[Array], optimizer_state: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
+        trained = train_locally(loss, optimizer, member, batches, optimizer_state=optimizer_state)
         after = (jax.tree.map(jnp.add, member, trained.update), trained.optimizer)
-        return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), after, (member, own)), trained.loss
+        return jax.tree.map(
+            lambda new, old: jnp.where(weight > 0, new, old), after, (member, optimizer_state)
+        ), trained.loss
 
     @program(clients=clients)
     def population_round(state: PopulationState, client_batches: ClientBatches) -> tuple[PopulationState, Metrics]:
         batches, weight = split_weight(client_batches, clients, keeps_state="papa")
-        (members, own), losses = map_fn(train, (*state, weight, batches))
+        (members, optimizer_state), losses = map_fn(train, (*state, weight, batches))
         metrics = {"loss": reduce_weighted_mean(losses, weight)}
         if keep < 1:
             middle = broadcast(reduce_mean(members))
             metrics["squared_spread"] = reduce_mean(map_fn(_squared_distance, (members, middle)))
             members = map_fn(
-                lambda own, mean: jax.tree.map(lambda x, m: keep * x + (1 - keep) * m, own, mean), (members, middle)
+                lambda member, mean: jax.tree.map(lambda x, m: keep * x + (1 - keep) * m, member, mean),
+                (members, middle),
             )
-        return PopulationState(members, own), metrics
+        return PopulationState(members, optimizer_state), metrics
 
     @program(clients=clients)
     def merged(state: PopulationState) -> PyTree[Array]:

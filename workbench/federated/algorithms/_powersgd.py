@@ -66,8 +66,8 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
         return PowerSgdState(factors, broadcast(jax.tree.map(jnp.zeros_like, params)))
 
     def combine(update: ClientParams, weight: Weights, state: PowerSgdState) -> tuple[Params, PowerSgdState]:
-        wanted = map_fn(lambda row, kept: jax.tree.map(jnp.add, row, kept), (update, state.memory))
-        leaves, structure = jax.tree.flatten(wanted)
+        target = map_fn(lambda row, residual: jax.tree.map(jnp.add, row, residual), (update, state.memory))
+        leaves, structure = jax.tree.flatten(target)
         factors, means, new = iter(state.factors), [], []
         for leaf in leaves:
             if not is_low(leaf.shape[1:]):
@@ -82,15 +82,15 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
             new.append(factor)
         mean = structure.unflatten(means)
 
-        def left_over(row: object, kept: PyTree[Array], sent: PyTree[Array], weight: jax.Array) -> PyTree[Array]:
+        def left_over(row: object, residual: PyTree[Array], average: PyTree[Array], weight: jax.Array) -> PyTree[Array]:
             return jax.tree.map(
                 lambda x, k, m: jnp.where(weight > 0, x - m if is_low(x.shape) else jnp.zeros_like(x), k),
                 row,
-                kept,
-                sent,
+                residual,
+                average,
             )
 
-        memory = map_fn(left_over, (wanted, state.memory, broadcast(mean), weight))
+        memory = map_fn(left_over, (target, state.memory, broadcast(mean), weight))
         return mean, PowerSgdState(new, memory)
 
     return Aggregator(f"PowerSGD rank {rank}", init, combine, per_client=True)

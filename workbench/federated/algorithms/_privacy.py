@@ -61,13 +61,13 @@ def gaussian_mean(
         present = map_fn(lambda w: (w > 0).astype(w.dtype), (weight,))
         clipped = map_fn(lambda row: clip_to_norm(row, clip), (update,))
         mean, inner_state = inner.combine(clipped, present, inner_state)
-        came, wanted = reduce_sum(present), float(expected or weight.shape[0])
-        spread = noise_multiplier * clip / wanted
+        came, client_count = reduce_sum(present), float(expected or weight.shape[0])
+        spread = noise_multiplier * clip / client_count
         key = jax.random.fold_in(jax.random.key(seed), round)
 
         def noisy(x: jax.Array, number: int) -> jax.Array:
             noise = jax.random.normal(jax.random.fold_in(key, number), x.shape, x.dtype)
-            return x * (came / wanted).astype(x.dtype) + spread * noise
+            return x * (came / client_count).astype(x.dtype) + spread * noise
 
         leaves, structure = jax.tree.flatten(mean)
         noised = [noisy(leaf, number) for number, leaf in enumerate(leaves)]

@@ -57,12 +57,15 @@ def ftrl_mean(
     levels = rounds.bit_length()
 
     def combine(update: ClientParams, weight: Weights, round: jax.Array) -> tuple[Params, Any]:
-        total, wanted = _clipped_sum(update, weight, jnp.asarray(clip, jnp.float32)), float(expected or weight.shape[0])
+        total, client_count = (
+            _clipped_sum(update, weight, jnp.asarray(clip, jnp.float32)),
+            float(expected or weight.shape[0]),
+        )
         key = jax.random.key(seed)
         after, before = (_tree_noise(key, at, levels, total) for at in (round + 1, round))
 
         def noisy(x: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-            return (x + noise_multiplier * clip * (new - old)) / wanted
+            return (x + noise_multiplier * clip * (new - old)) / client_count
 
         return jax.tree.map(noisy, total, after, before), round + 1
 
@@ -76,8 +79,8 @@ def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: object) 
         total = jnp.zeros_like(x)
         for level in range(levels):
             node = finished >> level
-            own = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, number), level), node)
-            drawn = jax.random.normal(own, x.shape, x.dtype)
+            node_key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, number), level), node)
+            drawn = jax.random.normal(node_key, x.shape, x.dtype)
             total = total + jnp.where((node & 1) == 1, drawn, jnp.zeros_like(drawn))
         return total
 
@@ -174,7 +177,7 @@ def adaptive_clip_mean(
 
     def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         round, clip = state
-        wanted = float(expected or weight.shape[0])
+        client_count = float(expected or weight.shape[0])
         key = jax.random.fold_in(jax.random.key(seed), round)
         below = map_fn(_is_below, (update, weight, broadcast(clip)))
         total = _clipped_sum(update, weight, clip)
@@ -182,11 +185,11 @@ def adaptive_clip_mean(
 
         def noisy(x: jax.Array, number: int) -> jax.Array:
             noise = jax.random.normal(jax.random.fold_in(key, number + 1), x.shape, x.dtype)
-            return (x + (noise_multiplier * clip).astype(x.dtype) * noise) / wanted
+            return (x + (noise_multiplier * clip).astype(x.dtype) * noise) / client_count
 
         mean = structure.unflatten([noisy(leaf, number) for number, leaf in enumerate(leaves)])
         counted = reduce_sum(below) + count_noise * jax.random.normal(jax.random.fold_in(key, 0))
-        next_clip = clip * jnp.exp(-learning_rate * (counted / wanted - quantile))
+        next_clip = clip * jnp.exp(-learning_rate * (counted / client_count - quantile))
         return mean, (round + 1, next_clip)
 
     return Aggregator("adaptive clip mean", lambda params: (jnp.int32(0), jnp.float32(first_clip)), combine)
@@ -199,7 +202,7 @@ def _is_below(row: object, weight: jax.Array, clip: jax.Array) -> jax.Array:
 
 def _clipped_sum(update: PyTree[Array], weight: jax.Array, clip: jax.Array) -> PyTree[Array]:
     def clipped(row: object, weight: jax.Array, limit: jax.Array) -> PyTree[Array]:
-        kept = jax.tree.map(lambda x: jnp.where(weight > 0, x, jnp.zeros_like(x)), row)
-        return clip_to_norm(kept, limit)
+        entries = jax.tree.map(lambda x: jnp.where(weight > 0, x, jnp.zeros_like(x)), row)
+        return clip_to_norm(entries, limit)
 
     return reduce_sum(map_fn(clipped, (update, weight, broadcast(clip))))

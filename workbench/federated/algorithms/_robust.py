@@ -62,12 +62,12 @@ def trimmed_mean(share: float = 0.1) -> Aggregator:
         )
         raise ProgramError(message)
 
-    def kept(position: jax.Array, present: jax.Array) -> jax.Array:
+    def keep_middle(position: jax.Array, present: jax.Array) -> jax.Array:
         # A float32 product such as 0.1 × 10 may be slightly below the intended integer.
         cut = jnp.floor(share * present + 1e-4)
         return ((position >= cut) & (position < present - cut)).astype(present.dtype)
 
-    return Aggregator("trimmed mean", lambda params: (), _of_sorted(kept))
+    return Aggregator("trimmed mean", lambda params: (), _of_sorted(keep_middle))
 
 
 def _median_weights(position: jax.Array, present: jax.Array) -> jax.Array:
@@ -82,14 +82,14 @@ def _of_sorted(weigh: Callable) -> Callable:
         clients = weight.shape[0]
         rows, present = gather_rows((update, weight > 0), clients)
         present = present > 0
-        kept = weigh(jnp.arange(clients, dtype=jnp.float32), present.sum().astype(jnp.float32))
+        weights = weigh(jnp.arange(clients, dtype=jnp.float32), present.sum().astype(jnp.float32))
 
         def middle(x: jax.Array) -> jax.Array:
             shape = (clients,) + (1,) * (x.ndim - 1)
             last = jnp.where(present.reshape(shape), x, jnp.full_like(x, jnp.inf))
-            chosen = kept.reshape(shape) > 0
+            chosen = weights.reshape(shape) > 0
             total = jnp.where(chosen, jnp.sort(last, axis=0), jnp.zeros_like(x)).sum(0)
-            return total / jnp.maximum(kept.sum(), 1).astype(x.dtype)
+            return total / jnp.maximum(weights.sum(), 1).astype(x.dtype)
 
         return jax.tree.map(middle, rows), state
 

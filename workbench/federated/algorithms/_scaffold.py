@@ -57,11 +57,11 @@ def _scaffold(
 ) -> Algorithm:
     optimizer = optax.sgd(learning_rate)
 
-    def train(shared: Params, own: Params, present: jax.Array, batches: Batches) -> PyTree[Array]:
+    def train(shared: Params, client_control: Params, present: jax.Array, batches: Batches) -> PyTree[Array]:
         params, control = shared
 
         def corrected(local: Params, gradient: Params) -> PyTree[Array]:
-            return jax.tree.map(lambda g, ours, mine: g - mine + ours, gradient, control, own)
+            return jax.tree.map(lambda g, c, c_client: g - c_client + c, gradient, control, client_control)
 
         trained = train_locally(loss, optimizer, params, batches, corrected)
         took_part = present & (trained.steps > 0)
@@ -79,9 +79,9 @@ def _scaffold(
         update, value, drift = reduce_mean(results, where=took_part)
         # The mean is over the whole population, present or not: the factor |S| / N of the paper.
         control = jax.tree.map(lambda c, by: c + clients / population * by, state.control, reduce_mean(change))
-        kept = map_fn(lambda own, by: jax.tree.map(jnp.add, own, by), (state.client_controls, change))
+        client_controls = map_fn(lambda c, by: jax.tree.map(jnp.add, c, by), (state.client_controls, change))
         params = jax.tree.map(lambda x, by: x + server_learning_rate * by, state.params, update)
-        return ScaffoldState(params, control, kept), {"loss": value, "squared_drift": drift}
+        return ScaffoldState(params, control, client_controls), {"loss": value, "squared_drift": drift}
 
     @program(clients=clients)
     def init(params: Params) -> ScaffoldState:

@@ -47,11 +47,11 @@ def secure_aggregation_cost(
         Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS 2020 (ePrint 2020/704).
     """
     needed = math.ceil(2 * clients / 3) if threshold is None else threshold
-    others = clients - 1 if neighbours is None else neighbours
-    if not 2 <= needed <= clients or not 1 <= others < clients or not 0 <= dropouts < clients or values < 1 or bits < 1:
+    peers = clients - 1 if neighbours is None else neighbours
+    if not 2 <= needed <= clients or not 1 <= peers < clients or not 0 <= dropouts < clients or values < 1 or bits < 1:
         message = (
             f"`secure_aggregation_cost` received clients={clients}, values={values}, threshold={needed}, "
-            f"dropouts={dropouts}, bits={bits} and neighbours={others}. At least two clients must answer, and every "
+            f"dropouts={dropouts}, bits={bits} and neighbours={peers}. At least two clients must answer, and every "
             "client shares masks with other clients: pass 2 <= threshold <= clients, 0 <= dropouts < clients and 1 <= "
             "neighbours < clients."
         )
@@ -61,23 +61,23 @@ def secure_aggregation_cost(
         ProtocolRoundRecord(
             name="advertise keys",
             upload_bytes=2 * PUBLIC_KEY_BYTES,
-            download_bytes=others * 2 * PUBLIC_KEY_BYTES,
+            download_bytes=peers * 2 * PUBLIC_KEY_BYTES,
             after_training=False,
         ),
         ProtocolRoundRecord(
             name="share keys",
-            upload_bytes=others * SEALED_BYTES,
-            download_bytes=others * SEALED_BYTES,
+            upload_bytes=peers * SEALED_BYTES,
+            download_bytes=peers * SEALED_BYTES,
             after_training=False,
         ),
         ProtocolRoundRecord(
             name="masked input",
             upload_bytes=values * (bits - 32) / 8,
-            download_bytes=others * _NUMBER_BYTES,
+            download_bytes=peers * _NUMBER_BYTES,
             after_training=False,
         ),
         ProtocolRoundRecord(
-            name="unmasking", upload_bytes=(others + 1) * SHARE_BYTES, download_bytes=0, after_training=True
+            name="unmasking", upload_bytes=(peers + 1) * SHARE_BYTES, download_bytes=0, after_training=True
         ),
     )
     return ProtocolCostRecord(
@@ -85,8 +85,8 @@ def secure_aggregation_cost(
         rounds=rounds,
         clients=clients,
         threshold=needed,
-        client_operations=float((others + 1) * values),
-        server_operations=float((survivors + dropouts * min(others, survivors)) * values),
+        client_operations=float((peers + 1) * values),
+        server_operations=float((survivors + dropouts * min(peers, survivors)) * values),
         dropouts=dropouts,
         references=("Bonawitz et al., CCS 2017", *(["Bell et al., CCS 2020"] * (neighbours is not None))),
     )

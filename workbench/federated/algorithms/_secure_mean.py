@@ -43,21 +43,21 @@ def masked_sum(
     return total - _left(masks, size)
 
 
-def _masked(row: Array, pairs: Array, own: Array, number: Array, present: Array) -> UInt32[Array, " values"]:
+def _masked(row: Array, pairs: Array, own_seed: Array, number: Array, present: Array) -> UInt32[Array, " values"]:
     """Masks one client's words; returns 0 for a client whose result does not arrive."""
-    words = jax.lax.bitcast_convert_type(row, jnp.uint32) + chacha20_words(own, row.shape[0])
-    others = jnp.arange(pairs.shape[0], dtype=jnp.int32)
+    words = jax.lax.bitcast_convert_type(row, jnp.uint32) + chacha20_words(own_seed, row.shape[0])
+    peers = jnp.arange(pairs.shape[0], dtype=jnp.int32)
 
-    def add(words: Array, other: tuple[Array, Array]) -> tuple[Array, None]:
-        return words + _signed(chacha20_words(other[0], row.shape[0]), number, other[1]), None
+    def add(words: Array, peer: tuple[Array, Array]) -> tuple[Array, None]:
+        return words + _signed(chacha20_words(peer[0], row.shape[0]), number, peer[1]), None
 
-    words, _ = jax.lax.scan(add, words, (pairs, others))
+    words, _ = jax.lax.scan(add, words, (pairs, peers))
     return jnp.where(present > 0, words, jnp.zeros_like(words))
 
 
-def _signed(mask: Array, of: Array, other: Array) -> Array:
+def _signed(mask: Array, of: Array, peer: Array) -> Array:
     """Signs a pair's mask: the client with the smaller number adds, the other subtracts."""
-    return jnp.where(of == other, jnp.zeros_like(mask), jnp.where(of < other, mask, jnp.zeros_like(mask) - mask))
+    return jnp.where(of == peer, jnp.zeros_like(mask), jnp.where(of < peer, mask, jnp.zeros_like(mask) - mask))
 
 
 def _left(masks: Masks, size: int) -> UInt32[Array, " values"]:
@@ -66,8 +66,8 @@ def _left(masks: Masks, size: int) -> UInt32[Array, " values"]:
     clients = survived.shape[0]
     numbers = jnp.arange(clients, dtype=jnp.int32)
 
-    def own(total: Array, each: tuple[Array, Array]) -> tuple[Array, None]:
-        seed, alive = each
+    def add_own(total: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
+        seed, alive = item
         return total + jax.lax.cond(
             alive, lambda: chacha20_words(seed, size), lambda: jnp.zeros(size, jnp.uint32)
         ), None
@@ -81,7 +81,7 @@ def _left(masks: Masks, size: int) -> UInt32[Array, " values"]:
             lambda: jnp.zeros(size, jnp.uint32),
         ), None
 
-    total, _ = jax.lax.scan(own, jnp.zeros(size, jnp.uint32), (jnp.asarray(masks.revealed_own), survived))
+    total, _ = jax.lax.scan(add_own, jnp.zeros(size, jnp.uint32), (jnp.asarray(masks.revealed_own), survived))
     dropped, alive = (jnp.repeat(numbers, clients), jnp.tile(numbers, clients))
     pairs = jnp.asarray(masks.revealed_pairs).reshape(clients * clients, 8)
     total, _ = jax.lax.scan(of_pair, total, (pairs, dropped, alive))
@@ -141,8 +141,8 @@ def secure_mean(
     grid = noise_grid(clients, clip=clip, bits=bits, noise_multiplier=noise_multiplier, threshold=threshold)
 
     def combine(update: ClientParams, weight: Weights, masks: Masks) -> tuple[Params, Any]:
-        one = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), update)
-        unravel = ravel_pytree(one)[1]
+        template = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), update)
+        unravel = ravel_pytree(template)[1]
         words = map_fn(lambda row, weight, secret: _encode(row, weight, secret, grid), (update, weight, masks.noise))
         arrives = jnp.asarray(masks.present).astype(jnp.float32)
         total = jax.lax.bitcast_convert_type(masked_sum(words, masks, arrives), jnp.int32)
@@ -156,8 +156,8 @@ def secure_mean(
 
     def init(params: Params) -> Masks:
         zeros = jnp.zeros((clients, clients, 8), jnp.uint32)
-        nobody = jnp.zeros(clients, bool)
-        return Masks(zeros, zeros[0], zeros[0], nobody, zeros[0], zeros, nobody)  # pyright: ignore[reportArgumentType]
+        none_dropped = jnp.zeros(clients, bool)
+        return Masks(zeros, zeros[0], zeros[0], none_dropped, zeros[0], zeros, none_dropped)  # pyright: ignore[reportArgumentType]
 
     return Aggregator(f"secure mean of {bits} bits", init, combine)
 

@@ -121,10 +121,10 @@ class SecureRound:
             self.received["advertise keys", number] = b"".join(key)
         self._keys = keys
         sealed = {party.number: party.seal(keys) for party in self._parties}
-        for number, each in sealed.items():
-            self.received["share keys", number] = b"".join(each.values())
+        for number, envelopes in sealed.items():
+            self.received["share keys", number] = b"".join(envelopes.values())
         for party in self._parties:
-            party.sealed = {number: each[party.number] for number, each in sealed.items() if number != party.number}
+            party.sealed = {number: e[party.number] for number, e in sealed.items() if number != party.number}
 
     def client_seeds(self) -> tuple[UInt32[np.ndarray, "clients clients 8"], UInt32[np.ndarray, "clients 8"]]:
         """Returns the clients' secrets: the seeds of the pairwise masks and of their private masks."""
@@ -167,19 +167,19 @@ class SecureRound:
                 )
                 raise EngineError(message)
             self.received["unmasking", number] = b"".join(share.to_bytes(SHARE_BYTES, "little") for share in answer)
-        pairs, own = self.client_seeds()
-        revealed_own, revealed_pairs = np.zeros_like(own), np.zeros_like(pairs)
+        pairs, seeds = self.client_seeds()
+        revealed_own, revealed_pairs = np.zeros_like(seeds), np.zeros_like(pairs)
         for client in range(self._session.clients):
             shares = {number + 1: answer[client] for number, answer in answers.items()}
             secret = _recovered(client, shares, needed, key=None if client in alive else self._keys[client].masking)
             if client in alive:
                 revealed_own[client] = _words(secret)
             else:
-                for other in alive:
-                    revealed_pairs[client, other] = _words(_agree(secret, self._keys[other].masking))
+                for peer in alive:
+                    revealed_pairs[client, peer] = _words(_agree(secret, self._keys[peer].masking))
         survived = np.isin(np.arange(self._session.clients), alive)
         noise = np.stack([_words(party.noise) for party in self._parties])
-        return Masks(pairs, own, noise, survived, revealed_own, revealed_pairs, survived.copy())
+        return Masks(pairs, seeds, noise, survived, revealed_own, revealed_pairs, survived.copy())
 
 
 def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: bytes | None) -> bytes:
@@ -253,15 +253,15 @@ class _Party:
             )
             raise ProgramError(message)
         self._answered = list(survivors)
-        alive, found = set(survivors), []
+        alive, answers = set(survivors), []
         for number in range(self._session.clients):
             if number == self.number:
                 key, seed = self._own_shares
             else:
                 opened = self._open(number)
                 key, seed = int.from_bytes(opened[:33], "little"), int.from_bytes(opened[33:], "little")
-            found.append(seed if number in alive else key)
-        return found
+            answers.append(seed if number in alive else key)
+        return answers
 
     def _open(self, sender: int) -> bytes:
         from cryptography.exceptions import InvalidTag
@@ -275,15 +275,15 @@ class _Party:
             )
             raise EngineError(message) from error
 
-    def agree(self, other: _Keys) -> bytes:
-        return _agree(self._masking, other.masking)
+    def agree(self, peer: _Keys) -> bytes:
+        return _agree(self._masking, peer.masking)
 
     def _cipher(self, receiver: int, sender: int) -> "ChaCha20Poly1305":
         """Derives the key of one message in one direction, so the nonce may be fixed."""
-        other = sender if receiver == self.number else receiver
+        peer = sender if receiver == self.number else receiver
         with needs_library("cryptography", extra="secure-aggregation", needed_for="`SecureSession`"):
             from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-        key = _exchange(self._sealing, self._public[other].sealing, f"shares {sender} to {receiver}")
+        key = _exchange(self._sealing, self._public[peer].sealing, f"shares {sender} to {receiver}")
         return ChaCha20Poly1305(key)
 
 

@@ -31,13 +31,13 @@ def share_secret(secret: bytes, *, shares: int, threshold: int) -> dict[int, int
         Shamir, "How to Share a Secret", Communications of the ACM 1979.
     """
     coefficients = [int.from_bytes(secret, "little"), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
-    found = {}
+    points = {}
     for x in range(1, shares + 1):
         value = 0
         for coefficient in reversed(coefficients):
             value = (value * x + coefficient) % PRIME
-        found[x] = value
-    return found
+        points[x] = value
+    return points
 
 
 def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
@@ -56,7 +56,7 @@ def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
     used = dict(sorted(shares.items())[:threshold])
     secret = 0
     for x, value in used.items():
-        numerator = math.prod(other for other in used if other != x)
+        numerator = math.prod(point for point in used if point != x)
         secret += value * numerator * pow(_distances(x, used), -1, PRIME)
     secret %= PRIME
     if secret >= 2**256 or not _are_on_a_polynomial(shares, threshold):
@@ -70,7 +70,7 @@ def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
 
 
 def _distances(x: int, points: Iterable[int]) -> int:
-    return math.prod(other - x for other in points if other != x) % PRIME
+    return math.prod(point - x for point in points if point != x) % PRIME
 
 
 def _are_on_a_polynomial(shares: Mapping[int, int], threshold: int) -> bool:

@@ -83,13 +83,13 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
         )
         raise ProgramError(message)
     # At least one value is at most the answer, so the 0-quantile is the minimum.
-    wanted = max(q * x.size, 1.0)
+    rank = max(q * x.size, 1.0)
 
     def halve(interval: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], None]:
         low, high = interval
         guess = low + (high - low) / 2
         below = reduce_sum(map_fn(lambda row, at: (row <= at).sum(), (x, broadcast(guess))))
-        enough = below.astype(x.dtype) >= wanted
+        enough = below.astype(x.dtype) >= rank
         return (jnp.where(enough, low, guess), jnp.where(enough, guess, high)), None
 
     with program(clients=x.shape[0]):
@@ -97,8 +97,8 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
         low = reduce_min(map_fn(jnp.min, (x,)))
         high = reduce_max(map_fn(jnp.max, (x,)))
         at_most_low = reduce_sum(map_fn(lambda row, at: (row <= at).sum(), (x, broadcast(low)))).astype(x.dtype)
-        (_, found), _ = jax.lax.scan(halve, (low, high), None, length=rounds)
-        return jnp.where(at_most_low >= wanted, low, found)
+        (_, bound), _ = jax.lax.scan(halve, (low, high), None, length=rounds)
+        return jnp.where(at_most_low >= rank, low, bound)
 
 
 def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary"]:
@@ -121,10 +121,10 @@ def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Arr
         Dean and Ghemawat, "MapReduce", OSDI 2004, section 2.1.
     """
     with program(clients=words.shape[0]):
-        known = map_fn(
+        word_ids = map_fn(
             lambda row: jnp.where((row >= 0) & (row < vocabulary), row, jnp.full_like(row, vocabulary)), (words,)
         )
-        return reduce_by_key(map_fn(jnp.ones_like, (known,)), known, vocabulary + 1)[:vocabulary]
+        return reduce_by_key(map_fn(jnp.ones_like, (word_ids,)), word_ids, vocabulary + 1)[:vocabulary]
 
 
 def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary clients"]:
@@ -152,8 +152,8 @@ def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int
     documents = words.shape[0]
 
     def keys_of(row: Int[Array, " *words"], document: Int[Array, ""]) -> Int[Array, " *words"]:
-        known = (row >= 0) & (row < vocabulary)
-        return jnp.where(known, row * documents + document, jnp.full_like(row, vocabulary * documents))
+        mask = (row >= 0) & (row < vocabulary)
+        return jnp.where(mask, row * documents + document, jnp.full_like(row, vocabulary * documents))
 
     with program(clients=documents):
         keys = map_fn(keys_of, (words, jnp.arange(documents, dtype=words.dtype)))

@@ -98,23 +98,23 @@ def streaming_diloco(
         before, after = _segments(batches, fragments, delay)
         local, inner, sums = state.local, state.inner, []
         renewed = list(state.fragments)
-        for number, held in enumerate(state.fragments):
+        for number, fragment in enumerate(state.fragments):
             local, inner, *counted = map_fn(train, (local, inner, before[number]))
             sums.append(counted)
-            sent = map_fn(_updates, (_dealt(local, number, fragments), broadcast(held.params)))
+            updates = map_fn(_updates, (_dealt(local, number, fragments), broadcast(fragment.params)))
             if delay:  # these steps do not read values in transit, so the compiler can overlap both
                 local, inner, *counted = map_fn(train, (local, inner, after[number]))
                 sums.append(counted)
-            update, aggregation = combiner.combine(sent, weight, held.aggregation)
-            renewed[number] = server_step(outer, held, update, aggregation)
+            update, aggregation = combiner.combine(updates, weight, fragment.aggregation)
+            renewed[number] = server_step(outer, fragment, update, aggregation)
             local = _received(local, broadcast(renewed[number].params), number, fragments, keep)
         losses, steps = (reduce_weighted_mean(list(column), weight) for column in zip(*sums, strict=True))
         return StreamingState(tuple(renewed), local, inner), {"loss": sum(losses) / jnp.maximum(sum(steps), 1)}
 
     def init(params: Params) -> StreamingState:
         _check_fragments(params, fragments)
-        held = tuple(init_fragment(_dealt(params, number, fragments)) for number in range(fragments))
-        return StreamingState(held, *at_every_client((params, inner_optimizer.init(params)), clients))
+        states = tuple(init_fragment(_dealt(params, number, fragments)) for number in range(fragments))
+        return StreamingState(states, *at_every_client((params, inner_optimizer.init(params)), clients))
 
     return Algorithm(name="Streaming DiLoCo", init=init, round=streaming_round)
 
@@ -123,13 +123,13 @@ def _dealt(params: Params, number: int, fragments: int) -> list[Any]:
     return jax.tree.leaves(params)[number::fragments]
 
 
-def _updates(own: Sequence[Any], held: Sequence[Any]) -> list[Any]:
-    return [mine - server for mine, server in zip(own, held, strict=True)]
+def _updates(local: Sequence[Any], reference: Sequence[Any]) -> list[Any]:
+    return [value - server for value, server in zip(local, reference, strict=True)]
 
 
 def _received(local: Params, arrived: Sequence[Any], number: int, fragments: int, keep: float) -> PyTree[Array]:
-    def mix(own: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-        return [keep * mine + (1 - keep) * theirs for mine, theirs in zip(own, new, strict=True)]
+    def mix(values: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+        return [keep * value + (1 - keep) * update for value, update in zip(values, new, strict=True)]
 
     leaves, structure = jax.tree.flatten(local)
     leaves[number::fragments] = map_fn(mix, (leaves[number::fragments], list(arrived)))
@@ -139,20 +139,20 @@ def _received(local: Params, arrived: Sequence[Any], number: int, fragments: int
 def _segments(batches: Batches, fragments: int, delay: int) -> tuple[list[Any], list[Any]]:
     """Splits batches into steps before each fragment is sent and steps while it is in transit."""
     steps = jax.tree.leaves(batches)[0].shape[1]
-    each = steps // fragments
-    if steps % fragments or not 0 <= delay < each:
+    length = steps // fragments
+    if steps % fragments or not 0 <= delay < length:
         message = (
             f"`streaming_diloco` was given {steps} steps per round for fragments={fragments} and delay={delay}. Every "
             f"fragment is sent after the same number of steps, longer than the delay: pass a multiple of {fragments} "
             f"steps, more than {fragments} × {delay} of them."
         )
         raise ProgramError(message)
-    starts = [number * each for number in range(fragments)]
+    starts = [number * length for number in range(fragments)]
 
     def cut(first: int, last: int) -> Batches:
         return jax.tree.map(lambda x: x[:, first:last], batches)
 
-    return [cut(s, s + each - delay) for s in starts], [cut(s + each - delay, s + each) for s in starts]
+    return [cut(s, s + length - delay) for s in starts], [cut(s + length - delay, s + length) for s in starts]
 
 
 def _check_fragments(params: Params, fragments: int) -> None:

@@ -124,8 +124,8 @@ class TensorParallel:
         features, size = spec[-1], x.shape[-1]
 
         def total(values: Array) -> Array:
-            own = jnp.sum(values, axis=-1, keepdims=True)
-            return own if features is None else jax.lax.psum(own, features)
+            local_sum = jnp.sum(values, axis=-1, keepdims=True)
+            return local_sum if features is None else jax.lax.psum(local_sum, features)
 
         def normalize(rows: Array, scale: Array, offset: Array) -> Array:
             wide = rows.astype(jnp.float32 if jnp.finfo(rows.dtype).bits < 32 else rows.dtype)
@@ -290,7 +290,7 @@ class TensorParallel:
         if heads is not None:
             arrays.append(("heads", heads, _devices(self.activations(second=True)[1], sizes)))
             arrays.append(("features", x.shape[1], heads))
-        wrong = [f"{what}={size} by {by}" for what, size, by in arrays if size % by]
+        wrong = [f"{label}={size} by {by}" for label, size, by in arrays if size % by]
         if wrong:
             message = (
                 f'`tensor_parallel("{self.kind}").{name}` cannot divide {", ".join(wrong)} on the mesh {sizes}. Every '
@@ -333,8 +333,8 @@ def tensor_parallel(kind: Kind) -> TensorParallel:
         Bian, Xu, Wang and You, "Maximizing Parallelism in Distributed Training for Huge Neural Networks", 2021.
     """
     if kind not in _AXES:
-        known = ", ".join(map(repr, _AXES))
-        message = f"`tensor_parallel` was given kind={kind!r}. The kinds are {known}: pass one of them."
+        kinds = ", ".join(map(repr, _AXES))
+        message = f"`tensor_parallel` was given kind={kind!r}. The kinds are {kinds}: pass one of them."
         raise ProgramError(message)
     return TensorParallel(kind)
 
@@ -352,12 +352,12 @@ def _gathered_product(x: Array, w: Array, *, of_x: tuple[str, int], of_w: tuple[
 
 def _sizes(kind: str, name: str) -> dict[str, int]:
     mesh = jax.sharding.get_abstract_mesh()
-    found = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True)) if not mesh.empty else {}
+    mesh_axes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True)) if not mesh.empty else {}
     axes = _AXES[kind]
-    sizes = {axis: found[axis] for axis in axes if axis in found}
+    sizes = {axis: mesh_axes[axis] for axis in axes if axis in mesh_axes}
     square = sizes.get("rows") == sizes.get("cols") and (kind != "3d" or len(set(sizes.values())) == 1)
     if len(sizes) < len(axes) or (kind != "1d" and not square):
-        listed = ", ".join(f"{axis}={size}" for axis, size in found.items()) or "none"
+        listed = ", ".join(f"{axis}={size}" for axis, size in mesh_axes.items()) or "none"
         shape = {"1d": "cols=8", "2d": "rows=2, cols=2", "2.5d": "layers=2, rows=2, cols=2"}.get(
             kind, "layers=2, rows=2, cols=2"
         )

@@ -18,13 +18,13 @@ def show_ids(clients: Iterable[str]) -> str:
 
 def raise_all(source: str, problems: Iterable[str], remedy: str = "") -> None:
     """Raises one `DataError` with the source and every problem; does nothing if there are none."""
-    found = list(problems)
-    if not found:
+    problem_list = list(problems)
+    if not problem_list:
         return
-    more = f" (and {len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
+    more = f" (and {len(problem_list) - _SHOWN} more)" if len(problem_list) > _SHOWN else ""
     message = (
-        f"{source} cannot be used: {'; '.join(found[:_SHOWN])}{more}. Every client needs the same fields, of one dtype "
-        "and one shape per example, and within a client every field the same number of examples. "
+        f"{source} cannot be used: {'; '.join(problem_list[:_SHOWN])}{more}. Every client needs the same fields, of "
+        f"one dtype and one shape per example, and within a client every field the same number of examples. "
         f"{remedy or 'Repair or leave out these clients and try again.'}"
     )
     raise DataError(message)
@@ -37,10 +37,10 @@ def problems_between_clients(arrays: Mapping[str, Mapping[str, np.ndarray]]) -> 
         return
     first = next(iter(arrays))
     model = arrays[first]
-    for client, held in arrays.items():
-        yield from _problems_of_fields(client, held, model, first)
-        lengths = {field: held[field].shape[0] for field in held if held[field].ndim}
-        scalars = [field for field in held if not held[field].ndim]
+    for client, fields in arrays.items():
+        yield from _problems_of_fields(client, fields, model, first)
+        lengths = {field: fields[field].shape[0] for field in fields if fields[field].ndim}
+        scalars = [field for field in fields if not fields[field].ndim]
         if scalars:
             yield f"client {client!r}, field {scalars[0]!r}: is a single value, not one per example"
         if len(set(lengths.values())) > 1:
@@ -49,12 +49,12 @@ def problems_between_clients(arrays: Mapping[str, Mapping[str, np.ndarray]]) -> 
 
 
 def _problems_of_fields(
-    client: str, held: Mapping[str, np.ndarray], model: Mapping[str, np.ndarray], first: str
+    client: str, fields: Mapping[str, np.ndarray], model: Mapping[str, np.ndarray], first: str
 ) -> Iterator[str]:
     for field in model:
-        if field not in held:
+        if field not in fields:
             yield f"client {client!r} lacks field {field!r}, which client {first!r} has"
-    for field, value in held.items():
+    for field, value in fields.items():
         if value.dtype == object:
             yield f"client {client!r}, field {field!r}: rows of different lengths or kinds (dtype object)"
         elif field not in model:
@@ -77,12 +77,12 @@ def problems_inside(
     arrays: Mapping[str, Mapping[str, np.ndarray]], *, allow_empty: bool, allow_nan: bool
 ) -> Iterator[str]:
     """Yields clients without examples, and fields with NaN or infinity."""
-    for client, held in arrays.items():
-        if not allow_empty and any(value.ndim and not len(value) for value in held.values()):
+    for client, fields in arrays.items():
+        if not allow_empty and any(value.ndim and not len(value) for value in fields.values()):
             yield f"client {client!r} is empty: no examples"
         if allow_nan:
             continue
-        for field, value in held.items():
+        for field, value in fields.items():
             if not np.issubdtype(value.dtype, np.inexact):
                 continue
             if bad := int(np.isnan(value).sum()):

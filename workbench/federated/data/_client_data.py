@@ -109,9 +109,9 @@ class ClientData:
         chosen = [names[c] if isinstance(c, int | np.integer) else c for c in clients]
         repeated = sorted({c for c in chosen if chosen.count(c) > 1}) if len(set(chosen)) < len(chosen) else []
         if repeated or not chosen:
-            what = f"{show_ids(repeated)} more than once" if repeated else "no client"
+            fault = f"{show_ids(repeated)} more than once" if repeated else "no client"
             message = (
-                f"`select` was asked for {what}. A cohort contains at least one client, and each client at most once: "
+                f"`select` was asked for {fault}. A cohort contains at least one client, and each client at most once: "
                 "pass distinct ids or positions."
             )
             raise DataError(message)
@@ -122,7 +122,7 @@ class ClientData:
 
     def pooled(self) -> dict[str, np.ndarray]:
         """Concatenates all examples in client order, for example for central training."""
-        return {field: np.concatenate([held[field] for held in self.arrays.values()]) for field in self.fields}
+        return {field: np.concatenate([fields[field] for fields in self.arrays.values()]) for field in self.fields}
 
 
 def federate(
@@ -164,9 +164,9 @@ def federate(
         [1.0, 3.0]
     """
     if (by is None) == (partition is None) or (by is not None and (y is not None or not hasattr(x, "columns"))):
-        given = f"x of type {type(x).__name__}, y={'None' if y is None else type(y).__name__}, by={by!r} and "
+        inputs = f"x of type {type(x).__name__}, y={'None' if y is None else type(y).__name__}, by={by!r} and "
         message = (
-            f"`federate` was given {given}{'no' if partition is None else 'a'} partition. Each example belongs to one "
+            f"`federate` was given {inputs}{'no' if partition is None else 'a'} partition. Each example belongs to one "
             "client: pass arrays with a partition of their rows, or a DataFrame alone with the column of its clients "
             "as `by`."
         )
@@ -178,9 +178,10 @@ def federate(
     if not isinstance(partition, Partition):
         partition = Partition(rows=tuple(np.asarray(rows) for rows in partition))
     if set(lengths.values()) != {partition.examples}:
-        given = ", ".join(f"`{field}` of shape {value.shape}" for field, value in fields.items())
+        inputs = ", ".join(f"`{field}` of shape {value.shape}" for field, value in fields.items())
         message = (
-            f"`federate` was given {given} and a partition of {partition.examples} examples. Every array needs one row "
+            f"`federate` was given {inputs} and a partition of {partition.examples} examples. Every array needs one "
+            "row "
             "per example of the partition: make the partition from these labels (`dirichlet(y, ...)`) or this number "
             "of rows (`iid(len(x), ...)`)."
         )
@@ -194,9 +195,9 @@ def federate(
 
 def _from_frame(frame: Foreign, by: str, name: str, classes: Sequence[str]) -> ClientData:
     """Groups the rows of a DataFrame by client, with `clients_from`."""
-    padded = {str(client): held for client, held in clients_from(frame, by)}
-    counts = {client: int(held.pop("n")) for client, held in padded.items()}
-    arrays = {client: {k: v[: counts[client]] for k, v in held.items()} for client, held in padded.items()}
+    padded = {str(client): fields for client, fields in clients_from(frame, by)}
+    counts = {client: int(fields.pop("n")) for client, fields in padded.items()}
+    arrays = {client: {k: v[: counts[client]] for k, v in fields.items()} for client, fields in padded.items()}
     return ClientData(arrays=arrays, name=name, label=_label(next(iter(arrays.values()))), classes=tuple(classes))
 
 

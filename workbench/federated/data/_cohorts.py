@@ -193,12 +193,12 @@ def _poisson_rounds(
                 f"slots={most_drawn(clients, participation)}, or leave `slots` out."
             )
             raise DataError(message)
-        nobody = not len(drawn)
-        chosen = data.select([0] if nobody else drawn.tolist())
+        is_empty = not len(drawn)
+        chosen = data.select([0] if is_empty else drawn.tolist())
         padded = pad_clients(
             chosen, batch_size=batch_size, epochs=epochs, key=seed, examples=longest, multiple_of=places
         )
-        if nobody:  # a client's shapes, without its data
+        if is_empty:  # a client's shapes, without its data
             arrays = {field: np.zeros_like(value) for field, value in padded.arrays.items()}
             mask, counts = np.zeros_like(padded.mask), np.zeros_like(padded.counts)
             padded = Padded(arrays=arrays, mask=mask, counts=counts, clients=("",) * places)

@@ -37,13 +37,13 @@ def describe(data: ClientData) -> ClientDataRecord:
         name=data.name,
         clients=data.clients,
         examples=tuple(counts.tolist()),
-        bytes=tuple(sum(value.nbytes for value in held.values()) for held in data.arrays.values()),
+        bytes=tuple(sum(value.nbytes for value in fields.values()) for fields in data.arrays.values()),
         fields=tuple(
             FieldRecord(
                 name=field,
                 dtype=str(value.dtype),
                 shape=value.shape[1:],
-                bytes=sum(held[field].nbytes for held in data.arrays.values()),
+                bytes=sum(fields[field].nbytes for fields in data.arrays.values()),
             )
             for field, value in data[0].items()
         ),
@@ -60,15 +60,15 @@ def describe(data: ClientData) -> ClientDataRecord:
 def _label_counts(data: ClientData) -> tuple[np.ndarray | None, tuple[str, ...]]:
     if data.label is None or data[0][data.label].dtype.kind not in "iubUS" or data[0][data.label].ndim != 1:
         return None, ()
-    held = [fields[data.label] for fields in data.arrays.values()]
-    values, index = np.unique(np.concatenate(held), return_inverse=True)
+    label_arrays = [fields[data.label] for fields in data.arrays.values()]
+    values, index = np.unique(np.concatenate(label_arrays), return_inverse=True)
     if data.classes and values.dtype.kind in "iu" and values.size and 0 <= values[0] <= values[-1] < len(data.classes):
         # Named classes keep their slot even if no client has examples of them.
         index, classes = values[index].astype(np.int64), data.classes
     else:
         classes = tuple(str(value) for value in values)
-    owner = np.repeat(np.arange(len(held)), [len(labels) for labels in held])
-    counts = np.zeros((len(held), len(classes)), np.int64)
+    owner = np.repeat(np.arange(len(label_arrays)), [len(labels) for labels in label_arrays])
+    counts = np.zeros((len(label_arrays), len(classes)), np.int64)
     np.add.at(counts, (owner, index), 1)
     return counts, classes
 

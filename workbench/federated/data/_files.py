@@ -27,15 +27,15 @@ class Source:
         """Returns the path of an existing file (or folder, if allowed); otherwise raises."""
         if self.path.is_file() or (folder and self.path.is_dir()):
             return self.path
-        found = "is a folder" if self.path.is_dir() else "does not exist"
+        fault = "is a folder" if self.path.is_dir() else "does not exist"
         kind = "an existing file or folder" if folder else "an existing file"
-        message = f"{self}: the path {found}. The path must be {kind}: check it, seen from {str(Path.cwd())!r}."
+        message = f"{self}: the path {fault}. The path must be {kind}: check it, seen from {str(Path.cwd())!r}."
         raise DataError(message)
 
-    def unreadable(self, form: str, *, found: object) -> DataError:
+    def unreadable(self, form: str, *, problem: object) -> DataError:
         """Creates the error for a truncated file or a file in a different format."""
         return DataError(
-            f"{self} cannot be read: {found}. It must be {form}, and complete: copy or download it again, or use "
+            f"{self} cannot be read: {problem}. It must be {form}, and complete: copy or download it again, or use "
             "the loader for its real format."
         )
 
@@ -56,9 +56,9 @@ class Source:
         problems: Iterable[str] = (),
     ) -> ClientData:
         """Creates the client data, or raises one error for all problems."""
-        found = [*problems, *problems_between_clients(arrays)]
-        found += problems_inside(arrays, allow_empty=self.allow_empty, allow_nan=self.allow_nan)
-        self.refuse(found)
+        all_problems = [*problems, *problems_between_clients(arrays)]
+        all_problems += problems_inside(arrays, allow_empty=self.allow_empty, allow_nan=self.allow_nan)
+        self.refuse(all_problems)
         fields = tuple(next(iter(arrays.values())))
         if label is not None and label not in fields:
             message = (

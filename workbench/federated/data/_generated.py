@@ -67,9 +67,9 @@ def _fonts() -> list[str]:
     with needs_library("matplotlib", needed_for="`rendered_glyphs`"):
         import matplotlib
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    wanted = ("DejaVuSans", "DejaVuSerif", "STIXGeneral", "cmr10", "cmss10", "cmtt10", "cmb10")
-    found = sorted(str(path) for path in folder.glob("*.ttf") if path.stem.startswith(wanted))
-    return [path for path in found if "Display" not in path]
+    families = ("DejaVuSans", "DejaVuSerif", "STIXGeneral", "cmr10", "cmss10", "cmtt10", "cmb10")
+    paths = sorted(str(path) for path in folder.glob("*.ttf") if path.stem.startswith(families))
+    return [path for path in paths if "Display" not in path]
 
 
 def _draw(font: str, character: str) -> np.ndarray:
@@ -162,5 +162,5 @@ def _docstrings(path: Path) -> str:
     except (SyntaxError, UnicodeDecodeError):
         return ""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
-    return "\n\n".join(text for text in found if text)
+    docstrings = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
+    return "\n\n".join(text for text in docstrings if text)

@@ -56,8 +56,8 @@ def load_folder(
     place = Path(folder).expanduser()
     source = Source(loader="load_folder", path=place, allow_empty=allow_empty, allow_nan=allow_nan)
     if not place.is_dir():
-        found = "is a file" if place.exists() else "does not exist"
-        message = f"{source}: the path {found}. It reads a folder with one file per client: pass an existing folder."
+        fault = "is a file" if place.exists() else "does not exist"
+        message = f"{source}: the path {fault}. It reads a folder with one file per client: pass an existing folder."
         raise DataError(message)
     paths = sorted(path for path in place.glob(pattern) if path.is_file())
     if not paths:
@@ -66,15 +66,15 @@ def load_folder(
             'as "*.npz" or "**/*.csv".'
         )
         raise DataError(message)
-    held: dict[str, dict[str, np.ndarray]] = {}
+    arrays: dict[str, dict[str, np.ndarray]] = {}
     problems = []
     for path in paths:
         name = client(path) if client is not None else path.relative_to(place).with_suffix("").as_posix()
-        if name in held:
+        if name in arrays:
             problems.append(f"client {name!r} has two files, the second is {path.name!r}")
             continue
-        held[name] = _fields(path, read)
-    return source.checked(held, label=guess_label(next(iter(held.values())), label), problems=problems)
+        arrays[name] = _fields(path, read)
+    return source.checked(arrays, label=guess_label(next(iter(arrays.values())), label), problems=problems)
 
 
 def _fields(path: Path, read: Callable[[Path], Mapping[str, ArrayLike]] | None) -> dict[str, np.ndarray]:

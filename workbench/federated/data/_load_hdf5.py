@@ -56,13 +56,13 @@ def load_tff_hdf5(
     try:
         file = h5py.File(source.existing(), "r")
     except OSError as error:
-        raise source.unreadable(form, found=f"it is cut off or not HDF5 ({error})") from error
+        raise source.unreadable(form, problem=f"it is cut off or not HDF5 ({error})") from error
     try:
         return _load(source, file, form, clients, label)
     except DataError:
         raise
     except Exception as error:  # for damaged files h5py raises RuntimeError, KeyError, ValueError and others
-        raise source.unreadable(form, found=f"it is damaged ({type(error).__name__}: {error})") from error
+        raise source.unreadable(form, problem=f"it is damaged ({type(error).__name__}: {error})") from error
 
 
 def _load(
@@ -74,7 +74,7 @@ def _load(
         _refuse_links(source, file, ["examples"])
         examples = file.get("examples")
         if not isinstance(examples, h5py.Group):
-            raise source.unreadable(form, found=f"it has no group `examples`, only {show_ids(file)}")
+            raise source.unreadable(form, problem=f"it has no group `examples`, only {show_ids(file)}")
         chosen = _choose(source, list(examples), clients)
         _refuse_links(source, examples, chosen)
         groups: dict[str, Any] = {client: examples[client] for client in chosen}

@@ -44,10 +44,10 @@ def load_leaf(
         Caldas et al., arXiv 1812.01097 (LEAF).
     """
     folder = Source(loader="load_leaf", path=Path(path), allow_empty=allow_empty, allow_nan=allow_nan)
-    found = folder.existing(folder=True)
-    files = sorted(found.glob("*.json")) if found.is_dir() else [found]
+    root = folder.existing(folder=True)
+    files = sorted(root.glob("*.json")) if root.is_dir() else [root]
     if not files:
-        raise folder.unreadable("a folder of LEAF's .json files", found="the folder holds no .json file")
+        raise folder.unreadable("a folder of LEAF's .json files", problem="the folder holds no .json file")
     arrays: dict[str, dict[str, np.ndarray]] = {}
     problems: list[str] = []
     for file in files:
@@ -77,27 +77,29 @@ def _read(source: Source) -> dict[str, dict[str, list[Any]]]:
         return dict(items)
 
     try:
-        whole = json.loads(source.path.read_text(encoding="utf-8"), object_pairs_hook=pairs)
+        document = json.loads(source.path.read_text(encoding="utf-8"), object_pairs_hook=pairs)
     except (ValueError, RecursionError) as error:  # also raised for integers of 5,000 digits and for deep nesting
-        raise source.unreadable(form, found=f"it is cut off or not JSON ({error})") from error
+        raise source.unreadable(form, problem=f"it is cut off or not JSON ({error})") from error
     parts = {"users": list, "num_samples": list, "user_data": dict}
     missing = [
-        part for part, kind in parts.items() if not isinstance(whole, dict) or not isinstance(whole.get(part), kind)
+        part
+        for part, kind in parts.items()
+        if not isinstance(document, dict) or not isinstance(document.get(part), kind)
     ]
     if missing:
-        raise source.unreadable(form, found=f"it lacks {', '.join(f'`{part}`' for part in missing)}")
-    users, data = [str(user) for user in whole["users"]], whole["user_data"]
+        raise source.unreadable(form, problem=f"it lacks {', '.join(f'`{part}`' for part in missing)}")
+    users, data = [str(user) for user in document["users"]], document["user_data"]
     problems = [f"client {user!r} is in `users` {times} times" for user, times in Counter(users).items() if times > 1]
     problems += [f"client or field {key!r} appears twice" for key in repeated]
     problems += [f"client {user!r} is in `users` but not in `user_data`" for user in users if user not in data]
     problems += [f"client {user!r} is in `user_data` but not in `users`" for user in data if user not in users]
-    if len(users) != len(whole["num_samples"]):
-        problems.append(f"`num_samples` has {len(whole['num_samples'])} numbers for {len(users)} clients")
+    if len(users) != len(document["num_samples"]):
+        problems.append(f"`num_samples` has {len(document['num_samples'])} numbers for {len(users)} clients")
     for user, fields in data.items():
         if not isinstance(fields, dict) or not all(isinstance(rows, list) for rows in fields.values()):
             problems.append(f"client {user!r} is not an object of lists")
     source.refuse(problems)
-    for user, samples in zip(users, whole["num_samples"], strict=True):
+    for user, samples in zip(users, document["num_samples"], strict=True):
         for field, rows in data[user].items():
             if len(rows) != samples:
                 problems.append(
@@ -134,22 +136,22 @@ def _leaves(rows: object) -> Iterator[object]:
 def _one_number_kind(arrays: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
     """Casts a field to float for all clients if any client has fractions (JSON may write 1.0 as 1)."""
     kinds: dict[str, set[str]] = {}
-    for held in arrays.values():
-        for field, value in held.items():
+    for fields in arrays.values():
+        for field, value in fields.items():
             if value.size:
                 kinds.setdefault(field, set()).add(value.dtype.str)
     common = {
-        field: np.dtype(np.float32) if any(np.dtype(k).kind == "f" for k in found) else np.result_type(*found)
-        for field, found in kinds.items()
-        if all(np.dtype(k).kind in "if" for k in found)
+        field: np.dtype(np.float32) if any(np.dtype(k).kind == "f" for k in dtypes) else np.result_type(*dtypes)
+        for field, dtypes in kinds.items()
+        if all(np.dtype(k).kind in "if" for k in dtypes)
     }
-    shapes = {field: value.shape[1:] for held in arrays.values() for field, value in held.items() if value.size}
+    shapes = {field: value.shape[1:] for fields in arrays.values() for field, value in fields.items() if value.size}
     return {
         client: {
             field: (value if value.size else np.zeros((len(value), *shapes.get(field, ())))).astype(
                 common.get(field, value.dtype)
             )
-            for field, value in held.items()
+            for field, value in fields.items()
         }
-        for client, held in arrays.items()
+        for client, fields in arrays.items()
     }

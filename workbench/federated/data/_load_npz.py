@@ -54,12 +54,12 @@ def load_npz(
     nameless = [name for name in arrays if "/" not in name]
     if nameless or not arrays:
         names = ", ".join(map(repr, nameless[:5])) or "nothing"
-        raise source.unreadable(_FORM, found=f"it holds {names} and no array {client!r} with the client of each row")
-    held: dict[str, dict[str, np.ndarray]] = {}
+        raise source.unreadable(_FORM, problem=f"it holds {names} and no array {client!r} with the client of each row")
+    client_arrays: dict[str, dict[str, np.ndarray]] = {}
     for name, value in arrays.items():
         owner, _, field = name.rpartition("/")
-        held.setdefault(owner, {})[field] = value
-    return source.checked(held, label=guess_label(next(iter(held.values())), label))
+        client_arrays.setdefault(owner, {})[field] = value
+    return source.checked(client_arrays, label=guess_label(next(iter(client_arrays.values())), label))
 
 
 def _by_rows(source: Source, arrays: dict[str, np.ndarray], client: str, label: str | None) -> ClientData:
@@ -67,7 +67,7 @@ def _by_rows(source: Source, arrays: dict[str, np.ndarray], client: str, label: 
     if owners.ndim != 1 or owners.dtype.kind not in "iuUS" or not owners.size or not arrays:
         raise source.unreadable(
             _FORM,
-            found=f"its array {client!r} has dtype {owners.dtype}, shape {owners.shape}, and {len(arrays)} field(s)",
+            problem=f"its array {client!r} has dtype {owners.dtype}, shape {owners.shape}, and {len(arrays)} field(s)",
         )
     rows = {field: value.shape[0] if value.ndim else None for field, value in arrays.items()}
     source.refuse(
@@ -76,11 +76,11 @@ def _by_rows(source: Source, arrays: dict[str, np.ndarray], client: str, label: 
         if length != len(owners)
     )
     partition = by_natural_id(owners)
-    held = {
+    client_arrays = {
         owner: {field: value[rows] for field, value in arrays.items()}
         for owner, rows in zip(partition.clients, partition.rows, strict=True)
     }
-    return source.checked(held, label=guess_label(arrays, label))
+    return source.checked(client_arrays, label=guess_label(arrays, label))
 
 
 def read_npz(source: Source, form: str = _FORM) -> dict[str, np.ndarray]:
@@ -90,9 +90,9 @@ def read_npz(source: Source, form: str = _FORM) -> dict[str, np.ndarray]:
         try:
             loaded = np.load(file, allow_pickle=False)
         except Exception as error:  # numpy and zipfile raise many types of errors for a damaged file
-            raise source.unreadable(form, found=f"it is cut off or not .npz ({error})") from error
+            raise source.unreadable(form, problem=f"it is cut off or not .npz ({error})") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise source.unreadable(form, found="it holds one array (.npy)")
+            raise source.unreadable(form, problem="it holds one array (.npy)")
         with loaded:
             return _read_members(source, loaded)
 
@@ -135,6 +135,6 @@ def save_npz(data: ClientData, path: str | Path) -> Path:
     """
     path = Path(path)
     path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
-    flat = {f"{client}/{field}": value for client, held in data.arrays.items() for field, value in held.items()}
+    flat = {f"{client}/{field}": value for client, fields in data.arrays.items() for field, value in fields.items()}
     write_whole(path, lambda opened: np.savez_compressed(opened, **flat))  # type: ignore[arg-type]
     return path

@@ -47,11 +47,11 @@ def load_parquet(
     except ImportError as missing:
         raise MissingDependencyError("pyarrow", extra="data", needed_for="`load_parquet`") from missing
     source = Source(loader="load_parquet", path=Path(path), allow_nan=allow_nan)
-    found = source.existing(folder=True)
+    place = source.existing(folder=True)
     try:
-        table = pq.read_table(found)
+        table = pq.read_table(place)
     except (pa.ArrowException, OSError) as error:
-        raise source.unreadable("a parquet file", found=f"it is cut off or not parquet ({error})") from error
+        raise source.unreadable("a parquet file", problem=f"it is cut off or not parquet ({error})") from error
     return _from_table(source, table, client=client, fields=fields, label=label)
 
 
@@ -92,23 +92,23 @@ def load_hugging_face(
     source = Source(loader="load_hugging_face", path=Path(path), allow_nan=allow_nan)
     form = "a folder that `datasets` wrote with `save_to_disk`"
     if not source.existing(folder=True).is_dir():
-        raise source.unreadable(form, found="it is a file")
+        raise source.unreadable(form, problem="it is a file")
     try:
-        found: Foreign = datasets.load_from_disk(str(source.path))
+        dataset: Foreign = datasets.load_from_disk(str(source.path))
     # Truncated files cause pyarrow, JSON, key or system errors, depending on the file.
     except Exception as error:
-        raise source.unreadable(form, found=f"`datasets` says {type(error).__name__}: {error}") from error
-    if isinstance(found, datasets.DatasetDict):
-        if split not in found:
+        raise source.unreadable(form, problem=f"`datasets` says {type(error).__name__}: {error}") from error
+    if isinstance(dataset, datasets.DatasetDict):
+        if split not in dataset:
             message = (
                 f"{source} was asked for split={split!r}, but the folder holds the splits "
-                f"{', '.join(map(repr, found))}. Name one of them, for example split={next(iter(found))!r}."
+                f"{', '.join(map(repr, dataset))}. Name one of them, for example split={next(iter(dataset))!r}."
             )
             raise DataError(message)
-        found = found[split]
-    table = found.with_format("arrow")[:]  # applies the data set's own selection and order of rows
-    column = guess_label(found.column_names, label)
-    names = getattr(found.features.get(column), "names", None) if column else None
+        dataset = dataset[split]
+    table = dataset.with_format("arrow")[:]  # applies the data set's own selection and order of rows
+    column = guess_label(dataset.column_names, label)
+    names = getattr(dataset.features.get(column), "names", None) if column else None
     return _from_table(source, table, client=client, fields=fields, label=label, classes=tuple(names or ()))
 
 
@@ -122,9 +122,9 @@ def _from_table(
     classes: tuple[str, ...] = (),
 ) -> ClientData:
     there = list(table.column_names)
-    kept = [name for name in there if name != client] if fields is None else list(fields)
-    missing = [name for name in (client, *kept) if name not in there]
-    if missing or not kept:
+    field_names = [name for name in there if name != client] if fields is None else list(fields)
+    missing = [name for name in (client, *field_names) if name not in there]
+    if missing or not field_names:
         absent = (
             f"lacks the column(s) {', '.join(map(repr, missing))}" if missing else f"has no column except {client!r}"
         )
@@ -138,16 +138,16 @@ def _from_table(
     if absent_ids or not len(owners):
         fact = f"row {absent_ids[0]} has the client id {owners[absent_ids[0]]!r}" if absent_ids else "it has no rows"
         form = f"a table with text or whole numbers in every row of column {client!r}"
-        raise source.unreadable(form, found=fact)
+        raise source.unreadable(form, problem=fact)
     partition = by_natural_id(np.array([str(owner) for owner in owners]))
     problems: list[str] = []
     columns: dict[str, np.ndarray] = {}
-    for name in kept:
+    for name in field_names:
         try:
             columns[name] = _as_array(table.column(name).combine_chunks())
         except _BadRowError as bad:
-            who = "" if bad.row is None else f"client {str(owners[bad.row])!r}, "
-            problems.append(f"{who}field {name!r}: {bad}")
+            prefix = "" if bad.row is None else f"client {str(owners[bad.row])!r}, "
+            problems.append(f"{prefix}field {name!r}: {bad}")
     source.refuse(problems)
     arrays = {
         owner: {field: value[rows] for field, value in columns.items()}

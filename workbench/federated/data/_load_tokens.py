@@ -62,7 +62,7 @@ def load_tokens(
             "and either `client` or a positive `clients`."
         )
         raise DataError(message)
-    held: dict[str, list[np.ndarray]] = {}
+    pieces: dict[str, list[np.ndarray]] = {}
     between = [] if separator is None else [np.array([separator], np.int32)]
     for number, (where, row) in enumerate(_rows(source)):
         missing = [name for name in (field, client) if name is not None and name not in row]
@@ -73,12 +73,12 @@ def load_tokens(
             )
             raise DataError(message)
         owner = f"client_{number % clients}" if clients else str(row[client or ""])
-        held.setdefault(owner, []).extend([_ids(source, where, field, row[field]), *between])
-    if not held:
-        raise source.unreadable("JSON lines, Arrow or Parquet with at least one row", found="it has no rows")
+        pieces.setdefault(owner, []).extend([_ids(source, where, field, row[field]), *between])
+    if not pieces:
+        raise source.unreadable("JSON lines, Arrow or Parquet with at least one row", problem="it has no rows")
     packed, short = {}, []
-    for owner in sorted(held):
-        tokens = np.concatenate(held[owner])
+    for owner in sorted(pieces):
+        tokens = np.concatenate(pieces[owner])
         count = (len(tokens) - 1) // length
         if count < 1:
             short.append(f"client {owner!r}: {len(tokens)} tokens are fewer than length + 1 = {length + 1}")
@@ -89,17 +89,17 @@ def load_tokens(
     return ClientData(arrays=packed, name=source.path.stem)
 
 
-def _ids(source: Source, where: str, field: str, given: object) -> np.ndarray:
+def _ids(source: Source, where: str, field: str, value: object) -> np.ndarray:
     try:
-        ids = np.asarray(given)
+        ids = np.asarray(value)
     except ValueError:  # lists of different lengths
         ids = np.zeros((0, 0))
     if ids.ndim == 1 and not ids.size:
         return np.zeros(0, np.int32)
-    whole = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
-    if not whole or ids.min() < 0 or ids.max() >= 2**31:
+    is_integer = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
+    if not is_integer or ids.min() < 0 or ids.max() >= 2**31:
         message = (
-            f"{source}, {where}, has no token ids in {field!r}: {str(given)[:60]}. Ids are a list of whole numbers "
+            f"{source}, {where}, has no token ids in {field!r}: {str(value)[:60]}. Ids are a list of whole numbers "
             "from 0 to 2147483647: tokenise the text first, or name the field that holds them."
         )
         raise DataError(message)
@@ -107,20 +107,20 @@ def _ids(source: Source, where: str, field: str, given: object) -> np.ndarray:
 
 
 def _rows(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
-    found = source.existing(folder=True)
-    files: Sequence[Path] = [found]
-    if found.is_dir():
-        files = sorted(f for f in found.iterdir() if f.suffix in (".jsonl", ".arrow", ".parquet"))
+    root = source.existing(folder=True)
+    files: Sequence[Path] = [root]
+    if root.is_dir():
+        files = sorted(f for f in root.iterdir() if f.suffix in (".jsonl", ".arrow", ".parquet"))
     if not files:
-        splits = sorted(f.name for f in found.iterdir() if f.is_dir())  # of a DatasetDict
+        splits = sorted(f.name for f in root.iterdir() if f.is_dir())  # of a DatasetDict
         inside = f", but the folders {', '.join(splits)}: pass one of them" if splits else ""
         found_none = f"it holds none of these{inside}"
-        raise source.unreadable("a folder with .jsonl, .arrow or .parquet files", found=found_none)
+        raise source.unreadable("a folder with .jsonl, .arrow or .parquet files", problem=found_none)
     for file in files:
-        read = {".jsonl": _json_lines, ".arrow": _arrow, ".parquet": _parquet}.get(file.suffix)
-        if read is None:
-            raise source.unreadable("a .jsonl, .arrow or .parquet file", found=f"it ends in {file.suffix!r}")
-        yield from read(source, file)
+        reader = {".jsonl": _json_lines, ".arrow": _arrow, ".parquet": _parquet}.get(file.suffix)
+        if reader is None:
+            raise source.unreadable("a .jsonl, .arrow or .parquet file", problem=f"it ends in {file.suffix!r}")
+        yield from reader(source, file)
 
 
 def _json_lines(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -131,9 +131,9 @@ def _json_lines(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise source.unreadable("JSON lines", found=f"line {number} of {file.name} is not JSON") from error
+                raise source.unreadable("JSON lines", problem=f"line {number} of {file.name} is not JSON") from error
             if not isinstance(row, dict):
-                raise source.unreadable("JSON lines", found=f"line {number} of {file.name} is not an object")
+                raise source.unreadable("JSON lines", problem=f"line {number} of {file.name} is not an object")
             yield f"line {number} of {file.name}", row
 
 
@@ -156,7 +156,7 @@ def _arrow(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             except pa.ArrowInvalid:
                 table = pa.ipc.open_file(opened).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise source.unreadable("an Arrow file", found=f"{file.name} is cut off or not Arrow") from error
+        raise source.unreadable("an Arrow file", problem=f"{file.name} is cut off or not Arrow") from error
     yield from _table(file, table)
 
 
@@ -167,7 +167,7 @@ def _parquet(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any]]]
     try:
         table = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
-        raise source.unreadable("a Parquet file", found=f"{file.name} is cut off or not Parquet") from error
+        raise source.unreadable("a Parquet file", problem=f"{file.name} is cut off or not Parquet") from error
     yield from _table(file, table)
 
 

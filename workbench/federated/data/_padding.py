@@ -115,8 +115,8 @@ def pad_clients(
         field: np.zeros((slots, epochs * width, *value.shape[1:]), value.dtype) for field, value in data[0].items()
     }
     mask = np.zeros((slots, epochs * width), bool)
-    for slot, (client, held) in enumerate(data.arrays.items()):
-        _fill(arrays, mask, slot, held, orders=_orders(client, int(data.counts[slot]), epochs, key))
+    for slot, (client, fields) in enumerate(data.arrays.items()):
+        _fill(arrays, mask, slot, fields, orders=_orders(client, int(data.counts[slot]), epochs, key))
     if batch_size is not None:
         steps = epochs * width // batch_size
         arrays = {field: value.reshape(slots, steps, batch_size, *value.shape[2:]) for field, value in arrays.items()}
@@ -133,13 +133,13 @@ def _orders(client: str, count: int, epochs: int, key: Key | None) -> list[np.nd
 
 
 def _fill(
-    arrays: dict[str, np.ndarray], mask: np.ndarray, slot: int, held: ClientArrays, *, orders: list[np.ndarray]
+    arrays: dict[str, np.ndarray], mask: np.ndarray, slot: int, fields: ClientArrays, *, orders: list[np.ndarray]
 ) -> None:
     width = mask.shape[1] // len(orders)
     for epoch, order in enumerate(orders):
         place = slice(epoch * width, epoch * width + len(order))
         mask[slot, place] = True
-        for field, value in held.items():
+        for field, value in fields.items():
             arrays[field][slot, place] = value[order]
 
 
@@ -154,10 +154,10 @@ def _check_sizes(
             "least 1, and several epochs need a batch_size: pass positive numbers, for example batch_size=16, epochs=2."
         )
         raise DataError(message)
-    taken = [field for field in data.fields if field in _RESERVED]
-    if taken:
+    clashes = [field for field in data.fields if field in _RESERVED]
+    if clashes:
         message = (
-            f"`pad_clients` was given client data with the field(s) {', '.join(map(repr, taken))}. These names are "
+            f"`pad_clients` was given client data with the field(s) {', '.join(map(repr, clashes))}. These names are "
             f"reserved for arrays that padding adds ({', '.join(map(repr, _RESERVED))}): rename the field(s)."
         )
         raise DataError(message)

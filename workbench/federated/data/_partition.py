@@ -25,18 +25,18 @@ class Partition:
         if not self.clients:
             width = len(str(max(len(self.rows) - 1, 0)))
             object.__setattr__(self, "clients", tuple(f"client_{i:0{width}d}" for i in range(len(self.rows))))
-        held = np.concatenate(self.rows) if self.rows else np.array([], np.int64)
+        numbers = np.concatenate(self.rows) if self.rows else np.array([], np.int64)
         wrong = None
         if len(self.clients) != len(self.rows) or len(set(self.clients)) != len(self.clients):
             wrong = f"{len(set(self.clients))} distinct ids for {len(self.rows)} clients"
-        elif held.size == 0:
+        elif numbers.size == 0:
             wrong = "no examples at all"
-        elif not np.issubdtype(held.dtype, np.integer):
-            wrong = f"row numbers of dtype {held.dtype}"
-        elif not np.array_equal(np.sort(held), np.arange(held.size)):
-            values, times = np.unique(held, return_counts=True)
+        elif not np.issubdtype(numbers.dtype, np.integer):
+            wrong = f"row numbers of dtype {numbers.dtype}"
+        elif not np.array_equal(np.sort(numbers), np.arange(numbers.size)):
+            values, times = np.unique(numbers, return_counts=True)
             twice = values[times > 1][:5].tolist()
-            absent = np.setdiff1d(np.arange(max(held.size, held.max() + 1)), held)[:5].tolist()
+            absent = np.setdiff1d(np.arange(max(numbers.size, numbers.max() + 1)), numbers)[:5].tolist()
             wrong = f"rows of several clients: {twice}, rows of no client: {absent}"
         if wrong:
             message = (
@@ -108,47 +108,47 @@ def dirichlet(
     rng = np.random.default_rng(seed)
     by_class = [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
     if equal_sizes:
-        held = _mixture_per_client(rng, by_class, clients, alpha)
+        assignment = _mixture_per_client(rng, by_class, clients, alpha)
     else:
-        held = _proportions_per_class(rng, by_class, clients, alpha)
-        held = _top_up(rng, held, min_examples)
-    return Partition(rows=tuple(np.sort(rows) for rows in held))
+        assignment = _proportions_per_class(rng, by_class, clients, alpha)
+        assignment = _top_up(rng, assignment, min_examples)
+    return Partition(rows=tuple(np.sort(rows) for rows in assignment))
 
 
 def _proportions_per_class(
     rng: np.random.Generator, by_class: list[np.ndarray], clients: int, alpha: float
 ) -> list[np.ndarray]:
-    held: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    assignment: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for rows in by_class:
         share = _draw_dirichlet(rng, np.full(clients, alpha))
         # A random order of clients avoids rounding bias.
         order = rng.permutation(clients)
         cuts = np.rint(np.cumsum(share[order])[:-1] * len(rows)).astype(np.int64)
         for client, piece in zip(order, np.split(rows, cuts), strict=True):
-            held[client].append(piece)
-    return [np.concatenate(pieces) for pieces in held]
+            assignment[client].append(piece)
+    return [np.concatenate(pieces) for pieces in assignment]
 
 
 def _mixture_per_client(
     rng: np.random.Generator, by_class: list[np.ndarray], clients: int, alpha: float
 ) -> list[np.ndarray]:
-    left = np.array([len(rows) for rows in by_class])
-    taken = np.zeros_like(left)
-    prior = left / left.sum()
-    sizes = [len(part) for part in np.array_split(np.arange(left.sum()), clients)]
-    held = []
+    stock = np.array([len(rows) for rows in by_class])
+    offsets = np.zeros_like(stock)
+    prior = stock / stock.sum()
+    sizes = [len(part) for part in np.array_split(np.arange(stock.sum()), clients)]
+    assignment = []
     for size in sizes:
         mixture = _draw_dirichlet(rng, alpha * prior)
-        wanted = np.zeros_like(left)
-        while (missing := size - wanted.sum()) > 0:
-            room = left - wanted
+        draw = np.zeros_like(stock)
+        while (missing := size - draw.sum()) > 0:
+            room = stock - draw
             weight = np.where(room > 0, mixture, 0.0)
             # If a mixture contains only exhausted classes, draw from the remaining examples.
             weight = weight if weight.sum() > 1e-12 else room.astype(float)
-            wanted += np.minimum(rng.multinomial(missing, weight / weight.sum()), room)
-        held.append(np.concatenate([rows[t : t + w] for rows, t, w in zip(by_class, taken, wanted, strict=True)]))
-        taken, left = taken + wanted, left - wanted
-    return held
+            draw += np.minimum(rng.multinomial(missing, weight / weight.sum()), room)
+        assignment.append(np.concatenate([rows[t : t + w] for rows, t, w in zip(by_class, offsets, draw, strict=True)]))
+        offsets, stock = offsets + draw, stock - draw
+    return assignment
 
 
 def _draw_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.ndarray:
@@ -163,15 +163,15 @@ def _draw_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.n
     return share / share.sum()
 
 
-def _top_up(rng: np.random.Generator, held: list[np.ndarray], least: int) -> list[np.ndarray]:
-    held = list(held)
-    for poor in range(len(held)):
-        while len(held[poor]) < least:
-            rich = int(np.argmax([len(rows) for rows in held]))
-            give = int(rng.integers(len(held[rich])))
-            held[poor] = np.append(held[poor], held[rich][give])
-            held[rich] = np.delete(held[rich], give)
-    return held
+def _top_up(rng: np.random.Generator, assignment: list[np.ndarray], least: int) -> list[np.ndarray]:
+    assignment = list(assignment)
+    for poor in range(len(assignment)):
+        while len(assignment[poor]) < least:
+            rich = int(np.argmax([len(rows) for rows in assignment]))
+            give = int(rng.integers(len(assignment[rich])))
+            assignment[poor] = np.append(assignment[poor], assignment[rich][give])
+            assignment[rich] = np.delete(assignment[rich], give)
+    return assignment
 
 
 def shards(labels: ArrayLike, clients: int, *, shards_per_client: int = 2, seed: int) -> Partition:

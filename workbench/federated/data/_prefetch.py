@@ -105,9 +105,9 @@ class _Line:
     def take(self) -> tuple[str, Any]:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._ready)
-            taken = ("end", None) if self._closed else self._ready.popleft()
+            item = ("end", None) if self._closed else self._ready.popleft()
             self._changed.notify_all()
-            return taken
+            return item
 
     def close(self) -> None:
         with self._changed:

@@ -239,7 +239,7 @@ def tokenize(documents: dict[str, str], *, name: str = "") -> Text:
         (('be', 'not', 'or', 'to'), [3, 0])
     """
     words = {client: re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", text.lower()) for client, text in documents.items()}
-    vocabulary = tuple(sorted({word for found in words.values() for word in found}))
+    vocabulary = tuple(sorted({word for tokens in words.values() for word in tokens}))
     number = {word: i for i, word in enumerate(vocabulary)}
-    arrays = {client: {"word": np.array([number[w] for w in found], np.int32)} for client, found in words.items()}
+    arrays = {client: {"word": np.array([number[w] for w in tokens], np.int32)} for client, tokens in words.items()}
     return Text(ClientData(arrays=arrays, name=name, label="word", classes=vocabulary), vocabulary)

@@ -38,12 +38,12 @@ def load_femnist(path: str | Path, *, clients: int | Sequence[str] | None = None
     Example:
         >>> load_femnist("fed_emnist_train.h5", clients=10)  # doctest: +SKIP
     """
-    found = _existing("FEMNIST", path)
-    if found.suffix == ".h5":
-        raw = load_tff_hdf5(found, clients=clients)
+    location = _existing("FEMNIST", path)
+    if location.suffix == ".h5":
+        raw = load_tff_hdf5(location, clients=clients)
         images, labels, ink = "pixels", "label", lambda x: 1 - x
     else:
-        raw = load_leaf(found)
+        raw = load_leaf(location)
         images, labels, ink = "x", "y", lambda x: 1 - x
     arrays = {
         client: {
@@ -73,7 +73,7 @@ def load_shakespeare(path: str | Path, *, clients: int | Sequence[str] | None = 
     Example:
         >>> load_shakespeare("shakespeare_train.h5", clients=10)  # doctest: +SKIP
     """
-    found = _existing("Shakespeare", path)
+    location = _existing("Shakespeare", path)
     vocabulary = ("\x00", *_CHARACTERS)
     number = {character: i for i, character in enumerate(vocabulary)}
 
@@ -81,8 +81,8 @@ def load_shakespeare(path: str | Path, *, clients: int | Sequence[str] | None = 
         return np.array([number.get(character, 0) for character in text], np.int32)
 
     arrays = {}
-    if found.suffix == ".h5":
-        for client, fields in load_tff_hdf5(found, clients=clients, label=None).arrays.items():
+    if location.suffix == ".h5":
+        for client, fields in load_tff_hdf5(location, clients=clients, label=None).arrays.items():
             text = numbers("".join(_text(snippet) for snippet in fields["snippets"]))
             if count := (len(text) - 1) // length:
                 arrays[client] = {
@@ -90,7 +90,7 @@ def load_shakespeare(path: str | Path, *, clients: int | Sequence[str] | None = 
                     "y": text[1 : count * length + 1].reshape(count, length),
                 }
     else:
-        for client, fields in load_leaf(found, label=None).arrays.items():
+        for client, fields in load_leaf(location, label=None).arrays.items():
             arrays[client] = {
                 "x": np.stack([numbers(_text(row)) for row in fields["x"]]),
                 "y": np.concatenate([numbers(_text(row)) for row in fields["y"]]),
@@ -129,8 +129,8 @@ def load_stackoverflow(
     for client, rows in sentences.items():
         table = np.zeros((len(rows), length + 1), np.int32)
         for i, row in enumerate(rows):
-            kept = [number.get(word, 1) for word in row[: length + 1]]
-            table[i, : len(kept)] = kept
+            ids = [number.get(word, 1) for word in row[: length + 1]]
+            table[i, : len(ids)] = ids
         arrays[client] = {"x": table[:, :-1], "y": table[:, 1:]}
     return Text(ClientData(arrays=arrays, name="Stack Overflow"), vocabulary)
 
@@ -151,8 +151,10 @@ def load_cifar(path: str | Path) -> Examples:
         >>> load_cifar("cifar-10-batches-bin")  # doctest: +SKIP
         Examples('CIFAR-10', 50000 examples of shape (3072,), 10 classes)
     """
-    found = _existing("CIFAR", path)
-    files = [found] if found.is_file() else sorted(f for f in found.glob("*.bin") if not f.name.startswith("test"))
+    location = _existing("CIFAR", path)
+    files = (
+        [location] if location.is_file() else sorted(f for f in location.glob("*.bin") if not f.name.startswith("test"))
+    )
     rows, hundred = [], False
     for file in files:
         flat = np.fromfile(file, np.uint8)
@@ -166,7 +168,7 @@ def load_cifar(path: str | Path) -> Examples:
             raise DataError(message)
         rows.append(flat.reshape(-1, width))
     if not rows:
-        _missing("CIFAR", found)
+        _missing("CIFAR", location)
     table = np.concatenate(rows)
     classes = 100 if hundred else 10
     return Examples(
@@ -178,10 +180,10 @@ def load_cifar(path: str | Path) -> Examples:
 
 
 def _existing(name: str, path: str | Path) -> Path:
-    found = Path(path)
-    if not found.exists():
-        _missing(name, found)
-    return found
+    location = Path(path)
+    if not location.exists():
+        _missing(name, location)
+    return location
 
 
 def _missing(name: str, path: Path) -> None:

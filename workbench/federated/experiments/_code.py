@@ -101,32 +101,32 @@ def _privacy(settings: Settings) -> str:
 
 def _algorithm(settings: Settings) -> str:
     rate, server, how = settings.learning_rate, settings.server_learning_rate, _aggregator(settings)
-    clients, given = f"loss, clients={settings.clients}", f", aggregator={how}" if how else ""
+    clients, suffix = f"loss, clients={settings.clients}", f", aggregator={how}" if how else ""
     if settings.algorithm == "SCAFFOLD":
         return f"algorithms.scaffold({clients}, learning_rate={rate}, server_learning_rate={server})"
     if settings.algorithm == "Mime-lite":
         optimizer = f"optimizer=optax.sgd({rate}, momentum=0.9), server_learning_rate={server}"
-        return f"algorithms.mime_lite({clients}, {optimizer}{given})"
+        return f"algorithms.mime_lite({clients}, {optimizer}{suffix})"
     if settings.algorithm == "DiLoCo":
         outer = f"outer_optimizer=optax.sgd({server}, momentum=0.9, nesterov=True)"
-        return f"algorithms.diloco({clients}, inner_optimizer=optax.sgd({rate}), {outer}{given})"
+        return f"algorithms.diloco({clients}, inner_optimizer=optax.sgd({rate}), {outer}{suffix})"
     client = f"client_optimizer=optax.sgd({rate})"
     if settings.algorithm == "FedAdam":
-        return f"algorithms.fedopt({clients}, {client}, server_optimizer=optax.adam({server}, eps=1e-3){given})"
+        return f"algorithms.fedopt({clients}, {client}, server_optimizer=optax.adam({server}, eps=1e-3){suffix})"
     name, pull = ("fedprox", "proximal=0.1, ") if settings.algorithm == "FedProx" else ("fedavg", "")
-    return f"algorithms.{name}({clients}, {client}, {pull}server_optimizer=optax.sgd({server}){given})"
+    return f"algorithms.{name}({clients}, {client}, {pull}server_optimizer=optax.sgd({server}){suffix})"
 
 
 def _aggregator(settings: Settings) -> str:
-    made = ""
+    code = ""
     if settings.compression.startswith("top"):
         share = float(settings.compression.split()[1]) / 100
-        made = f"algorithms.top_k_mean({share}{', memory=False' if settings.noise else ''})"
+        code = f"algorithms.top_k_mean({share}{', memory=False' if settings.noise else ''})"
     elif settings.compression.endswith("bits"):
-        made = f"algorithms.quantized_mean({settings.compression.split()[0]}, seed={settings.seed})"
+        code = f"algorithms.quantized_mean({settings.compression.split()[0]}, seed={settings.seed})"
     if not settings.noise:
-        return made
+        return code
     expected = settings.clients * settings.participation
-    inside = f", of={made}" if made else ""
+    inside = f", of={code}" if code else ""
     numbers = f"{settings.clip}, {settings.noise}, expected={expected}, seed={settings.seed}"
     return f"algorithms.gaussian_mean({numbers}{inside})"

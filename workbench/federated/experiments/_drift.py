@@ -76,8 +76,8 @@ def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, n
     @jax.jit
     def ends(data: PyTree[Array], rows: jax.Array) -> jax.Array:
         def end(weight: jax.Array) -> jax.Array:
-            made, _ = algorithm.round(state, {**data, "weight": weight})
-            return ravel_pytree(algorithm.params_of(made))[0]
+            new_state, _ = algorithm.round(state, {**data, "weight": weight})
+            return ravel_pytree(algorithm.params_of(new_state))[0]
 
         return jax.lax.map(end, rows)
 
@@ -86,19 +86,19 @@ def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, n
         return np.asarray(ends(data, rows))
 
     origin = np.asarray(ravel_pytree(algorithm.params_of(state))[0])
-    read = [np.zeros((len(rows), len(origin))), *(after(int(count)) - origin for count in steps[1:])]
-    points = np.stack(read, axis=1)  # [rows, steps, parameters]
+    offsets = [np.zeros((len(rows), len(origin))), *(after(int(count)) - origin for count in steps[1:])]
+    points = np.stack(offsets, axis=1)  # [rows, steps, parameters]
     _, sizes, directions = np.linalg.svd(points.reshape(-1, points.shape[-1]), full_matrices=False)
     plane = points @ directions[:2].T
     plane *= np.where(plane[-1, -1] < 0, -1.0, 1.0)  # orient the plane so that the mean moves right and up
-    whole = max(float((sizes**2).sum()), 1e-30)
+    total = max(float((sizes**2).sum()), 1e-30)
     return Drift(
         round=round,
-        clients=tuple(int(each) for each in shown),
-        steps=tuple(int(each) for each in steps),
+        clients=tuple(int(client) for client in shown),
+        steps=tuple(int(step) for step in steps),
         paths=plane[:-1],
         mean=plane[-1],
-        shares=(float(sizes[0] ** 2) / whole, float(sizes[1] ** 2) / whole),
+        shares=(float(sizes[0] ** 2) / total, float(sizes[1] ** 2) / total),
         apart=np.linalg.norm(points[:-1, -1] - points[-1, -1], axis=1),
         moved=float(np.linalg.norm(points[-1, -1])),
     )

@@ -46,16 +46,18 @@ def first_params(seed: int) -> Params:
 
 def aggregator_of(settings: Settings) -> algorithms.Aggregator | None:
     """Returns an experiment's aggregator; None for the plain mean."""
-    made = None
+    aggregator = None
     if settings.compression.startswith("top"):
         share = float(settings.compression.split()[1]) / 100
-        made = algorithms.top_k_mean(share, memory=not settings.noise)
+        aggregator = algorithms.top_k_mean(share, memory=not settings.noise)
     elif settings.compression.endswith("bits"):
-        made = algorithms.quantized_mean(int(settings.compression.split()[0]), seed=settings.seed)
+        aggregator = algorithms.quantized_mean(int(settings.compression.split()[0]), seed=settings.seed)
     if settings.noise:
         expected = settings.clients * settings.participation
-        return algorithms.gaussian_mean(settings.clip, settings.noise, expected=expected, seed=settings.seed, of=made)
-    return made
+        return algorithms.gaussian_mean(
+            settings.clip, settings.noise, expected=expected, seed=settings.seed, of=aggregator
+        )
+    return aggregator
 
 
 def algorithm_of(settings: Settings) -> algorithms.Algorithm:
@@ -94,7 +96,7 @@ def count_labels(settings: Settings) -> np.ndarray:
         ((4, 10), 1438)
     """
     train, _ = data.digits(settings.clients, alpha=settings.alpha, seed=settings.seed)
-    return np.stack([np.bincount(held["y"], minlength=10) for held in train.arrays.values()])
+    return np.stack([np.bincount(fields["y"], minlength=10) for fields in train.arrays.values()])
 
 
 class Experiment:
@@ -125,8 +127,8 @@ class Experiment:
         self.test: data.Examples
         self.train, self.test = data.digits(settings.clients, alpha=settings.alpha, seed=settings.seed)
         self.algorithm: algorithms.Algorithm = algorithm_of(settings)
-        held = jax.tree.map(jnp.asarray, data.pad_clients(self.train).tree)
-        self._held = {name: held[name] for name in ("x", "y", "mask")}
+        arrays = jax.tree.map(jnp.asarray, data.pad_clients(self.train).tree)
+        self._arrays = {name: arrays[name] for name in ("x", "y", "mask")}
         self._step = jit(self.algorithm.round)
         self._losses = jit(
             program(clients=settings.clients)(lambda params, rows: map_fn(loss, (broadcast(params), rows)))
@@ -146,13 +148,13 @@ class Experiment:
         settings, counts = self.settings, self.train.counts
         random = np.random.default_rng([settings.seed, round])
         rows = [random.integers(count, size=(settings.local_steps, BATCH)) for count in counts]
-        asked = random.random(settings.clients) < settings.participation
+        participants = random.random(settings.clients) < settings.participation
         stayed = random.random(settings.clients) >= settings.dropout
-        held = list(self.train.arrays.values())
+        clients = list(self.train.arrays.values())
         return {
-            "x": np.stack([each["x"][row] for each, row in zip(held, rows, strict=True)]),
-            "y": np.stack([each["y"][row] for each, row in zip(held, rows, strict=True)]),
-            "weight": (counts * (asked & stayed)).astype(np.float32),
+            "x": np.stack([client["x"][row] for client, row in zip(clients, rows, strict=True)]),
+            "y": np.stack([client["y"][row] for client, row in zip(clients, rows, strict=True)]),
+            "weight": (counts * (participants & stayed)).astype(np.float32),
         }
 
     def epsilon(self) -> float | None:
@@ -185,9 +187,9 @@ class Experiment:
             (4, 3, 2)
         """
         if round not in self._before:
-            known = ", ".join(map(str, self.drift_rounds)) or "none, since nothing has run"
+            rounds = ", ".join(map(str, self.drift_rounds)) or "none, since nothing has run"
             message = (
-                f"`drift` received round {round}. The states before these rounds are kept: {known}. Pass one of them."
+                f"`drift` received round {round}. The states before these rounds are kept: {rounds}. Pass one of them."
             )
             raise ProgramError(message)
         state, algorithm = self._before[round], algorithm_of(local_only(self.settings))
@@ -207,13 +209,13 @@ class Experiment:
         return state, {
             "test accuracy": float((guesses == self.test.y).mean()),
             "loss": metrics["loss"],
-            "client loss": self._losses(params, self._held),
+            "client loss": self._losses(params, self._arrays),
             "clients": answered,
             "sent up (MiB)": self._sent_up,
         }
 
 
-def _per_client(made: PlanRecord, clients: int) -> tuple[int, int]:
-    down = sum(stage.moved_bytes for stage in made.stages if stage.kind == "broadcast")
-    up = sum(stage.moved_bytes for stage in made.stages if stage.kind == "reduce")
+def _per_client(plan: PlanRecord, clients: int) -> tuple[int, int]:
+    down = sum(stage.moved_bytes for stage in plan.stages if stage.kind == "broadcast")
+    up = sum(stage.moved_bytes for stage in plan.stages if stage.kind == "reduce")
     return down // clients, up // clients

@@ -71,9 +71,10 @@ class HypergradientSearch(Grid):
                 "`data` as arrays or as a function of a key."
             )
             raise ProgramError(message)
-        found = self._descend(problem, names, static, starts, seeds[0], min(self.rounds, rounds))
+        solutions = self._descend(problem, names, static, starts, seeds[0], min(self.rounds, rounds))
         return [
-            {**setting, **dict(zip(names, values, strict=True))} for setting, values in zip(starts, found, strict=True)
+            {**setting, **dict(zip(names, values, strict=True))}
+            for setting, values in zip(starts, solutions, strict=True)
         ]
 
     def _descend(

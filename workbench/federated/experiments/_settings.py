@@ -67,9 +67,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         wrong = [
-            f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}"
-            for name, known in (("algorithm", ALGORITHMS), ("compression", COMPRESSIONS))
-            if getattr(self, name) not in known
+            f"{name}={getattr(self, name)!r} is not one of {', '.join(options)}"
+            for name, options in (("algorithm", ALGORITHMS), ("compression", COMPRESSIONS))
+            if getattr(self, name) not in options
         ]
         types = get_type_hints(Settings)
         for name, (low, high) in _RANGES.items():

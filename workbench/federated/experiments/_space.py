@@ -25,7 +25,7 @@ def list_grid(space: Space) -> list[Setting]:
         >>> list_grid({"lr": [0.1, 1.0], "mu": [0.0]})
         [{'lr': 0.1, 'mu': 0.0}, {'lr': 1.0, 'mu': 0.0}]
     """
-    values = {name: _values(name, given) for name, given in space.items()}
+    values = {name: _values(name, choices) for name, choices in space.items()}
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
 
 
@@ -40,24 +40,24 @@ def draw_settings(space: Space, trials: int, seed: int) -> list[Setting]:
     """
     random = np.random.default_rng(seed)
 
-    def one(name: str, given: Argument) -> object:
-        if hasattr(given, "rvs"):
-            return _plain(given.rvs(random_state=random))
-        values = _values(name, given)
+    def draw(name: str, choices: Argument) -> object:
+        if hasattr(choices, "rvs"):
+            return _plain(choices.rvs(random_state=random))
+        values = _values(name, choices)
         return values[int(random.integers(len(values)))]
 
-    return [{name: one(name, given) for name, given in space.items()} for _ in range(trials)]
+    return [{name: draw(name, choices) for name, choices in space.items()} for _ in range(trials)]
 
 
-def _values(name: str, given: Argument) -> list[Any]:
-    if hasattr(given, "rvs"):
+def _values(name: str, choices: Argument) -> list[Any]:
+    if hasattr(choices, "rvs"):
         message = (
             f"`sweep` received a distribution for {name!r} and a grid as strategy. A grid needs the values themselves: "
             f"pass a list for {name!r}, or strategy=RandomSearch(trials=32)."
         )
         raise ProgramError(message)
-    is_list = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
-    values = [_plain(value) for value in given] if is_list else [_plain(given)]
+    is_list = isinstance(choices, Sequence | np.ndarray) and not isinstance(choices, str)
+    values = [_plain(value) for value in choices] if is_list else [_plain(choices)]
     if not values:
         message = (
             f"`sweep` received no values for {name!r}. A grid tries every value of every hyperparameter: pass at least "
@@ -148,11 +148,11 @@ class SuccessiveHalving(Grid):
 
     def rungs(self, rounds: int) -> tuple[int, ...]:
         """Returns `first_rounds`, its multiples by powers of `eta`, and the last round."""
-        found, now = [], self.first_rounds
+        lengths, now = [], self.first_rounds
         while now < rounds:
-            found.append(now)
+            lengths.append(now)
             now *= self.eta
-        return (*found, rounds)
+        return (*lengths, rounds)
 
     def survivors(self, rung: int, scores: Mapping[int, float]) -> set[int]:
         """Returns the best `1 / eta` of running trials, rounded up; ties go to earlier trials."""
@@ -175,9 +175,9 @@ def static_part(setting: Setting, traced: set[str]) -> tuple[tuple[str, str], ..
 
 def segment_length(rungs: Sequence[int], most: int) -> int:
     """Returns the largest number of rounds up to `most` that divides every rung."""
-    whole = math.gcd(*rungs)
-    return max(length for length in _divisors(whole) if length <= max(1, most))
+    divisor = math.gcd(*rungs)
+    return max(length for length in _divisors(divisor) if length <= max(1, most))
 
 
-def _divisors(whole: int) -> Iterator[int]:
-    return (length for length in range(1, whole + 1) if whole % length == 0)
+def _divisors(number: int) -> Iterator[int]:
+    return (length for length in range(1, number + 1) if number % length == 0)

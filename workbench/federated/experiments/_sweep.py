@@ -155,8 +155,8 @@ def _check(
     batches: PyTree[Array],
 ) -> None:
     positive = [rounds] if rounds_per_call is None else [rounds, rounds_per_call]
-    whole = all(isinstance(count, int | np.integer) for count in (*positive, *seeds))
-    if not whole or min(positive) < 1 or not seeds or len(set(seeds)) < len(seeds):
+    are_integers = all(isinstance(count, int | np.integer) for count in (*positive, *seeds))
+    if not are_integers or min(positive) < 1 or not seeds or len(set(seeds)) < len(seeds):
         message = (
             f"`sweep` received rounds={rounds}, rounds_per_call={rounds_per_call} and seeds {list(seeds)}. "
             "Every trial runs at least one round with at least one seed, each seed once: "
@@ -192,46 +192,46 @@ def _agree(
 ) -> list[Setting]:
     """Checks and stores the sweep; returns its settings, read from the folder if resumed."""
     propose = getattr(strategy, "propose", None)
-    asked = {
+    description = {
         "strategy": repr(strategy),
-        "space": {name: repr(given) for name, given in space.items()} if propose else {},
+        "space": {name: repr(choices) for name, choices in space.items()} if propose else {},
         "settings": [[(name, repr(value)) for name, value in setting.items()] for setting in settings],
         "seeds": list(seeds),
         "rounds": rounds,
         **{name: _digest(getattr(problem, name)) for name in ("make", "params", "data", "batches", "evaluate")},
     }
-    asked = {**asked, "settings": [[list(pair) for pair in setting] for setting in asked["settings"]]}
-    known = store.about()
-    found = {name: known[name] for name in asked if name in known}
-    if found and found != asked:
-        other = [name for name in asked if found.get(name) != asked[name]]
+    description = {**description, "settings": [[list(pair) for pair in setting] for setting in description["settings"]]}
+    about = store.about()
+    overlap = {name: about[name] for name in description if name in about}
+    if overlap and overlap != description:
+        differences = [name for name in description if overlap.get(name) != description[name]]
         message = (
             f"`sweep` received directory={str(directory)!r}, which contains a sweep with different "
-            f"{' and '.join(other)}. A folder stores one sweep, and only the same sweep can be resumed: pass the "
+            f"{' and '.join(differences)}. A folder stores one sweep, and only the same sweep can be resumed: pass the "
             "same arguments, or a different folder."
         )
         raise MeasureError(message)
     if propose:
-        if "proposed" not in known:
+        if "proposed" not in about:
             store.describe({"proposed": propose(problem, space, seeds, rounds)})
         settings = store.about()["proposed"]
-    if not found:
-        store.describe(asked)
+    if not overlap:
+        store.describe(description)
     return settings
 
 
-def _digest(given: object) -> str:
+def _digest(value: object) -> str:
     """Hashes functions by their code, without closures, and arrays by their values."""
-    found = hashlib.sha256()
-    if given is None or (callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))):
-        code = getattr(inspect.unwrap(given), "__code__", None) if callable(given) else None
-        found.update(b"" if code is None else _code_text(code).encode())
+    digest = hashlib.sha256()
+    if value is None or (callable(value) and jax.tree_util.treedef_is_leaf(jax.tree.structure(value))):
+        code = getattr(inspect.unwrap(value), "__code__", None) if callable(value) else None
+        digest.update(b"" if code is None else _code_text(code).encode())
     else:
-        leaves, structure = jax.tree.flatten(given)
-        found.update(str(structure).encode())
+        leaves, structure = jax.tree.flatten(value)
+        digest.update(str(structure).encode())
         for leaf in pack_state([leaf for leaf in leaves if not callable(leaf)]):
-            found.update(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
-    return found.hexdigest()[:16]
+            digest.update(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _code_text(code: CodeType) -> str:
@@ -246,8 +246,8 @@ def _code_text(code: CodeType) -> str:
 class _Group:
     """Trials that share a program, and their number of runs per call."""
 
-    def __init__(self, made: GroupProgram, trials: list[int], notes: tuple[str, ...]) -> None:
-        self.program, self.trials, self.notes = made, trials, notes
+    def __init__(self, program: GroupProgram, trials: list[int], notes: tuple[str, ...]) -> None:
+        self.program, self.trials, self.notes = program, trials, notes
         self.most = 0  # number of runs per call that fit in memory; 0: not yet known
 
 
@@ -319,12 +319,12 @@ class _Driver:
             inner = _by_static(trials, self.settings, set(names))
             for alike in inner.values():
                 try:
-                    made = self._program(self.settings[alike[0]], names)
-                    made.check(self._example_data())
+                    program = self._program(self.settings[alike[0]], names)
+                    program.check(self._example_data())
                 except Exception as error:
                     self._fail(alike, error)
                 else:
-                    groups.append(_Group(made, alike, notes))
+                    groups.append(_Group(program, alike, notes))
         return groups
 
     def _fail(self, trials: list[int], error: Exception) -> None:
@@ -344,17 +344,17 @@ class _Driver:
         if _why_not(self._program(setting, names), data) is None:
             return names, ()
         why = {name: _why_not(self._program(setting, [name]), data) for name in names}
-        kept = [name for name in names if why[name] is None]
+        candidates = [name for name in names if why[name] is None]
         notes = tuple(f"{name} is a constant of the program: {reason}" for name, reason in why.items() if reason)
-        if _why_not(self._program(setting, kept), data) is None:
-            return kept, notes
+        if _why_not(self._program(setting, candidates), data) is None:
+            return candidates, notes
         return [], (*notes, "the floats cannot be traced together")
 
     def _example_data(self) -> PyTree[Array]:
         if self.problem.batches is None:
             return None if is_maker(self.problem.data) else self.problem.data
-        one = self.problem.batches(0, self.seeds[0])
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((self.length, *np.shape(x)), jnp.asarray(x).dtype), one)
+        batch = self.problem.batches(0, self.seeds[0])
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((self.length, *np.shape(x)), jnp.asarray(x).dtype), batch)
 
     def _form_of(self, trial: int) -> PyTree[Array]:
         setting, seed = self.settings[trial], jax.ShapeDtypeStruct((), jnp.int32)
@@ -367,13 +367,13 @@ class _Driver:
 
     def _running(self, group: _Group, rung: int) -> dict[int, list[Member]]:
         """Returns a group's unfinished runs in this rung, keyed by the number of finished rounds."""
-        known, found = self.store.members(), {}
+        members, runs = self.store.members(), {}
         for trial in group.trials:
             for seed in self.seeds:
-                status, _, rounds = known.get((trial, seed), ("running", "", 0))
+                status, _, rounds = members.get((trial, seed), ("running", "", 0))
                 if status == "running" and rounds < rung:
-                    found.setdefault(rounds, []).append((trial, seed))
-        return found
+                    runs.setdefault(rounds, []).append((trial, seed))
+        return runs
 
     def _run_group(self, group: _Group, rung: int, bar: "_Bar") -> None:
         while running := self._running(group, rung):
@@ -403,42 +403,42 @@ class _Driver:
         leaves = pack_state(states)
         rows = []
         for at, member in enumerate(members):
-            found = {name: values[at] for name, values in metrics.items()}
+            row_metrics = {name: values[at] for name, values in metrics.items()}
             state = [leaf[at] for leaf in leaves]
-            rows.append(self._row(member, first, state, found))
+            rows.append(self._row(member, first, state, row_metrics))
         self.store.write(rows)
         bar.update(sum(row[3] - first for row in rows), sum(row[1] not in ("running", "finished") for row in rows))
 
     def _size(self, group: _Group, count: int) -> int:
         """Rounds `count` up to the group's size, or to a half, a quarter, … of it, to limit compilations."""
-        whole = len(group.trials) * len(self.seeds)
-        whole = min(whole, group.most or whole)
-        while -(-whole // 2) >= count and whole > 1:
-            whole = -(-whole // 2)
+        capacity = len(group.trials) * len(self.seeds)
+        capacity = min(capacity, group.most or capacity)
+        while -(-capacity // 2) >= count and capacity > 1:
+            capacity = -(-capacity // 2)
         devices = dict(jax.sharding.get_mesh().shape).get("trials", 1)
-        return -(-whole // devices) * devices
+        return -(-capacity // devices) * devices
 
     def _compute(self, group: _Group, members: list[Member], first: int) -> tuple[Any, dict[str, Any]]:
-        made, kind = group.program, np.dtype(jnp.result_type(float))
-        values = tuple(np.array([self.settings[t][name] for t, _ in members], kind) for name in made.traced)
+        program, kind = group.program, np.dtype(jnp.result_type(float))
+        values = tuple(np.array([self.settings[t][name] for t, _ in members], kind) for name in program.traced)
         seeds = np.array([seed for _, seed in members], np.int32)
         if first == 0:
-            states = made.start(values, seeds)
+            states = program.start(values, seeds)
         else:
-            rows = [unpack_state(self.store.state(member) or [], made.form) for member in members]
+            rows = [unpack_state(self.store.state(member) or [], program.form) for member in members]
             states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
         data = None if is_maker(self.problem.data) else self.problem.data
         if self.problem.batches is not None:
             data = self._host_data(members, first)
         if not group.most:
-            numbers = np.arange(made.length, dtype=np.int32)
-            made.compile(len(members), (states, values, seeds, numbers, data))
+            numbers = np.arange(program.length, dtype=np.int32)
+            program.compile(len(members), (states, values, seeds, numbers, data))
             group.most = len(members)
-            if made.memory_bytes > (limit := self.memory_bytes or _free_bytes()) and len(members) > 1:
-                group.most = max(1, int(len(members) * limit / made.memory_bytes))
-                message = f"RESOURCE_EXHAUSTED: {made.memory_bytes} bytes where {limit} are free"
+            if program.memory_bytes > (limit := self.memory_bytes or _free_bytes()) and len(members) > 1:
+                group.most = max(1, int(len(members) * limit / program.memory_bytes))
+                message = f"RESOURCE_EXHAUSTED: {program.memory_bytes} bytes where {limit} are free"
                 raise jax.errors.JaxRuntimeError(message)
-        return made.run(states, values, seeds, first, data)
+        return program.run(states, values, seeds, first, data)
 
     def _host_data(self, members: list[Member], first: int) -> PyTree[Array]:
         assert self.problem.batches is not None
@@ -458,8 +458,8 @@ class _Driver:
         if bad:
             at, name = min(bad)
             value = metrics[name][at].ravel()
-            what = value[~np.isfinite(value)][0]
-            status, reason = "diverged", f"{name} is {what} in round {first + at}"
+            example = value[~np.isfinite(value)][0]
+            status, reason = "diverged", f"{name} is {example} in round {first + at}"
             rounds, metrics = first + at + 1, {n: values[: at + 1] for n, values in metrics.items()}
         elif self.stop_when is not None:
             before = self.store.metrics(member)
@@ -475,52 +475,52 @@ class _Driver:
         name, decided = getattr(self.strategy, "metric", None), f"decided after {rung} rounds"
         if name is None or decided in self.store.about():
             return
-        known, scores = self.store.members(), {}
+        members, scores = self.store.members(), {}
         ended: dict[Member, tuple[str, str]] = {}
         for trial in range(len(self.settings)):
-            alive = [(trial, seed) for seed in self.seeds if known.get((trial, seed), ("",))[0] == "running"]
-            found = [self.store.metrics(member) for member in alive]
-            if lacking := [metrics for metrics in found if name not in metrics]:
+            alive = [(trial, seed) for seed in self.seeds if members.get((trial, seed), ("",))[0] == "running"]
+            results = [self.store.metrics(member) for member in alive]
+            if lacking := [metrics for metrics in results if name not in metrics]:
                 has = ", ".join(sorted(lacking[0])) or "none"
                 ended |= dict.fromkeys(alive, ("failed", f"metric {name!r} is missing; it has {has}"))
             elif len(alive) < len(self.seeds):  # with fewer seeds, the trial might win by chance
                 ended |= dict.fromkeys(alive, ("pruned", f"another seed of the trial ended before {rung} rounds"))
             else:
-                scores[trial] = float(np.mean([np.mean(metrics[name][-1]) for metrics in found]))
+                scores[trial] = float(np.mean([np.mean(metrics[name][-1]) for metrics in results]))
         for trial in set(scores) - self.strategy.survivors(rung, scores):
             reason = f"not among the best after {rung} rounds ({name} = {scores[trial]:.4g})"
             ended |= {(trial, seed): ("pruned", reason) for seed in self.seeds}
         self.store.end(ended, decided=decided)
 
 
-def _why_not(made: GroupProgram, data: PyTree[Array]) -> str | None:
+def _why_not(program: GroupProgram, data: PyTree[Array]) -> str | None:
     """Returns the reason that these hyperparameters cannot be tracers, or None if they can."""
     try:
-        made.check(data)
+        program.check(data)
     except Exception as error:
         # Without traced hyperparameters, tracing is not the cause: the trial cannot run at all.
-        if not made.traced:
+        if not program.traced:
             raise
         return f"{type(error).__name__} when traced"
     return None
 
 
 def _by_static(trials: Sequence[int] | range, settings: list[Setting], traced: set[str]) -> dict[Any, list[int]]:
-    found: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for trial in trials:
-        found.setdefault(static_part(settings[trial], traced), []).append(trial)
-    return found
+        groups.setdefault(static_part(settings[trial], traced), []).append(trial)
+    return groups
 
 
 def _described(group: _Group) -> SweepGroup:
-    made = group.program
+    program = group.program
     return SweepGroup(
-        static=made.static,
-        traced=made.traced,
+        static=program.static,
+        traced=program.traced,
         trials=tuple(group.trials),
-        compile_seconds=made.compile_seconds,
-        run_seconds=made.run_seconds,
-        memory_bytes=made.memory_bytes,
+        compile_seconds=program.compile_seconds,
+        run_seconds=program.run_seconds,
+        memory_bytes=program.memory_bytes,
         notes=group.notes,
     )
 

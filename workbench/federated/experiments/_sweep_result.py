@@ -95,11 +95,11 @@ class SweepResult(Results):
 
     def labels(self) -> list[str]:
         """The trials' labels: their hyperparameters, numbered if identical."""
-        made = [
+        texts = [
             ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in setting.items())
             for setting in self.settings
         ]
-        return [f"{label} #{n}" if made.count(label) > 1 else label for n, label in enumerate(made)]
+        return [f"{label} #{n}" if texts.count(label) > 1 else label for n, label in enumerate(texts)]
 
     def histories(self) -> dict[str, dict[int, History]]:
         """Returns the history of every started run; see `workbench.measurement.Results`."""
@@ -123,20 +123,20 @@ class SweepResult(Results):
 
     def metric_names(self) -> list[str]:
         """Names of the metrics of all trials."""
-        known = [self.metrics(trial, seed) for trial in range(len(self.settings)) for seed in self.seeds]
-        return list(dict.fromkeys(name for metrics in known for name in metrics))
+        tables = [self.metrics(trial, seed) for trial in range(len(self.settings)) for seed in self.seeds]
+        return list(dict.fromkeys(name for metrics in tables for name in metrics))
 
     @property
     def trials(self) -> "pd.DataFrame":
         """One row per trial and seed: hyperparameters, status, rounds, reason and missing metrics."""
-        known = self._store.members()
+        members = self._store.members()
         group = {trial: number for number, g in enumerate(self.groups) for trial in g.trials}
-        names = {member: set(self._store.metrics(member)) for member in known}
+        names = {member: set(self._store.metrics(member)) for member in members}
         every = set().union(*names.values()) if names else set()
         rows = []
         for trial, setting in enumerate(self.settings):
             for seed in self.seeds:
-                status, reason, rounds = known.get((trial, seed), ("waiting", "", 0))
+                status, reason, rounds = members.get((trial, seed), ("waiting", "", 0))
                 lacks = sorted(every - names.get((trial, seed), set())) if rounds else []
                 rows.append(
                     {"trial": trial, "seed": seed, **setting, "status": status, "rounds": rounds}
@@ -179,13 +179,13 @@ class SweepResult(Results):
 
     def final(self, metric: str) -> "pd.DataFrame":
         """One row per finished trial: hyperparameters, mean, deviation and number of seeds."""
-        known, found = self._store.members(), {}
-        for trial, seed in sorted(known):
+        members, scores = self._store.members(), {}
+        for trial, seed in sorted(members):
             values = self._store.metrics((trial, seed)).get(metric)
-            if known[trial, seed][0] == "finished" and values is not None and len(values):
-                found.setdefault(trial, []).append(float(np.mean(values[-1])))
-        if not found:
-            names = sorted({name for member in known for name in self._store.metrics(member)})
+            if members[trial, seed][0] == "finished" and values is not None and len(values):
+                scores.setdefault(trial, []).append(float(np.mean(values[-1])))
+        if not scores:
+            names = sorted({name for member in members for name in self._store.metrics(member)})
             message = (
                 f"`final` received metric={metric!r}, which no finished trial has. The metrics are "
                 f"{', '.join(map(repr, names)) or 'none yet'}: pass one of them, or see in `.trials` why trials ended."
@@ -194,7 +194,7 @@ class SweepResult(Results):
         rows = [
             {"trial": trial, **self.settings[trial], "mean": float(np.mean(values))}
             | {"std": float(np.std(values, ddof=1)) if len(values) > 1 else float("nan"), "seeds": len(values)}
-            for trial, values in found.items()
+            for trial, values in scores.items()
         ]
         return _pandas().DataFrame(rows)
 
@@ -238,8 +238,8 @@ def client_statistics(values: np.ndarray) -> dict[str, np.ndarray]:
         return {"value": values} | dict.fromkeys(CLIENT_STATISTICS, np.full(len(values), np.nan))
     rows = values.reshape(len(values), values.shape[1], -1).mean(axis=2)
     low, middle, high = np.quantile(rows, [0.1, 0.5, 0.9], axis=1)
-    found = (rows.std(axis=1), rows.min(axis=1), low, middle, high, rows.max(axis=1))
-    return {"value": rows.mean(axis=1)} | dict(zip(CLIENT_STATISTICS, found, strict=True))
+    columns = (rows.std(axis=1), rows.min(axis=1), low, middle, high, rows.max(axis=1))
+    return {"value": rows.mean(axis=1)} | dict(zip(CLIENT_STATISTICS, columns, strict=True))
 
 
 def pack_state(state: PyTree[Array]) -> list[np.ndarray]:
@@ -249,8 +249,8 @@ def pack_state(state: PyTree[Array]) -> list[np.ndarray]:
 
 def unpack_state(leaves: list[np.ndarray], form: object) -> PyTree[Array]:
     """Restores a state that `pack_state` packed, with the structure and dtypes of `form`."""
-    wanted, structure = jax.tree.flatten(form)
-    return structure.unflatten([_restored(leaf, like) for leaf, like in zip(leaves, wanted, strict=True)])
+    templates, structure = jax.tree.flatten(form)
+    return structure.unflatten([_restored(leaf, like) for leaf, like in zip(leaves, templates, strict=True)])
 
 
 def _restored(leaf: np.ndarray, like: AnyArray) -> AnyArray:

@@ -110,13 +110,13 @@ class SweepStore:
         ).fetchall()
         parts = [(count, _arrays(blob)) for count, blob in rows]
         names = dict.fromkeys(name for _, arrays in parts for name in arrays)
-        found = {}
+        arrays = {}
         for name in names:
             shape = next(arrays[name].shape[1:] for _, arrays in parts if name in arrays)
-            found[name] = np.concatenate(
+            arrays[name] = np.concatenate(
                 [arrays.get(name, np.full((count, *shape), np.nan)) for count, arrays in parts]
             )
-        return found
+        return arrays
 
     def write(
         self,

@@ -40,9 +40,9 @@ class Problem(NamedTuple):
     evaluate: Callable[..., Mapping[str, ArrayLike]] | None
 
 
-def is_maker(given: object) -> bool:
-    """Returns whether `given` is a function that creates data, rather than a callable pytree."""
-    return callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))
+def is_maker(value: object) -> bool:
+    """Returns whether `value` is a function that creates data, rather than a callable pytree."""
+    return callable(value) and jax.tree_util.treedef_is_leaf(jax.tree.structure(value))
 
 
 def keys_of(seed: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -68,20 +68,20 @@ def make_algorithm(problem: Problem, setting: Setting, seed: object) -> Algorith
     """Builds the algorithm; passes the seed if `make` has a free parameter `seed`."""
     parameters = inspect.signature(problem.make).parameters
     seeded = {"seed": seed} if "seed" in parameters and "seed" not in setting else {}
-    made: Argument = problem.make(**setting, **seeded)
-    if _is_pair(made):
-        return _Rounds(*made)
-    if not callable(getattr(made, "init", None)) or not callable(getattr(made, "round", None)):
+    algorithm: Argument = problem.make(**setting, **seeded)
+    if _is_pair(algorithm):
+        return _Rounds(*algorithm)
+    if not callable(getattr(algorithm, "init", None)) or not callable(getattr(algorithm, "round", None)):
         message = (
-            f"`sweep` received a `make` that returned {type(made).__name__}. It makes an algorithm from its "
+            f"`sweep` received a `make` that returned {type(algorithm).__name__}. It makes an algorithm from its "
             "hyperparameters: return an `Algorithm`, or a pair (init, round)."
         )
         raise ProgramError(message)
-    return made
+    return algorithm
 
 
-def _is_pair(made: object) -> bool:
-    return isinstance(made, tuple) and len(made) == 2 and all(map(callable, made))
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(callable, value))
 
 
 class _Rounds(NamedTuple):
@@ -183,12 +183,12 @@ class GroupProgram:
         values = [jax.ShapeDtypeStruct((), jnp.result_type(float)) for _ in self.traced]
         numbers = jnp.zeros(self.length, jnp.int32)
 
-        def one(
+        def run_trial(
             v: Sequence[Array], seed: ArrayLike, state: PyTree[Array], data: PyTree[Array]
         ) -> tuple[PyTree[Array], dict[str, Array]]:
             return rounds_of(self.problem, self._setting(v), seed, state, data, numbers)
 
-        jax.eval_shape(one, values, jax.ShapeDtypeStruct((), jnp.int32), self.form, data)
+        jax.eval_shape(run_trial, values, jax.ShapeDtypeStruct((), jnp.int32), self.form, data)
 
     def start(self, values: Sequence[np.ndarray], seeds: np.ndarray) -> PyTree[Array]:
         """Computes initial states `[trials, ...]`."""
@@ -211,21 +211,21 @@ class GroupProgram:
             def segment(
                 states: PyTree[Array], values: Sequence[Array], seeds: Array, numbers: Array, data: PyTree[Array]
             ) -> tuple[PyTree[Array], dict[str, Array]]:
-                def one(
+                def run_trial(
                     state: PyTree[Array], v: Sequence[Array], seed: ArrayLike, numbers: Array, data: PyTree[Array]
                 ) -> tuple[PyTree[Array], dict[str, Array]]:
                     return rounds_of(self.problem, self._setting(v), seed, state, data, numbers)
 
                 shared = data if per_trial else broadcast(data)
-                return map_fn(one, (states, values, seeds, broadcast(numbers), shared))
+                return map_fn(run_trial, (states, values, seeds, broadcast(numbers), shared))
 
             began = time.perf_counter()
-            made = jit(segment, chunk_size=self._chunk_size).lower(*arguments).compile()
+            executable = jit(segment, chunk_size=self._chunk_size).lower(*arguments).compile()
             self.compile_seconds += time.perf_counter() - began
-            found = made.memory_analysis()
+            memory = executable.memory_analysis()
             names = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
-            self.memory_bytes = sum(int(getattr(found, name, 0) or 0) for name in names)
-            self._compiled[size] = made
+            self.memory_bytes = sum(int(getattr(memory, name, 0) or 0) for name in names)
+            self._compiled[size] = executable
         return self._compiled[size]
 
     def run(

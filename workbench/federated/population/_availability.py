@@ -177,7 +177,7 @@ def remaining_of_all(
     seed: int,
 ) -> Float[np.ndarray, " n"]:
     """Returns the longest remaining session among all kinds of sessions."""
-    found = np.zeros(len(ids))
+    durations = np.zeros(len(ids))
     for kind in kinds:
-        np.maximum(found, kind.remaining_seconds(ids, seconds, zone_hours, seed), out=found)
-    return found
+        np.maximum(durations, kind.remaining_seconds(ids, seconds, zone_hours, seed), out=durations)
+    return durations

@@ -58,14 +58,14 @@ class _Chains:
         first, slots = first[once], slots[once]
         waiting = np.setdiff1d(idle, slots, assume_unique=True)
         self.free[waiting] += np.where(np.isin(waiting, idle[lucky]), 0.0, _PAUSE_SECONDS)
-        asked = ask(self.population, ids[first], remaining[first], self.load, number[first])
-        stop = np.minimum(np.minimum(asked.finish, asked.leave), self.timeout)
-        spent = spent_until(asked, stop, self.load)
+        selection = ask(self.population, ids[first], remaining[first], self.load, number[first])
+        stop = np.minimum(np.minimum(selection.finish, selection.leave), self.timeout)
+        spent = spent_until(selection, stop, self.load)
         begun = self.free[slots]
-        result = asked.finish <= np.minimum(asked.leave, self.timeout)
+        result = selection.finish <= np.minimum(selection.leave, self.timeout)
         late = ~result & (stop == self.timeout)
-        made = (begun + stop, begun, asked.ids, result, late, *spent)
-        self.events = np.concatenate([self.events, np.stack(made, axis=1)])
+        columns = (begun + stop, begun, selection.ids, result, late, *spent)
+        self.events = np.concatenate([self.events, np.stack(columns, axis=1)])
         self.free[slots] = begun + stop
 
 

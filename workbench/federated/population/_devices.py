@@ -125,7 +125,7 @@ class Population:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        shares = 1.0 if isinstance(self.devices, RecordedDevices) else sum(each.share for each in self.devices)
+        shares = 1.0 if isinstance(self.devices, RecordedDevices) else sum(device.share for device in self.devices)
         zones = sum(self.time_zones.values())
         fits = self.clients >= 1 and self.interruptions_per_hour >= 0 and self.battery_share > 0 and self.availability
         if not fits or not math.isclose(shares, 1, abs_tol=1e-6) or not math.isclose(zones, 1, abs_tol=1e-6):
@@ -147,7 +147,7 @@ class Population:
         """Returns the devices of the given clients."""
         if isinstance(self.devices, RecordedDevices):
             return _recorded(self.devices, ids, self.seed)
-        bounds = np.cumsum([each.share for each in self.devices])
+        bounds = np.cumsum([device.share for device in self.devices])
         kind = np.minimum(np.searchsorted(bounds, draw_uniform(self._key("class"), ids), "right"), len(bounds) - 1)
         table = self._table
         compute = np.exp(table["compute_spread"][kind] * draw_normal(self._key("compute"), ids))
@@ -210,18 +210,18 @@ class Population:
         with needs_library("pandas", needed_for="`Population.frame`"):
             import pandas as pd
         numbers = np.asarray(ids, np.int64)
-        found = self.devices_of(numbers)
-        names = [each.name for each in self.device_classes]
+        devices = self.devices_of(numbers)
+        names = [device_class.name for device_class in self.device_classes]
         return pd.DataFrame(
             {
                 "client": numbers,
-                "device class": [names[kind] for kind in found.device_class],
+                "device class": [names[kind] for kind in devices.device_class],
                 "time zone (h)": self.zones_of(numbers),
-                "compute (GFLOP/s)": found.flops_per_second / 1e9,
-                "download (MB/s)": found.download_bytes_per_second / MEGABYTE,
-                "upload (MB/s)": found.upload_bytes_per_second / MEGABYTE,
-                "memory (GB)": found.memory_bytes / GIGABYTE,
-                "battery (kJ)": found.battery_joules / 1e3,
+                "compute (GFLOP/s)": devices.flops_per_second / 1e9,
+                "download (MB/s)": devices.download_bytes_per_second / MEGABYTE,
+                "upload (MB/s)": devices.upload_bytes_per_second / MEGABYTE,
+                "memory (GB)": devices.memory_bytes / GIGABYTE,
+                "battery (kJ)": devices.battery_joules / 1e3,
             }
         )
 
@@ -239,7 +239,7 @@ class Population:
     @functools.cached_property
     def _table(self) -> dict[str, Float[np.ndarray, " classes"]]:
         fields = [field.name for field in dataclasses.fields(DeviceClassRecord) if field.name != "name"]
-        return {name: np.array([getattr(each, name) for each in self.device_classes], float) for name in fields}
+        return {name: np.array([getattr(c, name) for c in self.device_classes], float) for name in fields}
 
 
 def _recorded(devices: RecordedDevices, ids: Integer[np.ndarray, " n"], seed: int) -> Devices:

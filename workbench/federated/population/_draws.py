@@ -108,5 +108,5 @@ class Permutation:
         left, right = np.divmod(positions, self._base)
         for key in self._keys:
             left, right = right, (left + (draw_bits(key, right) >> np.uint64(8))) % self._base
-        found = left * self._base + right
-        return found[found < self._size].astype(np.int64)
+        numbers = left * self._base + right
+        return numbers[numbers < self._size].astype(np.int64)

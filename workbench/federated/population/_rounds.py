@@ -34,20 +34,20 @@ class Spent(NamedTuple):
     joules: Float[np.ndarray, " n"]
 
 
-def spent_until(asked: Asked, stop: Float[np.ndarray, " n"], load: Load) -> Spent:
+def spent_until(selection: Asked, stop: Float[np.ndarray, " n"], load: Load) -> Spent:
     """Computes each client's usage after `stop` seconds; network latency costs nothing."""
-    received = np.minimum(stop, asked.download)
-    computed = np.clip(stop - asked.download - load.lead, 0, asked.compute)
-    sent = np.clip(stop - (asked.finish - asked.upload), 0, asked.upload)
+    received = np.minimum(stop, selection.download)
+    computed = np.clip(stop - selection.download - load.lead, 0, selection.compute)
+    upload_time = np.clip(stop - (selection.finish - selection.upload), 0, selection.upload)
     return Spent(
-        load.download_bytes * _share(received, asked.download),
-        load.upload_bytes * _share(sent, asked.upload),
-        computed * asked.watts + (received + sent) * asked.radio,
+        load.download_bytes * _share(received, selection.download),
+        load.upload_bytes * _share(upload_time, selection.upload),
+        computed * selection.watts + (received + upload_time) * selection.radio,
     )
 
 
-def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    return np.divide(part, whole, out=np.ones_like(part), where=whole > 0)
+def _share(part: np.ndarray, total: np.ndarray) -> np.ndarray:
+    return np.divide(part, total, out=np.ones_like(part), where=total > 0)
 
 
 def synchronous_steps(
@@ -63,8 +63,10 @@ def synchronous_steps(
     """Yields rounds indefinitely."""
     now, number = start, 0
     while True:
-        asked, share, waited = _ask_enough(population, load, schedule, now, number, seed)
-        step = _round(asked, load, schedule, servers, protocol, number=number, start=now, waited=waited, share=share)
+        selection, share, waited = _ask_enough(population, load, schedule, now, number, seed)
+        step = _round(
+            selection, load, schedule, servers, protocol, number=number, start=now, waited=waited, share=share
+        )
         yield step
         now, number = now + step.record.seconds, number + 1
 
@@ -73,19 +75,19 @@ def _ask_enough(
     population: Population, load: Load, schedule: Synchronous, now: float, number: int, seed: int
 ) -> tuple[Asked, float, float]:
     """Waits until enough clients are available for a round that can succeed."""
-    wanted, needed = math.ceil(schedule.cohort * schedule.over_selection), _needed(schedule)
+    count, needed = math.ceil(schedule.cohort * schedule.over_selection), _needed(schedule)
     waited, pause = 0.0, _FIRST_WAIT
     while True:
-        asked, share = select(population, load, count=wanted, seconds=now + waited, number=number, seed=seed)
-        if len(asked.ids) >= needed:
-            return asked, share, waited
+        selection, share = select(population, load, count=count, seconds=now + waited, number=number, seed=seed)
+        if len(selection.ids) >= needed:
+            return selection, share, waited
         if waited == 0:
             check_able(population, load)
         if waited > _PATIENCE:
             message = (
                 f"`simulate` waited {_PATIENCE / 3600:.0f} hours of virtual time for round {number}, in which at most "
-                f"{len(asked.ids)} of {population.clients} clients were available at once. A round needs {needed}: use "
-                "a smaller cohort, a larger population or longer sessions."
+                f"{len(selection.ids)} of {population.clients} clients were available at once. A round needs "
+                f"{needed}: use a smaller cohort, a larger population or longer sessions."
             )
             raise ProgramError(message)
         waited, pause = waited + pause, min(2 * pause, _LONGEST_WAIT)
@@ -116,17 +118,17 @@ def _needed(schedule: Synchronous) -> int:
     return math.ceil(schedule.cohort * schedule.minimum_share)
 
 
-def _end(asked: Asked, done: Bool[np.ndarray, " n"], schedule: Synchronous) -> float:
+def _end(selection: Asked, is_complete: Bool[np.ndarray, " n"], schedule: Synchronous) -> float:
     """Returns the time at which the server has enough results or gives up."""
     deadline = math.inf if schedule.deadline_seconds is None else schedule.deadline_seconds
-    finishes = asked.finish[done]
+    finishes = selection.finish[is_complete]
     if len(finishes) >= schedule.cohort:
         return min(float(np.partition(finishes, schedule.cohort - 1)[schedule.cohort - 1]), deadline)
-    return deadline if math.isfinite(deadline) else float(np.minimum(asked.finish, asked.leave).max())
+    return deadline if math.isfinite(deadline) else float(np.minimum(selection.finish, selection.leave).max())
 
 
 def _round(
-    asked: Asked,
+    selection: Asked,
     load: Load,
     schedule: Synchronous,
     servers: Servers,
@@ -137,30 +139,30 @@ def _round(
     waited: float,
     share: float,
 ) -> ServerStep:
-    done = asked.finish <= asked.leave
-    end = _end(asked, done, schedule)
-    used = np.flatnonzero(done & (asked.finish <= end))
+    is_complete = selection.finish <= selection.leave
+    end = _end(selection, is_complete, schedule)
+    used = np.flatnonzero(is_complete & (selection.finish <= end))
     if len(used) > schedule.cohort:  # includes results that arrive at the same moment
-        used = used[np.argsort(asked.finish[used], kind="stable")[: schedule.cohort]]
-    spent = spent_until(asked, np.minimum(np.minimum(asked.finish, asked.leave), end), load)
-    gone = ~done & (asked.leave <= end)
-    after, alive = _unmasking(asked, used, end, protocol)
+        used = used[np.argsort(selection.finish[used], kind="stable")[: schedule.cohort]]
+    spent = spent_until(selection, np.minimum(np.minimum(selection.finish, selection.leave), end), load)
+    dropout_mask = ~is_complete & (selection.leave <= end)
+    after, alive = _unmasking(selection, used, end, protocol)
     succeeded = len(used) >= _needed(schedule) and (protocol is None or alive >= protocol.threshold)
-    wasted = np.ones(len(asked.ids), bool)
+    wasted = np.ones(len(selection.ids), bool)
     if succeeded:
         wasted[used] = False
     exchanged = spent.download_bytes + spent.upload_bytes
-    sending = servers.adding_seconds(len(asked.ids), load.download_bytes)
+    sending = servers.adding_seconds(len(selection.ids), load.download_bytes)
     adding = servers.adding_seconds(len(used), load.upload_bytes)
     removing = protocol.server_operations / servers.operations_per_second if protocol else 0.0
     record = SimulatedRoundRecord(
         round=number,
         start_seconds=start,
         seconds=waited + sending + end + after + adding + removing,
-        asked=len(asked.ids),
+        asked=len(selection.ids),
         used=len(used) if succeeded else 0,
-        late=len(asked.ids) - len(used) - int(gone.sum()),
-        dropped=int(gone.sum()),
+        late=len(selection.ids) - len(used) - int(dropout_mask.sum()),
+        dropped=int(dropout_mask.sum()),
         succeeded=succeeded,
         download_bytes=float(spent.download_bytes.sum()),
         upload_bytes=float(spent.upload_bytes.sum()) + alive * load.after_bytes,
@@ -170,18 +172,18 @@ def _round(
         wasted_joules=float(spent.joules[wasted].sum()),
         available_share=share,
     )
-    ids = asked.ids[used] if succeeded else asked.ids[:0]
+    ids = selection.ids[used] if succeeded else selection.ids[:0]
     return ServerStep(record, ids, np.zeros(len(ids), np.int64))
 
 
 def _unmasking(
-    asked: Asked, used: Integer[np.ndarray, " used"], end: float, protocol: ProtocolCostRecord | None
+    selection: Asked, used: Integer[np.ndarray, " used"], end: float, protocol: ProtocolCostRecord | None
 ) -> tuple[float, int]:
     """Returns the seconds until enough clients have answered after training, and their number."""
-    if protocol is None or not any(each.after_training for each in protocol.rounds):
+    if protocol is None or not any(exchange.after_training for exchange in protocol.rounds):
         return 0.0, len(used)
-    seconds = asked.unmask[used]
-    there = asked.leave[used] >= end + seconds
+    seconds = selection.unmask[used]
+    there = selection.leave[used] >= end + seconds
     alive = int(there.sum())
     if alive < protocol.threshold:
         return float(seconds.max(initial=0.0)), alive

@@ -110,7 +110,7 @@ def select(
         The clients, and the share of checked clients that were available and able.
     """
     order = Permutation(population.clients, key_of(seed, "cohort", number))
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    draws: list[tuple[np.ndarray, np.ndarray]] = []
     looked = have = position = 0
     step = 2 * count
     while have < count and position < order.positions and looked < _SCANNED:
@@ -121,11 +121,11 @@ def select(
         there = remaining > 0
         ids, remaining = ids[there], remaining[there]
         able = eligible(population, population.devices_of(ids), ids, load)
-        found.append((ids[able], remaining[able]))
+        draws.append((ids[able], remaining[able]))
         have += int(able.sum())
         rate = max(have, 1) / looked
         step = int(min(max(1.2 * (count - have) / rate, 1024), 2**19))
-    ids, remaining = (np.concatenate(parts)[:count] for parts in zip(*found, strict=True))
+    ids, remaining = (np.concatenate(parts)[:count] for parts in zip(*draws, strict=True))
     return ask(population, ids, remaining, load, number), have / max(looked, 1)
 
 

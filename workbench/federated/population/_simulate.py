@@ -43,12 +43,12 @@ class Simulation:
         with needs_library("pandas", needed_for="`Simulation.frame`"):
             import pandas as pd
         rounds = self.record.rounds
-        frame = pd.DataFrame({"round": [each.round for each in rounds]})
-        ends = np.array([each.start_seconds + each.seconds for each in rounds])
+        frame = pd.DataFrame({"round": [row.round for row in rounds]})
+        ends = np.array([row.start_seconds + row.seconds for row in rounds])
         frame["hours"] = (ends - rounds[0].start_seconds) / 3600
-        frame["minutes per round"] = [each.seconds / 60 for each in rounds]
+        frame["minutes per round"] = [row.seconds / 60 for row in rounds]
         for name in ("asked", "used", "late", "dropped", "succeeded", "staleness"):
-            frame[name] = [getattr(each, name) for each in rounds]
+            frame[name] = [getattr(row, name) for row in rounds]
         totals = {
             "downloaded (GB)": ("download_bytes", 1e9),
             "uploaded (GB)": ("upload_bytes", 1e9),
@@ -58,9 +58,9 @@ class Simulation:
             "wasted energy (kWh)": ("wasted_joules", _JOULES_PER_KWH),
         }
         for name, (field, unit) in totals.items():
-            frame[name] = np.cumsum([getattr(each, field) for each in rounds]) / unit
+            frame[name] = np.cumsum([getattr(row, field) for row in rounds]) / unit
         frame["moved (GB)"] = frame["downloaded (GB)"] + frame["uploaded (GB)"]
-        frame["available share"] = [each.available_share for each in rounds]
+        frame["available share"] = [row.available_share for row in rounds]
         return frame
 
 
@@ -185,7 +185,7 @@ def _some(step: ServerStep, count: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
     """Lists the result's assumptions that the caller did not set."""
-    found = [
+    assumptions = [
         "a device has constant speed and bandwidth",
         "interruptions are independent of the past; sessions end at their own time",
         "computation takes a program's FLOPs at the device's sustained rate",
@@ -197,4 +197,4 @@ def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
         *(["sessions are the defaults: round numbers, not measured"] * (population.availability is NIGHTS)),
         *(["time zones are the defaults, a rough approximation of the world"] * (population.time_zones is WORLD)),
     ]
-    return tuple(found)
+    return tuple(assumptions)

@@ -145,8 +145,8 @@ def _load_plain(path: str | Path, reader: str) -> object:
         raise DataError(message) from error
 
 
-def _entries(found: object, names: Sequence[str], path: str | Path) -> list[Mapping[str, Any]]:
-    rows = list(found.values()) if isinstance(found, dict) else []
+def _entries(document: object, names: Sequence[str], path: str | Path) -> list[Mapping[str, Any]]:
+    rows = list(document.values()) if isinstance(document, dict) else []
     if not rows or not all(isinstance(row, dict) and all(name in row for name in names) for row in rows):
         message = (
             f"The file {str(path)!r} holds {len(rows)} clients, not all of them with {', '.join(names)}. A trace has "
@@ -186,16 +186,17 @@ def _check_positive(path: str | Path, **columns: np.ndarray) -> None:
 
 
 def _sessions(sessions: list[list[tuple[float, float]]], periods: list[float], path: str | Path) -> RecordedSessions:
-    kept = [[(float(a), float(b)) for a, b in each if b > a] for each in sessions]
-    starts = np.array([start for each in kept for start, _ in each])
-    ends = np.array([end for each in kept for _, end in each])
-    lengths = np.array([len(each) for each in kept])
+    histories = [[(float(a), float(b)) for a, b in history if b > a] for history in sessions]
+    starts = np.array([start for history in histories for start, _ in history])
+    ends = np.array([end for history in histories for _, end in history])
+    lengths = np.array([len(history) for history in histories])
     limits = np.repeat(np.array(periods), lengths)
-    ordered = all(a[0] <= b[0] for each in kept for a, b in itertools.pairwise(each))
+    ordered = all(a[0] <= b[0] for history in histories for a, b in itertools.pairwise(history))
     fits = np.isfinite(periods).all() and min(periods, default=0) > 0 and len(starts) > 0
     if not fits or not ordered or not (ends <= limits).all() or starts.min() < 0:
         message = (
-            f"The file {str(path)!r} has {len(starts)} sessions of {len(kept)} clients that do not fit their periods "
+            f"The file {str(path)!r} has {len(starts)} sessions of {len(histories)} clients that do not fit their "
+            "periods "
             f"of up to {max(periods, default=math.nan):g} s. Sessions are in order of time, and end within the period "
             "after which they are repeated: sort them, or pass a longer period."
         )

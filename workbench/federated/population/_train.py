@@ -60,11 +60,11 @@ def train(
     frame = simulation.frame()
     state, step = algorithm.init(params), _compiled(algorithm.round)
     columns: dict[str, list[float]] = {}
-    for number, each in enumerate(simulation.record.rounds):
+    for number, round_record in enumerate(simulation.record.rounds):
         metrics: dict[str, Any] = {}
-        if each.succeeded:
-            state, found = step(state, _batches(simulation, data_of, number))
-            metrics = {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+        if round_record.succeeded:
+            state, results = step(state, _batches(simulation, data_of, number))
+            metrics = {name: float(value) for name, value in results.items() if np.ndim(value) == 0}
         if evaluate is not None and (number % every == every - 1 or number == len(frame) - 1):
             metrics |= {name: float(value) for name, value in evaluate(algorithm.params_of(state)).items()}
         for name, value in metrics.items():

@@ -77,8 +77,8 @@ def _of_stage(stage: StageRecord, name: str) -> _Amounts:
         branches: dict[str, list[StageRecord]] = {}
         for inner in stage.body:
             branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
-        found = [_totals(tuple(body), name) for body in branches.values()]
-        return max(found, default=_NOTHING)
+        totals = [_totals(tuple(body), name) for body in branches.values()]
+        return max(totals, default=_NOTHING)
     if stage.kind == "loop":
         once = _totals(stage.body, name)
         if any(once) and stage.trip_count is None:
