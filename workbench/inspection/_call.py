@@ -98,7 +98,7 @@ class TracedCall:
         )  # the compiled program's result -> the result of the user's function
         self.holds_clients: bool = holds_clients(self.closed)
         self._wrapped = wrapped or fn  # the function whose parameters the arguments are bound to
-        self._again, self._given = again, given  # a function that traces the call again, and its arguments
+        self._again, self._arguments = again, given  # a function that traces the call again, and its arguments
         self.result_name: Callable[[str], str] = "result{}".format  # path of a result -> the user's name for the result
         self._versions: dict[Any, Version] = {}
         self._is_rewritten = False
@@ -107,9 +107,9 @@ class TracedCall:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """One name per array in the arguments, as written inside the function: `params['w']`."""
-        found = getattr(self.closed.jaxpr.debug_info, "arg_names", None) or ()
+        arg_names = getattr(self.closed.jaxpr.debug_info, "arg_names", None) or ()
         count = len(self.closed.in_avals)
-        names = [name or f"args[{i}]" for i, name in enumerate(found)] if len(found) == count else ()
+        names = [name or f"args[{i}]" for i, name in enumerate(arg_names)] if len(arg_names) == count else ()
         return tuple(names) or tuple(f"args[{i}]" for i in range(count))
 
     @property
@@ -152,22 +152,27 @@ class TracedCall:
                 raise InspectionError(self._other_mesh(error)) from error
             try:
                 with on_mesh(mesh):
-                    other = self._again(*self._given)
+                    call_again = self._again(*self._arguments)
             except ValueError as refused:
-                own = mesh_of_program(self.closed)
-                if own is None:
+                program_mesh = mesh_of_program(self.closed)
+                if program_mesh is None:
                     raise
-                raise InspectionError(self._own_mesh(own, there)) from refused
+                raise InspectionError(self._own_mesh(program_mesh, there)) from refused
             note = f"the function was traced a second time, inside the other mesh: {error}"
-            return Version(other, other.closed, mesh, other.stage, notes=(note,))
+            return Version(call_again, call_again.closed, mesh, call_again.stage, notes=(note,))
 
-    def _own_mesh(self, own: AnyMesh, there: AbstractMesh) -> str:
-        kinds = own.shape == there.shape  # the same axes, but a different mesh
-        fixed, choice = ("its axis types", "a mesh of the same") if kinds else ("its devices", f"{own.size} devices")
-        types = [f" with axes {', '.join(kind.name for kind in mesh.axis_types)}" * kinds for mesh in (there, own)]
+    def _own_mesh(self, program_mesh: AnyMesh, there: AbstractMesh) -> str:
+        kinds = program_mesh.shape == there.shape  # the same axes, but a different mesh
+        fixed, choice = (
+            ("its axis types", "a mesh of the same") if kinds else ("its devices", f"{program_mesh.size} devices")
+        )
+        types = [
+            f" with axes {', '.join(kind.name for kind in mesh.axis_types)}" * kinds for mesh in (there, program_mesh)
+        ]
         return (
             f"`{self.name}` cannot be inspected on the mesh {_shape(there)}{types[0]}, because it enters a "
-            f"`jax.shard_map` over the mesh {_shape(own)}{types[1]}. A mesh passed to `shard_map` fixes {fixed}. "
+            f"`jax.shard_map` over the mesh {_shape(program_mesh)}{types[1]}. A mesh passed to `shard_map` fixes "
+            f"{fixed}. "
             f"Choose {choice}, or leave out `mesh=` in `shard_map`, so that it uses the mesh of `jax.set_mesh`."
         )
 
@@ -215,7 +220,7 @@ class TracedCall:
         """The same call with shapes instead of arrays, so that it keeps no array alive."""
         copy = self._copy()
         copy.args, copy.kwargs = jax.tree.map(as_shape, (self.args, self.kwargs))
-        copy._given = jax.tree.map(as_shape, self._given)
+        copy._arguments = jax.tree.map(as_shape, self._arguments)
         return copy
 
     def without_references(self) -> "TracedCall":
@@ -230,22 +235,22 @@ class TracedCall:
         closed, structure = self.closed, self.out_tree
 
         def program(*values: Argument) -> Argument:
-            held = {i: jax.new_ref(values[i]) for i in at}
-            results = jaxpr_as_fun(closed)(*[held.get(i, value) for i, value in enumerate(values)])
-            return jax.tree.unflatten(structure, results), tuple(ref[...] for ref in held.values())
+            references = {i: jax.new_ref(values[i]) for i in at}
+            results = jaxpr_as_fun(closed)(*[references.get(i, value) for i, value in enumerate(values)])
+            return jax.tree.unflatten(structure, results), tuple(ref[...] for ref in references.values())
 
         program.__name__ = self.name
         leaves = [as_shape(leaf) if i not in at else _shape_of_reference(leaf) for i, leaf in enumerate(self.leaves)]
-        given = _jax_compat.jit_options(self.stage)
-        donated = (*at, *(i for i, gone in enumerate(given["donated"]) if gone))
-        options: dict[str, Argument] = {"donate_argnums": donated, "keep_unused": given["keep_unused"]}
-        if any(sharding is not None for sharding in given["out_shardings"]):
-            options["out_shardings"] = jax.tree.unflatten(structure, given["out_shardings"]), None
+        jit_options = _jax_compat.jit_options(self.stage)
+        donated = (*at, *(i for i, is_donated in enumerate(jit_options["donated"]) if is_donated))
+        options: dict[str, Argument] = {"donate_argnums": donated, "keep_unused": jit_options["keep_unused"]}
+        if any(sharding is not None for sharding in jit_options["out_shardings"]):
+            options["out_shardings"] = jax.tree.unflatten(structure, jit_options["out_shardings"]), None
         with on_mesh(self.mesh):
-            made = _trace_jitted(self.fn, jax.jit(program, **options), tuple(leaves), {}, self.mesh)
-        made.name, made.names, made.references = self.name, self.names, at
-        made.chunk_size, made.form, made.choice = self.chunk_size, self.form, self.choice
-        return made
+            call = _trace_jitted(self.fn, jax.jit(program, **options), tuple(leaves), {}, self.mesh)
+        call.name, call.names, call.references = self.name, self.names, at
+        call.chunk_size, call.form, call.choice = self.chunk_size, self.form, self.choice
+        return call
 
 
 def _shape_of_reference(leaf: Argument) -> jax.ShapeDtypeStruct:
@@ -299,19 +304,19 @@ class Version:
 
     def _options(self, shardings: bool) -> dict[str, Argument]:
         """The options passed to the user's own jit."""
-        given = _jax_compat.jit_options(self.of.stage)
+        options_of_jit = _jax_compat.jit_options(self.of.stage)
         structure = jax.tree.structure((self.of.args, self.of.kwargs))
-        options: dict[str, Argument] = {"keep_unused": given["keep_unused"]}
-        donated_args, donated_kwargs = jax.tree.unflatten(structure, given["donated"])
+        options: dict[str, Argument] = {"keep_unused": options_of_jit["keep_unused"]}
+        donated_args, donated_kwargs = jax.tree.unflatten(structure, options_of_jit["donated"])
         options["donate_argnums"] = tuple(i for i, arg in enumerate(donated_args) if any(jax.tree.leaves(arg)))
         options["donate_argnames"] = tuple(name for name, arg in donated_kwargs.items() if any(jax.tree.leaves(arg)))
-        if given["compiler_options"]:
-            options["compiler_options"] = given["compiler_options"]
-        if shardings and any(s is not None for s in given["in_shardings"]) and not self.of.kwargs:
-            moved = [self._moved(sharding) for sharding in given["in_shardings"]]
+        if options_of_jit["compiler_options"]:
+            options["compiler_options"] = options_of_jit["compiler_options"]
+        if shardings and any(s is not None for s in options_of_jit["in_shardings"]) and not self.of.kwargs:
+            moved = [self._moved(sharding) for sharding in options_of_jit["in_shardings"]]
             options["in_shardings"] = jax.tree.unflatten(structure, moved)[0]
-        if any(s is not None for s in given["out_shardings"]):
-            moved = [self._moved(sharding) for sharding in given["out_shardings"]]
+        if any(s is not None for s in options_of_jit["out_shardings"]):
+            moved = [self._moved(sharding) for sharding in options_of_jit["out_shardings"]]
             options["out_shardings"] = jax.tree.unflatten(self.of.out_tree, moved)
         return options
 
@@ -319,8 +324,8 @@ class Version:
         """A sharding from the user's jit, on this mesh."""
         if not isinstance(sharding, NamedSharding) or self.mesh is None or sharding.mesh == self.mesh:
             return sharding
-        known = {axis for entry in sharding.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
-        return NamedSharding(self.mesh, sharding.spec) if known <= set(self.mesh.axis_names) else None
+        axes = {axis for entry in sharding.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
+        return NamedSharding(self.mesh, sharding.spec) if axes <= set(self.mesh.axis_names) else None
 
 
 class LoweredCall:
@@ -384,9 +389,9 @@ def _trace_on(
         if isinstance(fn, TunedJitted):
             fn = fn.chosen_for(args, kwargs)
         if isinstance(fn, Jitted):
-            made = _trace_plain(fn.fn, args, kwargs, current, chunk_size=fn.chunk_size, options=fn.options)
-            made.form, made.choice = fn.form, fn.plan_choice
-            return made
+            call = _trace_plain(fn.fn, args, kwargs, current, chunk_size=fn.chunk_size, options=fn.options)
+            call.form, call.choice = fn.form, fn.plan_choice
+            return call
         if _jax_compat.is_jitted(fn):
             return _trace_jitted(fn, fn, args, kwargs, current)
         if _lowers(fn):
@@ -396,9 +401,9 @@ def _trace_on(
             return _trace_wrapper(fn, args, kwargs, current)
         nnx = sys.modules.get("flax.nnx")
         if nnx is not None and _holds(nnx, (args, kwargs)):  # plain functions may update their modules
-            made = _trace_wrapper(nnx.jit(fn), args, kwargs, current)
-            made.name = function_name(fn)
-            return made
+            call = _trace_wrapper(nnx.jit(fn), args, kwargs, current)
+            call.name = function_name(fn)
+            return call
         return _trace_plain(fn, args, kwargs, current)
 
 
@@ -409,17 +414,17 @@ def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) == dict(mesh.shape):
         return x
     axes = {axis for entry in sharding.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
-    known = NamedSharding(mesh, sharding.spec) if axes <= set(mesh.axis_names) else None
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=known, weak_type=_is_weak(x))
+    new_sharding = NamedSharding(mesh, sharding.spec) if axes <= set(mesh.axis_names) else None
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=new_sharding, weak_type=_is_weak(x))
 
 
 def call_of_traced(traced: Stage) -> TracedCall:
     """The call that JAX has traced; `traced` is the trace."""
     shapes = [jax.ShapeDtypeStruct(info.shape, info.dtype) for info in jax.tree.leaves(traced.args_info)]
-    given = _jax_compat.jit_options(traced)["in_shardings"]
+    shardings = _jax_compat.jit_options(traced)["in_shardings"]
     placed = [
         shape if sharding is None else shape.update(sharding=sharding)
-        for shape, sharding in zip(shapes, given, strict=True)
+        for shape, sharding in zip(shapes, shardings, strict=True)
     ]
     args, kwargs = jax.tree.unflatten(traced.in_tree, placed)
 
@@ -441,12 +446,12 @@ def _trace_plain(
 ) -> TracedCall:
     """A function with its original signature; leaves that are not arrays (strings, functions) are closed over."""
     fixed = _static_positions(options or {}, fn, len(args))
-    given = tuple(_Fixed(arg) if i in fixed[0] else arg for i, arg in enumerate(args))
+    wrapped_args = tuple(_Fixed(arg) if i in fixed[0] else arg for i, arg in enumerate(args))
     named = {name: _Fixed(arg) if name in fixed[1] else arg for name, arg in kwargs.items()}
-    leaves, tree = jax.tree.flatten((given, named))
+    leaves, tree = jax.tree.flatten((wrapped_args, named))
     moves = [is_value(leaf) for leaf in leaves]
     static = [None if moved else leaf for leaf, moved in zip(leaves, moves, strict=True)]  # keeps no array alive
-    left: list[Any] = []
+    remainders: list[Any] = []
 
     @functools.wraps(fn)
     def moving(*values: Argument, **named: Argument) -> Argument:
@@ -454,7 +459,7 @@ def _trace_plain(
         every = [next(supply) if moved else _opened(leaf) for leaf, moved in zip(static, moves, strict=True)]
         inner_args, inner_kwargs = jax.tree.unflatten(tree, every)
         results, structure = jax.tree.flatten(fn(*inner_args, **inner_kwargs))
-        left.append((structure, [None if is_value(y) else y for y in results]))
+        remainders.append((structure, [None if is_value(y) else y for y in results]))
         return [y for y in results if is_value(y)] if not all(map(is_value, results)) else structure.unflatten(results)
 
     moving.__name__ = function_name(fn)
@@ -465,13 +470,13 @@ def _trace_plain(
     settings = {key: value for key, value in (options or {}).items() if not key.startswith("static_")}
     with planned():
         stage = jax.jit(moving, **settings).trace(*shown[0], **shown[1])
-    structure, others = left[-1]
+    structure, static_results = remainders[-1]
 
     def finish(results: object) -> Argument:
-        if not any(y is not None for y in others):
+        if not any(y is not None for y in static_results):
             return results
         supply = iter(jax.tree.leaves(results))
-        return structure.unflatten([next(supply) if y is None else y for y in others])
+        return structure.unflatten([next(supply) if y is None else y for y in static_results])
 
     shown_args, shown_kwargs = shown
     return TracedCall(
@@ -504,8 +509,8 @@ def _trace_jitted(
     shown_args = tuple(None if i in positions else arg for i, arg in enumerate(args))
     shown_kwargs = {name: None if name in names else arg for name, arg in kwargs.items()}
     if len(jax.tree.leaves((shown_args, shown_kwargs))) != len(stage.jaxpr.in_avals):
-        made = call_of_traced(stage)  # the static arguments are unknown, but shapes are sufficient
-        shown_args, shown_kwargs = made.args, made.kwargs
+        call = call_of_traced(stage)  # the static arguments are unknown, but shapes are sufficient
+        shown_args, shown_kwargs = call.args, call.kwargs
     return TracedCall(
         fn,
         stage,
@@ -529,10 +534,10 @@ def _trace_pmapped(
     mesh: AnyMesh | None,
 ) -> TracedCall:
     """Traces the result of `jax.pmap`: a jitted `shard_map` over the arrays in its arguments."""
-    made = _trace_jitted(fn, jitted, flat, {}, mesh)
-    made.name = function_name(fn)
-    _name_leaves(made, fn, args, kwargs)
-    return made
+    call = _trace_jitted(fn, jitted, flat, {}, mesh)
+    call.name = function_name(fn)
+    _name_leaves(call, fn, args, kwargs)
+    return call
 
 
 class _FoundError(BaseException):
@@ -551,9 +556,9 @@ class _Recorder:
         self._jitted, self._mesh = jitted, mesh
 
     def lower(self, *args: Argument, **kwargs: Argument) -> NoReturn:
-        found = _FoundError(args, kwargs)
-        found.made = _trace_jitted(self._jitted, self._jitted, args, kwargs, self._mesh)  # in the wrapper's contexts
-        raise found
+        error = _FoundError(args, kwargs)
+        error.made = _trace_jitted(self._jitted, self._jitted, args, kwargs, self._mesh)  # in the wrapper's contexts
+        raise error
 
     trace = lower
 
@@ -573,22 +578,22 @@ def _trace_wrapper(
     try:
         object.__setattr__(fn, inner[0], _Recorder(jitted, mesh))
         fn.lower(*args, **kwargs)
-    except _FoundError as found:
-        made = found.made
+    except _FoundError as error:
+        call = error.made
     else:
         lowered = fn.lower(*args, **kwargs)  # the wrapper did not call its jit
         return LoweredCall(function_name(fn), getattr(lowered, "lowered", lowered), args, kwargs)
     finally:
         object.__setattr__(fn, inner[0], jitted)
-    made.name, made.fn = function_name(fn), fn
-    _name_leaves(made, fn, args, kwargs)
-    made.finish = _results_of(fn)
-    return made
+    call.name, call.fn = function_name(fn), fn
+    _name_leaves(call, fn, args, kwargs)
+    call.finish = _results_of(fn)
+    return call
 
 
-def _name_leaves(made: TracedCall, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
+def _name_leaves(call: TracedCall, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
     """Names the arrays after the user's arguments if the wrapper passes them on unchanged."""
-    found = {id(leaf): path for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]}
+    paths = {id(leaf): path for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]}
     try:
         parameters = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
@@ -598,28 +603,28 @@ def _name_leaves(made: TracedCall, fn: Callable, args: tuple[Argument, ...], kwa
         return parameters[position] if position < len(parameters) else f"args[{position}]"
 
     names = []
-    for leaf, name in zip(made.leaves, made.names, strict=True):
-        path = found.get(id(leaf))
+    for leaf, name in zip(call.leaves, call.names, strict=True):
+        path = paths.get(id(leaf))
         if path is None:
             names.append(name)
             continue
-        which, key, *rest = path
+        root, key, *rest = path
         end = jax.tree_util.keystr(tuple(rest)).removesuffix(".value")
-        names.append((named(key.idx) if which.idx == 0 else str(key.key)) + end)
-    inner = dict(zip(made.names, names, strict=True))
-    made.names = tuple(names)
+        names.append((named(key.idx) if root.idx == 0 else str(key.key)) + end)
+    inner = dict(zip(call.names, names, strict=True))
+    call.names = tuple(names)
     is_flax = type(fn).__module__.startswith("flax.")
 
     def result_name(path: str) -> str:
         """The argument that `nnx.jit` updates, `(model, optimizer), …, result`; in Equinox `marker, result, …`."""
         updated = re.match(r"\[0\]\[(\d+)\]", path) if is_flax else None
         if updated is not None:
-            own = named(int(updated[1])) + path[updated.end() :]
-            return inner.get(own, own)
+            argument = named(int(updated[1])) + path[updated.end() :]
+            return inner.get(argument, argument)
         marks = "[2]" if is_flax else "[1]"
         return f"result{path.removeprefix(marks)}" if path.startswith(marks) else f"{function_name(fn)}{path}"
 
-    made.result_name = result_name
+    call.result_name = result_name
 
 
 def _results_of(fn: object) -> Callable[[Argument], Argument]:
@@ -648,8 +653,8 @@ def _static_positions(
     """Positions of the arguments that the jit's options declare static."""
     if not any(key.startswith("static_") for key in options):
         return set(), set()
-    known = {key: value for key, value in options.items() if key.startswith("static_")}
-    positions, names = _jax_compat.static_arguments(jax.jit(fn, **known), count)
+    static_options = {key: value for key, value in options.items() if key.startswith("static_")}
+    positions, names = _jax_compat.static_arguments(jax.jit(fn, **static_options), count)
     return set(positions), set(names)
 
 
@@ -677,8 +682,8 @@ def _lowers(fn: object) -> TypeGuard[Wrapper]:
 
 def _holds(nnx: object, tree: object) -> bool:
     kinds = tuple(kind for kind in (getattr(nnx, "Module", None), getattr(nnx, "Optimizer", None)) if kind)
-    found = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, kinds))
-    return any(isinstance(leaf, kinds) for leaf in found)
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, kinds))
+    return any(isinstance(leaf, kinds) for leaf in leaves)
 
 
 def is_value(x: object) -> bool:

@@ -155,12 +155,12 @@ def _named_like(first: dict[str, str], table: dict[str, str]) -> dict[str, str]:
 
 
 def _keyed_stages(plan: PlanRecord) -> dict[str, str]:
-    seen: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     table = {}
     for stage in plan.walk():
         label = stage.kind if stage.kind == stage.name else f"{stage.kind} {stage.name}".strip()
-        seen[label] += 1
-        table[label if seen[label] == 1 else f"{label} ({seen[label]})"] = _stage_text(stage)
+        counts[label] += 1
+        table[label if counts[label] == 1 else f"{label} ({counts[label]})"] = _stage_text(stage)
     return table
 
 
@@ -171,25 +171,25 @@ def _stage_text(stage: StageRecord) -> str:
     if stage.trip_count is not None:
         parts.append(f"{stage.trip_count} iterations")
     if stage.flops_per_client is not None:
-        what = "per iteration" if stage.kind == "loop" else "per client"
+        unit = "per iteration" if stage.kind == "loop" else "per client"
         elementwise = stage.elementwise_flops_per_client
         more = f" and {elementwise:,.0f} elementwise" if elementwise else ""
-        parts.append(f"{stage.flops_per_client:,.0f} FLOP{more} {what}")
+        parts.append(f"{stage.flops_per_client:,.0f} FLOP{more} {unit}")
     if stage.moved_bytes:
         parts.append(f"{stage.moved_bytes:,} bytes moved")
     return ", ".join(parts) or "present"
 
 
 def _types(values: Sequence[ValueRecord]) -> str:
-    found = collections.Counter(f"{value.dtype}[{','.join(map(str, value.shape))}]" for value in values)
-    return " ".join(f"{count}×{kind}" if count > 1 else kind for kind, count in found.items()) or "nothing"
+    counts = collections.Counter(f"{value.dtype}[{','.join(map(str, value.shape))}]" for value in values)
+    return " ".join(f"{count}×{kind}" if count > 1 else kind for kind, count in counts.items()) or "nothing"
 
 
 def _collective_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     rows = []
     compiled = [_by_axes(record.module.collectives) if record.module else None for record in records]
     for key in _keys(compiled):
-        rows.append(_collective_row("collectives", key, compiled, lambda found: _times(found, lambda _: 1), "count"))
+        rows.append(_collective_row("collectives", key, compiled, lambda c: _times(c, lambda _: 1), "count"))
     for key in _keys(compiled):
         rows.append(_collective_row("collective bytes", key, compiled, _payload_bytes, "bytes"))
     for key in _keys(compiled):
@@ -198,36 +198,36 @@ def _collective_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
             rows.append(_row("collective strategy", key, reported))
     planned = [_by_axes(record.propagation.collectives) if record.propagation else None for record in records]
     for key in _keys(planned):
-        rows.append(_collective_row("planned collectives", key, planned, lambda found: float(len(found)), "count"))
+        rows.append(_collective_row("planned collectives", key, planned, lambda c: float(len(c)), "count"))
     return rows
 
 
-def _payload_bytes(found: Sequence[Any]) -> float | None:
-    return _times(found, lambda collective: collective.payload_bytes)
+def _payload_bytes(collectives: Sequence[Any]) -> float | None:
+    return _times(collectives, lambda collective: collective.payload_bytes)
 
 
-def _strategies(found: Sequence[Any]) -> str | None:
+def _strategies(collectives: Sequence[Any]) -> str | None:
     """Implementation that the compiler chose for the collectives, if it is recorded."""
-    return ", ".join(sorted({collective.algorithm for collective in found if collective.algorithm})) or None
+    return ", ".join(sorted({collective.algorithm for collective in collectives if collective.algorithm})) or None
 
 
 def _by_axes(collectives: Iterable[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for collective in collectives:
         axes = " × ".join(collective.axes) or "no product of axes"
-        found.setdefault(f"{collective.kind} over {axes}", []).append(collective)
-    return found
+        groups.setdefault(f"{collective.kind} over {axes}", []).append(collective)
+    return groups
 
 
 def _keys(tables: Sequence[dict[str, list[Any]] | None]) -> list[str]:
     return sorted({key for table in tables if table for key in table})
 
 
-def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float | None:
+def _times(collectives: Sequence[Any], amount: Callable[[Any], float | None]) -> float | None:
     """Sum over one call; None if a collective's iterations or bytes are unknown."""
-    amounts = [(collective.executions, amount(collective)) for collective in found]
-    known = [times * each for times, each in amounts if times is not None and each is not None]
-    return float(sum(known)) if len(known) == len(amounts) else None
+    amounts = [(collective.executions, amount(collective)) for collective in collectives]
+    totals = [times * size for times, size in amounts if times is not None and size is not None]
+    return float(sum(totals)) if len(totals) == len(amounts) else None
 
 
 def _collective_row(

@@ -39,15 +39,15 @@ def line_rows(trees: Sequence[CallTreeRecord], codes: Sequence[Codes] | None = N
         >>> [(row.group, row.values) for row in line_rows([once, twice])][0]
         ('FLOPs per line', (128.0, 1024.0))
     """
-    known = [codes_of(tree) for tree in trees] if codes is None else codes
+    all_codes = [codes_of(tree) for tree in trees] if codes is None else codes
     sides = [_lines(tree) for tree in trees]
-    keys = [_keys(side, code, sides[0], known[0]) for side, code in zip(sides, known, strict=True)]
+    keys = [_keys(side, code, sides[0], all_codes[0]) for side, code in zip(sides, all_codes, strict=True)]
     columns: list[dict[tuple[str, int, str], list[CallFiguresRecord]]] = []
     names: dict[tuple[str, int, str], str] = {}
-    for side, key_of, code in zip(sides, keys, known, strict=True):
+    for side, key_of, code in zip(sides, keys, all_codes, strict=True):
         column: dict[tuple[str, int, str], list[CallFiguresRecord]] = {}
-        for place, found in side.items():
-            column.setdefault(key_of[place], []).extend(found)
+        for place, figures in side.items():
+            column.setdefault(key_of[place], []).extend(figures)
             names[key_of[place]] = _name(place, code)
         columns.append(column)
     return [row for figure in _FIGURES for row in _table(*figure, columns, names)]
@@ -66,11 +66,11 @@ Place = tuple[str, str, int]  # function, file, line
 
 
 def _lines(tree: CallTreeRecord) -> dict[Place, list[CallFiguresRecord]]:
-    found: dict[Place, list[CallFiguresRecord]] = {}
+    figures: dict[Place, list[CallFiguresRecord]] = {}
     for node in tree.nodes:
         if node.kind == "line" and node.file and node.line:
-            found.setdefault((_function(tree, node), node.file, node.line), []).append(node.total)
-    return found
+            figures.setdefault((_function(tree, node), node.file, node.line), []).append(node.total)
+    return figures
 
 
 def _function(tree: CallTreeRecord, node: CallNodeRecord) -> str:
@@ -83,14 +83,14 @@ def _keys(side: Mapping[Place, object], code: Codes, first: Mapping[Place, objec
     """A key for every line; matching lines have the same key as in the first program."""
     keys: dict[Place, tuple[str, int, str]] = {}
     for function in dict.fromkeys(place[0] for place in side):
-        mine = sorted(place for place in side if place[0] == function)
-        theirs = sorted(place for place in first if place[0] == function)
-        texts, other = ([codes.get(place[1:]) or f"{place[2]}" for place in places]
-                        for places, codes in ((mine, code), (theirs, first_code)))  # fmt: skip
-        for kind, a, b, c, d in difflib.SequenceMatcher(None, other, texts, autojunk=False).get_opcodes():
+        places = sorted(place for place in side if place[0] == function)
+        first_places = sorted(place for place in first if place[0] == function)
+        texts, first_texts = ([codes.get(place[1:]) or f"{place[2]}" for place in places]
+                        for places, codes in ((places, code), (first_places, first_code)))  # fmt: skip
+        for kind, a, b, c, d in difflib.SequenceMatcher(None, first_texts, texts, autojunk=False).get_opcodes():
             alike = kind == "equal" or (kind == "replace" and b - a == d - c)
             for offset in range(d - c):
-                place = mine[c + offset]
+                place = places[c + offset]
                 keys[place] = (function, a + offset, "") if alike else (function, -1, f"{place[1]}:{place[2]}")
     return keys
 
@@ -115,21 +115,21 @@ def _table(
         if any(values):
             status = _status(values, [key in column for column in columns], unit)
             rows.append(ComparedRecord(group=group, name=name, values=values, unit=unit, status=status))
-    rows.sort(key=lambda row: -max(each or 0.0 for each in row.values))
+    rows.sort(key=lambda row: -max(figure or 0.0 for figure in row.values))
     return rows[:_MOST_LINES]
 
 
-def _sum(value: Callable[[CallFiguresRecord], float | None], found: list[CallFiguresRecord] | None) -> float | None:
-    amounts = [value(each) for each in found or ()]
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if known and len(known) == len(amounts) else None
+def _sum(value: Callable[[CallFiguresRecord], float | None], figures: list[CallFiguresRecord] | None) -> float | None:
+    amounts = [value(figure) for figure in figures or ()]
+    numbers = [amount for amount in amounts if amount is not None]
+    return sum(numbers) if numbers and len(numbers) == len(amounts) else None
 
 
 def _status(values: Sequence[float | None], is_there: Sequence[bool], unit: Unit) -> Status:
     if is_there[0] != is_there[-1]:
         return "removed" if is_there[0] else "added"
-    known = [each for each in values if each is not None]
-    if len(known) < len(values):
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values):
         return "unknown"
     tolerance = _TIME_TOLERANCE if unit == "seconds" else 1e-9
-    return "same" if all(abs(each - known[0]) <= tolerance * abs(known[0]) for each in known) else "changed"
+    return "same" if all(abs(value - numbers[0]) <= tolerance * abs(numbers[0]) for value in numbers) else "changed"

@@ -80,7 +80,7 @@ def _of_watch(record: Measured, name: str) -> float | None:
 def _compile_seconds(record: Measured) -> float | None:
     if isinstance(record, RunRecord):
         return None
-    return sum(made.seconds for made in record.compilations) or None
+    return sum(compilation.seconds for compilation in record.compilations) or None
 
 
 def _peak(record: Measured) -> float | None:
@@ -113,10 +113,10 @@ def _timed(name: str, values: Sequence[float | None], *, overlap: bool = False) 
 
 
 def _row(group: Group, name: str, values: Sequence[float | None], unit: Unit, tolerance: float = 0.0) -> ComparedRecord:
-    known = [value for value in values if value is not None]
+    numbers = [value for value in values if value is not None]
     status: Status = "unknown"
-    if len(known) == len(values):
-        first = known[0]
-        alike = all(abs(value - first) <= tolerance * abs(first) for value in known)
+    if len(numbers) == len(values):
+        first = numbers[0]
+        alike = all(abs(value - first) <= tolerance * abs(first) for value in numbers)
         status = "same" if alike else "changed"
     return ComparedRecord(group=group, name=name, values=tuple(values), unit=unit, status=status)

@@ -25,17 +25,17 @@ def check_survivable(stablehlo: str, name: str) -> None:
     Raises:
         InspectionError: if the compiler aborted on the program.
     """
-    found = _partly_manual(stablehlo)
-    if found is None:
+    axes = _partly_manual(stablehlo)
+    if axes is None:
         return
-    manual, others = found
+    manual, auto_axes = axes
     devices = _PARTITIONS.search(stablehlo)
     try:
-        compile_for_cpu(stablehlo, int(devices[1]) if devices else 1, what=f"Compiling {name}")
+        compile_for_cpu(stablehlo, int(devices[1]) if devices else 1, task=f"Compiling {name}")
     except CompilerDiedError as died:
         message = (
             f"`{name}` was not compiled here, because XLA aborts on it (tried in a child process). It "
-            f"enters a `shard_map` over {_listed(manual)} and leaves {_listed(others)} to the compiler, whose "
+            f"enters a `shard_map` over {_listed(manual)} and leaves {_listed(auto_axes)} to the compiler, whose "
             "partitioner fails on gathers and scatters (indexing, sorting, cross-entropy) over "
             "two or more such axes. `jax.jit` of it would crash this kernel: make the `shard_map` manual over every "
             "axis of its mesh (leave out `axis_names`), or let `wb.map_fn` spread the clients, which uses a different "
@@ -53,9 +53,9 @@ def _partly_manual(stablehlo: str) -> tuple[list[str], list[str]] | None:
     meshes = {name: {axis: int(size) for axis, size in _AXIS.findall(axes)} for name, axes in _MESH.findall(stablehlo)}
     for mesh, manual in _MANUAL.findall(stablehlo):
         inside = re.findall(r'"([^"]+)"', manual)
-        others = [axis for axis, size in meshes.get(mesh, {}).items() if size > 1 and axis not in inside]
-        if len(others) > 1:
-            return inside, others
+        auto_axes = [axis for axis, size in meshes.get(mesh, {}).items() if size > 1 and axis not in inside]
+        if len(auto_axes) > 1:
+            return inside, auto_axes
     return None
 
 

@@ -39,10 +39,10 @@ def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
     if key is None or len(text) > _MOST_CHARACTERS:
         return compile_now(lowered, text, name)
     with _LOCK:
-        found = _LATEST.get((text, key))
-        if found is not None:
+        program = _LATEST.get((text, key))
+        if program is not None:
             _LATEST.move_to_end((text, key))
-            return found
+            return program
     compiled = compile_now(lowered, text, name)
     with _LOCK:
         _LATEST[text, key] = compiled

@@ -63,13 +63,13 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
 def _inspect_lowered(x: jax.stages.Lowered | jax.stages.Compiled, options: dict[str, Any]) -> ProgramRecord:
     name = "compiled program"
     if isinstance(x, jax.stages.Lowered):
-        found = re.search(r"module @([\w.]+)", x.as_text()[:2000])
-        name = found[1].removeprefix("jit_") if found else "lowered program"
-    known = {key: value for key, value in options.items() if key in ("chip", "target")}
-    made = inspect_lowered(LoweredCall(name, x), options.get("mesh"), **known)
-    if made.name == "compiled program" and made.module is not None:
-        made = made.replace(name=made.module.name.removeprefix("jit_"))
-    return made
+        match = re.search(r"module @([\w.]+)", x.as_text()[:2000])
+        name = match[1].removeprefix("jit_") if match else "lowered program"
+    inspect_options = {key: value for key, value in options.items() if key in ("chip", "target")}
+    record = inspect_lowered(LoweredCall(name, x), options.get("mesh"), **inspect_options)
+    if record.name == "compiled program" and record.module is not None:
+        record = record.replace(name=record.module.name.removeprefix("jit_"))
+    return record
 
 
 def _inspect_exported(x: jax.export.Exported, options: dict[str, Any]) -> ProgramRecord:
@@ -84,8 +84,8 @@ def _inspect_exported(x: jax.export.Exported, options: dict[str, Any]) -> Progra
     if x.nr_devices > 1 or jax.default_backend() not in x.platforms:
         return _inspect_stablehlo(text, options, name=x.fun_name, devices=x.nr_devices, notes=(note,))
     call = call_of_traced(jax.jit(program).trace(*args, **kwargs))
-    made = inspect_call(call, **_options(options))
-    return made.replace(name=x.fun_name, notes=(*made.notes, note))
+    record = inspect_call(call, **_options(options))
+    return record.replace(name=x.fun_name, notes=(*record.notes, note))
 
 
 def inspect_source(x: str | bytes | bytearray | Path, **options: object) -> Record:
@@ -121,26 +121,26 @@ def _inspect_path(path: Path, options: dict[str, Any]) -> Record:
 
 
 def _inspect_directory(path: Path, options: dict[str, Any]) -> Record:
-    found = [file for file in path.rglob("*after_optimizations.txt") if file.is_file()]
-    found = found or [file for file in path.rglob("*") if file.suffix in (".hlo", ".pb", ".mlir", ".stablehlo")]
-    if not found:
+    files = [file for file in path.rglob("*after_optimizations.txt") if file.is_file()]
+    files = files or [file for file in path.rglob("*") if file.suffix in (".hlo", ".pb", ".mlir", ".stablehlo")]
+    if not files:
         message = (
             f"`inspect` received the directory {str(path)!r}, which holds no compiled module. XLA writes files named "
             "`module_….after_optimizations.txt` there: set `XLA_FLAGS=--xla_dump_to=DIRECTORY` (or the compiler option "
             "`xla_dump_to`) and compile, then pass the directory."
         )
         raise InspectionError(message)
-    largest = max(found, key=lambda file: (file.stat().st_size, str(file)))
-    made = _inspect_bytes(largest.read_bytes(), str(largest), options)
-    if len(found) > 1 and isinstance(made, ProgramRecord):
-        note = f"{path} holds {len(found)} modules; this is the largest, {largest.name}. Pass a file to see another"
-        made = made.replace(notes=(*made.notes, note))
-    return made
+    largest = max(files, key=lambda file: (file.stat().st_size, str(file)))
+    record = _inspect_bytes(largest.read_bytes(), str(largest), options)
+    if len(files) > 1 and isinstance(record, ProgramRecord):
+        note = f"{path} holds {len(files)} modules; this is the largest, {largest.name}. Pass a file to see another"
+        record = record.replace(notes=(*record.notes, note))
+    return record
 
 
-def _inspect_bytes(data: bytes, what: str, options: dict[str, Any]) -> Record:
+def _inspect_bytes(data: bytes, source: str, options: dict[str, Any]) -> Record:
     try:
-        return _inspect_text(data.decode(), what, options)
+        return _inspect_text(data.decode(), source, options)
     except UnicodeDecodeError:
         pass
     text = _jax_compat.hlo_of_proto(data)
@@ -154,23 +154,24 @@ def _inspect_bytes(data: bytes, what: str, options: dict[str, Any]) -> Record:
     except Exception:  # flatbuffers raise various errors for bytes in another format
         pass
     message = (
-        f"`inspect` received {what} of {len(data)} bytes, starting with {data[:12]!r}, which are not text, an HLO "
+        f"`inspect` received {source} of {len(data)} bytes, starting with {data[:12]!r}, which are not text, an HLO "
         f"proto, StableHLO bytecode or an exported program that JAX {jax.__version__} can read. It reads these "
         "alone: write the module as text (`compiled.as_text()`), or with the version of JAX that is installed here."
     )
     raise InspectionError(message)
 
 
-def _inspect_text(text: str, what: str, options: dict[str, Any]) -> Record:
+def _inspect_text(text: str, source: str, options: dict[str, Any]) -> Record:
     if hlo := _HLO.search(text):
         return _inspect_hlo(_clean(text, hlo.start()), options)
     if _STABLEHLO.search(text) and ("stablehlo." in text or "func.func" in text or "mhlo." in text):
         return _inspect_stablehlo(textwrap.dedent(text), options)
     if text.lstrip().startswith("{"):
-        return _read_record(text, what)
+        return _read_record(text, source)
     start = " ".join(text[:80].split())
     message = (
-        f"`inspect` received {what} of {len(text)} characters, starting with {start!r}, which is neither HLO (no line "
+        f"`inspect` received {source} of {len(text)} characters, starting with {start!r}, which is neither HLO (no "
+        "line "
         "starts with `HloModule`) nor StableHLO (no `module` with a `func.func`) nor the JSON of a record. Pass the "
         "whole text of `compiled.as_text()`, `lowered.as_text()` or `record.to_json()`."
     )
@@ -182,13 +183,13 @@ def _clean(text: str, start: int) -> str:
     lines = text[start:].splitlines()
     if lines[0].lstrip().startswith(">"):
         lines = [line.lstrip().removeprefix(">") for line in lines]
-    kept = "\n".join(lines).split("\n```")[0]
-    indent = len(kept) - len(kept.lstrip(" \t"))
+    body = "\n".join(lines).split("\n```")[0]
+    indent = len(body) - len(body.lstrip(" \t"))
     if not indent:
-        return kept
+        return body
     # Lines inside a computation have two more spaces, so only the first line shows the common indentation.
-    pad = kept[:indent]
-    return "\n".join(line.removeprefix(pad) for line in kept.splitlines())
+    pad = body[:indent]
+    return "\n".join(line.removeprefix(pad) for line in body.splitlines())
 
 
 def _inspect_hlo(text: str, options: dict[str, Any]) -> ProgramRecord:
@@ -221,20 +222,20 @@ def _of_module(
 def _inspect_stablehlo(
     text: str, options: dict[str, Any], *, name: str = "", devices: int = 0, notes: tuple[str, ...] = ()
 ) -> ProgramRecord:
-    found = _PARTITIONS.search(text)
-    devices = devices or (int(found[1]) if found else 1)
+    match = _PARTITIONS.search(text)
+    devices = devices or (int(match[1]) if match else 1)
     mesh = _given_mesh(options) or _mesh_of_text(text)
     propagation = propagate_shardings(text)
     named = re.search(r"module @([\w.]+)", text)
     name = name or (named[1].removeprefix("jit_") if named else "program")
-    said = [*notes, _FROM_STABLEHLO]
+    all_notes = [*notes, _FROM_STABLEHLO]
     try:
-        hlo, memory = compile_for_cpu(text, devices, what=f"Compiling {name}")
+        hlo, memory = compile_for_cpu(text, devices, task=f"Compiling {name}")
     except EngineError as error:
         if propagation.engine == "none":
             raise InspectionError(_unreadable_stablehlo(text, propagation.notes, error)) from error
         plan = PlanRecord(name=name, placements=(), stages=())
-        said.append(f"nothing is compiled: {error}")
+        all_notes.append(f"nothing is compiled: {error}")
         return ProgramRecord(
             name=name,
             target=planned_target(devices),
@@ -242,44 +243,44 @@ def _inspect_stablehlo(
             mesh=mesh,
             propagation=propagation,
             stablehlo=text,
-            notes=tuple(said),
+            notes=tuple(all_notes),
         )
     module = inspect_module(hlo, mesh=mesh, platform="cpu", peak_bytes=memory.peak_bytes)
-    known = {
+    sizes = {
         field: getattr(memory, field)
         for field in ("argument_bytes", "output_bytes", "temporary_bytes", "alias_bytes", "peak_bytes")
         if getattr(memory, field) is not None
     }
-    module = module.replace(memory=module.memory.replace(**known), devices=devices)
-    made = _of_module(module, mesh, options, notes=tuple(said))
-    return made.replace(name=name, propagation=propagation, stablehlo=text)
+    module = module.replace(memory=module.memory.replace(**sizes), devices=devices)
+    record = _of_module(module, mesh, options, notes=tuple(all_notes))
+    return record.replace(name=name, propagation=propagation, stablehlo=text)
 
 
 def _unreadable_stablehlo(text: str, facts: tuple[str, ...], error: Exception) -> str:
-    said = "; ".join(facts) or str(error)
+    reason = "; ".join(facts) or str(error)
     return (
         f"`inspect` received StableHLO text of {len(text)} characters, which jaxlib {_jax_compat.jaxlib_version()} "
-        f"cannot parse: {said[:400]}. A module must be whole and of a version that this jaxlib knows: pass all of "
+        f"cannot parse: {reason[:400]}. A module must be whole and of a version that this jaxlib knows: pass all of "
         "`lowered.as_text()`, written by the JAX that is installed here, or portable bytecode of `jax.export`."
     )
 
 
 def _mesh_of_text(text: str) -> MeshRecord | None:
     """The mesh that the module itself defines."""
-    for found in _MESH.finditer(text):
-        axes = [(axis["name"], int(axis["size"])) for axis in _AXIS.finditer(found["axes"])]
+    for match in _MESH.finditer(text):
+        axes = [(axis["name"], int(axis["size"])) for axis in _AXIS.finditer(match["axes"])]
         if axes:
             names, sizes = zip(*axes, strict=True)
             return inspect_mesh(AbstractMesh(sizes, names))
     return None
 
 
-def _read_record(text: str, what: str) -> Record:
+def _read_record(text: str, source: str) -> Record:
     try:
         return Record.from_json(text)
     except ValueError as error:
         message = (
-            f"`inspect` received {what} of {len(text)} characters that starts like JSON, which is not a record of this "
-            f"version of the workbench: {error} Pass what `record.to_json()` wrote."
+            f"`inspect` received {source} of {len(text)} characters that starts like JSON, which is not a record of "
+            f"this version of the workbench: {error} Pass what `record.to_json()` wrote."
         )
         raise InspectionError(message) from error

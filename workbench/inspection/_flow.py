@@ -24,15 +24,15 @@ class CompiledFlow:
     """Data flow in a compiled module: where its values come from and which instructions read them."""
 
     def __init__(self, instructions: Sequence[InstructionRecord]) -> None:
-        self.instructions = {each.name: each for each in instructions}
+        self.instructions = {instruction.name: instruction for instruction in instructions}
         self._inside: dict[str, list[InstructionRecord]] = {}
         self._users: dict[str, list[InstructionRecord]] = {}
-        for each in instructions:
-            if each.fused:
-                self._inside.setdefault(each.computation, []).append(each)
-            for operand in each.operands:
-                self._users.setdefault(operand, []).append(each)
-        self._called = {name for each in instructions for name in each.calls}
+        for instruction in instructions:
+            if instruction.fused:
+                self._inside.setdefault(instruction.computation, []).append(instruction)
+            for operand in instruction.operands:
+                self._users.setdefault(operand, []).append(instruction)
+        self._called = {name for instruction in instructions for name in instruction.calls}
         self._elements: set[int] | None = None
         self._arguments: dict[str, frozenset[str]] = {}
         self._products: dict[str, int] = {}
@@ -41,42 +41,44 @@ class CompiledFlow:
     def has_array(self, elements: int) -> bool:
         """Returns whether a value with this number of elements is written to memory; True if nothing was compiled."""
         if self._elements is None:
-            shapes = [each.shape for each in self.instructions.values() if not each.fused]
-            dimensions = [found.split(",") for shape in shapes for found in _DIMENSIONS.findall(shape)]
+            shapes = [instruction.shape for instruction in self.instructions.values() if not instruction.fused]
+            dimensions = [text.split(",") for shape in shapes for text in _DIMENSIONS.findall(shape)]
             self._elements = {math.prod(int(size.strip("<= ") or 1) for size in sizes) for sizes in dimensions}
         return not self._elements or elements in self._elements
 
     def maker(self, name: str) -> InstructionRecord | None:
         """The instruction that computed a value, ignoring copies, casts and collectives; or the value's parameter."""
-        each = self.instructions.get(name)
-        while each is not None and (source := self._source_of(each, _REARRANGING | _EXCHANGES)) is not None:
-            each = self.instructions.get(source)
-        return each
+        instruction = self.instructions.get(name)
+        while (
+            instruction is not None and (source := self._source_of(instruction, _REARRANGING | _EXCHANGES)) is not None
+        ):
+            instruction = self.instructions.get(source)
+        return instruction
 
     def makers(self, name: str) -> list[InstructionRecord]:
         """Instructions that computed the operands of an instruction."""
-        each = self.instructions.get(name)
-        found = [self.maker(operand) for operand in each.operands] if each is not None else []
-        return [maker for maker in found if maker is not None]
+        instruction = self.instructions.get(name)
+        makers = [self.maker(operand) for operand in instruction.operands] if instruction is not None else []
+        return [maker for maker in makers if maker is not None]
 
     def consumers(self, name: str) -> list[InstructionRecord]:
         """The instructions that compute with a value, found behind copies and casts."""
-        found, pending, seen = [], list(self._users.get(name, ())), {name}
-        while pending and len(found) < _MOST_CONSUMERS:
-            each = pending.pop(0)
-            if each.name in seen:
+        consumers, pending, seen = [], list(self._users.get(name, ())), {name}
+        while pending and len(consumers) < _MOST_CONSUMERS:
+            instruction = pending.pop(0)
+            if instruction.name in seen:
                 continue
-            seen.add(each.name)
-            if self._source_of(each) is not None:
-                pending.extend(self._users.get(each.name, ()))
-            elif each.opcode != "tuple":
-                found.append(each)
-        return found
+            seen.add(instruction.name)
+            if self._source_of(instruction) is not None:
+                pending.extend(self._users.get(instruction.name, ()))
+            elif instruction.opcode != "tuple":
+                consumers.append(instruction)
+        return consumers
 
     def is_result(self, name: str) -> bool:
         """Returns whether a value is only returned, ignoring copies, casts and slices."""
-        users, each = self._users.get(name, ()), self.instructions.get(name)
-        if each is None or each.computation in self._called:
+        users, instruction = self._users.get(name, ()), self.instructions.get(name)
+        if instruction is None or instruction.computation in self._called:
             return False
         return all(
             user.opcode == "tuple"
@@ -86,51 +88,53 @@ class CompiledFlow:
 
     def is_called(self, name: str) -> bool:
         """Returns whether an instruction belongs to a called computation, such as the body of a loop."""
-        each = self.instructions.get(name)
-        return each is not None and each.computation in self._called
+        instruction = self.instructions.get(name)
+        return instruction is not None and instruction.computation in self._called
 
     def origins(self, names: Iterable[str]) -> Origins:
         """The program arguments that values depend on, and the number of matrix products before the values."""
-        known = [name for name in names if name in self._arguments]
-        arguments = frozenset().union(*(self._arguments[name] for name in known))
-        return arguments, max((self._products[name] for name in known), default=0)
+        values = [name for name in names if name in self._arguments]
+        arguments = frozenset().union(*(self._arguments[name] for name in values))
+        return arguments, max((self._products[name] for name in values), default=0)
 
-    def _source_of(self, each: InstructionRecord, passing: frozenset[str] = _REARRANGING) -> str | None:
+    def _source_of(self, instruction: InstructionRecord, passing: frozenset[str] = _REARRANGING) -> str | None:
         """The operand that an instruction only rearranges; None if the instruction computes."""
-        if not each.operands:
+        if not instruction.operands:
             return None
-        if each.opcode in passing:
-            return each.operands[0]
-        if each.opcode != "fusion" or not each.calls:
+        if instruction.opcode in passing:
+            return instruction.operands[0]
+        if instruction.opcode != "fusion" or not instruction.calls:
             return None
-        inside = self._inside.get(each.calls[0], [])
-        if not inside or any(one.opcode not in passing for one in inside):
+        inside = self._inside.get(instruction.calls[0], [])
+        if not inside or any(inner.opcode not in passing for inner in inside):
             return None
-        if len(each.operands) == 1:
-            return each.operands[0]
-        names = {one.name: one for one in inside}
+        if len(instruction.operands) == 1:
+            return instruction.operands[0]
+        names = {inner.name: inner for inner in inside}
         at = inside[-1]
         while at.operands and at.operands[0] in names:
             at = names[at.operands[0]]
-        found = _PARAMETER.match(at.name)
-        return each.operands[int(found[1])] if found and int(found[1]) < len(each.operands) else None
+        match = _PARAMETER.match(at.name)
+        return instruction.operands[int(match[1])] if match and int(match[1]) < len(instruction.operands) else None
 
     def _fill(self, instructions: Sequence[InstructionRecord]) -> None:
         masks: dict[str, int] = {}
         count = 0
-        for each in instructions:
-            if each.fused:
+        for instruction in instructions:
+            if instruction.fused:
                 continue
-            arguments = frozenset[str]().union(*(self._arguments.get(name, frozenset()) for name in each.operands))
-            if each.opcode == "parameter" and each.op_name:
-                arguments = frozenset((each.op_name,))
+            arguments = frozenset[str]().union(
+                *(self._arguments.get(name, frozenset()) for name in instruction.operands)
+            )
+            if instruction.opcode == "parameter" and instruction.op_name:
+                arguments = frozenset((instruction.op_name,))
             mask = 0
-            for name in each.operands:
+            for name in instruction.operands:
                 mask |= masks.get(name, 0)
-            if each.flops > 0:
+            if instruction.flops > 0:
                 mask |= 1 << count
                 count += 1
-            self._arguments[each.name], masks[each.name] = arguments, mask
+            self._arguments[instruction.name], masks[instruction.name] = arguments, mask
         self._products = {name: mask.bit_count() for name, mask in masks.items()}
 
 
@@ -139,8 +143,8 @@ def planned_origins(values: Sequence[PlannedValueRecord]) -> dict[str, Origins]:
     arguments: dict[str, frozenset[str]] = {}
     masks: dict[str, int] = {}
     for number, value in enumerate(values):
-        known = [arguments.get(name, frozenset()) for name in value.operands]
-        arguments[value.name] = frozenset[str]().union(*known)
+        sources = [arguments.get(name, frozenset()) for name in value.operands]
+        arguments[value.name] = frozenset[str]().union(*sources)
         if value.operation == "input":
             arguments[value.name] = frozenset((value.op_name,))
         mask = 1 << number if value.operation in _PRODUCTS else 0

@@ -85,12 +85,14 @@ def choice_of_plan(call: TracedCall) -> PlanChoiceRecord:
         return call.choice
     version = call.under(current_mesh() or call.mesh)
     with on_mesh(version.mesh):
-        found = load_choice(version.plan, call.form) if call.chunk_size == "auto" else None
-    if found is not None:
-        return found.replace(program=call.name)
-    given = call.chunk_size != "auto"
-    why = "It was given." if given else "The rule decides: no tuning result exists for this program and these shapes."
-    return choice_record(call.chunk_size, call.form, program=call.name, source="given" if given else "rule", why=why)
+        choice = load_choice(version.plan, call.form) if call.chunk_size == "auto" else None
+    if choice is not None:
+        return choice.replace(program=call.name)
+    is_given = call.chunk_size != "auto"
+    why = (
+        "It was given." if is_given else "The rule decides: no tuning result exists for this program and these shapes."
+    )
+    return choice_record(call.chunk_size, call.form, program=call.name, source="given" if is_given else "rule", why=why)
 
 
 def trace_call_tree(call: TracedCall) -> CallTreeRecord:
@@ -136,13 +138,15 @@ def inspect_lowered(
         )
         raise InspectionError(message)
     notes = [_NO_JAXPR]
-    given = call.program
-    if _jax_compat.lines_may_be_stale(given):
+    program = call.program
+    if _jax_compat.lines_may_be_stale(program):
         notes.append(_OF_ANOTHER_VERSION)
-    lowered = given if isinstance(given, jax.stages.Lowered) else None
-    compiled = compile_now(given, given.as_text(), call.name) if isinstance(given, jax.stages.Lowered) else given
-    known = jax.tree.leaves(_compiled_shardings(compiled))
-    current = mesh or current_mesh() or mesh_of_values(known) or _old_mesh()
+    lowered = program if isinstance(program, jax.stages.Lowered) else None
+    compiled = (
+        compile_now(program, program.as_text(), call.name) if isinstance(program, jax.stages.Lowered) else program
+    )
+    shardings = jax.tree.leaves(_compiled_shardings(compiled))
+    current = mesh or current_mesh() or mesh_of_values(shardings) or _old_mesh()
     record = None if current is None else inspect_mesh(current)
     module = inspect_module(compiled, mesh=record)
     infos, devices = compiled.args_info, current if isinstance(current, Mesh) else None
@@ -185,11 +189,11 @@ _ANY_SHARE = 2**30  # more clients than any device computes
 
 def _chunks(version: Version, chunk_size: ChunkSize, kept_bytes: float) -> Chunks:
     with on_mesh(version.mesh):
-        found = list(_chunks_of_phases(version.plan, chunk_size, kept_bytes))
+        phases = list(_chunks_of_phases(version.plan, chunk_size, kept_bytes))
     return Chunks(
-        size=max((chunk for _, chunk, _, _ in found), default=None),
-        limit=max((limit for _, _, _, limit in found), default=None),
-        slots={name: max(s for other, _, s, _ in found if other == name) for name, *_ in found},
+        size=max((chunk for _, chunk, _, _ in phases), default=None),
+        limit=max((limit for _, _, _, limit in phases), default=None),
+        slots={name: max(s for placement, _, s, _ in phases if placement == name) for name, *_ in phases},
     )
 
 
@@ -203,8 +207,8 @@ def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> I
                 shards = 1 if phase.layout is None else phase.layout.size
                 per_shard = -(-phase.placement.size // shards)
                 limit = resolve_chunk_size(chunk_size, phase, _ANY_SHARE)
-                own = resolve_chunk_size(chunk_size, phase, per_shard) if callable(chunk_size) else limit
-                chunk, slots = chunk_shard(per_shard, min(own, per_shard))
+                size = resolve_chunk_size(chunk_size, phase, per_shard) if callable(chunk_size) else limit
+                chunk, slots = chunk_shard(per_shard, min(size, per_shard))
                 yield phase.placement.name, chunk, slots, limit
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
@@ -269,13 +273,13 @@ class Inspection:
             compiled = None if isinstance(current, AbstractMesh) else compile_once(lowered, text, call.name)
         named = current
         if named is None:
-            seen = [*call.leaves, *_jax_compat.jit_options(call.stage)["in_shardings"]]
-            named = mesh_of_values([*seen, *(jax.tree.leaves(_compiled_shardings(compiled)))]) or _old_mesh()
+            values = [*call.leaves, *_jax_compat.jit_options(call.stage)["in_shardings"]]
+            named = mesh_of_values([*values, *(jax.tree.leaves(_compiled_shardings(compiled)))]) or _old_mesh()
         record = mesh_record(named, described)
         module = None
         if compiled is not None:
-            found = inspect_module(compiled, mesh=record, plan=described)
-            module = _staged(_module_named_by(call, found), described)
+            raw_module = inspect_module(compiled, mesh=record, plan=described)
+            module = _staged(_module_named_by(call, raw_module), described)
         devices = named if isinstance(named, Mesh) else None
         return Compilation(described, lowered, text, compiled, record, module, platform, devices, args, kwargs)
 
@@ -299,26 +303,38 @@ class Inspection:
             return self._here(mesh, chip)
 
     def _here(self, mesh: Mesh | AbstractMesh | None, chip: str | None) -> ProgramRecord:
-        made, call = self.compile(mesh), self.call
-        devices = made.module.devices if made.module is not None else len(made.mesh.devices) if made.mesh else 1
-        known = None if made.compiled is None else _readable(made.compiled, "input_shardings")
-        propagation = _named_by(call, propagate_shardings(made.lowered)) if made.mesh is not None else None
-        placed = _shardings(_inputs(call), known, made.devices)
-        if made.compiled is None and propagation is not None:
+        compilation, call = self.compile(mesh), self.call
+        devices = (
+            compilation.module.devices
+            if compilation.module is not None
+            else len(compilation.mesh.devices)
+            if compilation.mesh
+            else 1
+        )
+        input_shardings = None if compilation.compiled is None else _readable(compilation.compiled, "input_shardings")
+        propagation = (
+            _named_by(call, propagate_shardings(compilation.lowered)) if compilation.mesh is not None else None
+        )
+        placed = _shardings(_inputs(call), input_shardings, compilation.devices)
+        if compilation.compiled is None and propagation is not None:
             placed = _as_propagated(_inputs(call), propagation, mesh or current_mesh() or call.mesh) or placed
         return ProgramRecord(
             name=call.name,
-            target=f"{made.platform} x {devices}" if made.compiled is not None else planned_target(devices),
-            plan=made.plan,
-            mesh=made.mesh,
+            target=f"{compilation.platform} x {devices}"
+            if compilation.compiled is not None
+            else planned_target(devices),
+            plan=compilation.plan,
+            mesh=compilation.mesh,
             inputs=_labelled(call, placed),
-            outputs=None if made.compiled is None else _results(made.lowered, made.compiled, made.devices, call),
+            outputs=None
+            if compilation.compiled is None
+            else _results(compilation.lowered, compilation.compiled, compilation.devices, call),
             propagation=propagation,
-            module=_with_seconds(made.module, made.plan, known_chip(chip) if chip else None),
-            cost=self._cost(made.module, made.plan, made.mesh, known_chip(chip) if chip else None),
-            traced_call_tree=None if made.compiled is not None else trace_call_tree(call),
-            stablehlo=made.stablehlo,
-            notes=(*made.plan.notes, *(() if made.compiled is not None else (_ONLY_PLANNED,))),
+            module=_with_seconds(compilation.module, compilation.plan, known_chip(chip) if chip else None),
+            cost=self._cost(compilation.module, compilation.plan, compilation.mesh, known_chip(chip) if chip else None),
+            traced_call_tree=None if compilation.compiled is not None else trace_call_tree(call),
+            stablehlo=compilation.stablehlo,
+            notes=(*compilation.plan.notes, *(() if compilation.compiled is not None else (_ONLY_PLANNED,))),
         )
 
     def on_target(
@@ -442,10 +458,10 @@ def _results(
     devices: Mesh | None,
     call: TracedCall | None = None,
 ) -> ShardingRecord | None:
-    found = _readable(stage, "out_info")
-    if found is None:
+    info = _readable(stage, "out_info")
+    if info is None:
         return None
-    record = _shardings(found, _readable(compiled, "output_shardings"), devices)
+    record = _shardings(info, _readable(compiled, "output_shardings"), devices)
     named = (lambda path: f"result{path}") if call is None else call.result_name
     return record.replace(leaves=tuple(leaf.replace(path=named(leaf.path)) for leaf in record.leaves))
 
@@ -474,7 +490,7 @@ def _staged(module: ModuleRecord, described: PlanRecord) -> ModuleRecord:
     """The module with facts added from the plan: lines of combined collectives, and rewritten products."""
     lines = {stage.path: stage.source for stage in described.walk()}
     return module.replace(
-        collectives=tuple(_with_lines(each, lines) for each in module.collectives),
+        collectives=tuple(_with_lines(collective, lines) for collective in module.collectives),
         notes=(*module.notes, *_rewritten_products(module, described)),
     )
 
@@ -484,8 +500,8 @@ def _with_lines(collective: CollectiveRecord, lines: Mapping[str, SourceLine | N
     if len(collective.sources) >= len(collective.stages):
         return collective
     planned = [line for path in collective.stages if (line := lines.get(path)) is not None]
-    known = {(line.file, line.line) for line in collective.sources}
-    more = {(line.file, line.line): line for line in planned if (line.file, line.line) not in known}
+    line_keys = {(line.file, line.line) for line in collective.sources}
+    more = {(line.file, line.line): line for line in planned if (line.file, line.line) not in line_keys}
     return collective.replace(sources=(*collective.sources, *more.values()))
 
 
@@ -499,14 +515,14 @@ def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator
             path = part.stage or (described.stages[0].path if len(described.stages) == 1 else "")
             compiled[path] = compiled.get(path, 0.0) + part.flops * (instruction.executions or 0.0)
     for stage in described.stages:
-        planned, found = stage.flops, compiled.get(stage.path, 0.0)
+        planned, compiled_flops = stage.flops, compiled.get(stage.path, 0.0)
         if not planned or stage.kind in ("loop", "branch"):
             continue
-        if found == 0.0 or (module.devices == 1 and found < planned * (1 - 1e-9)):
+        if compiled_flops == 0.0 or (module.devices == 1 and compiled_flops < planned * (1 - 1e-9)):
             yield (
                 f"of {planned:,.0f} FLOP in products of stage {stage.path} (`{stage.name}`) the compiler computes "
-                f"{found:,.0f} as products; the rest counts 0 here, because the compiler rewrote it as elementwise "
-                "operations (products with a vector) or computes repeated products only once"
+                f"{compiled_flops:,.0f} as products; the rest counts 0 here, because the compiler rewrote it as "
+                f"elementwise operations (products with a vector) or computes repeated products only once"
             )
 
 
@@ -514,10 +530,10 @@ def _shardings(tree: object, shardings: object, mesh: Mesh | None = None) -> Sha
     if shardings is None:
         return inspect_sharding(tree)
     leaves, structure = jax.tree.flatten(tree)
-    known = jax.tree.leaves(shardings, is_leaf=lambda s: isinstance(s, jax.sharding.Sharding))
-    if len(known) != len(leaves):  # arguments that the program does not read have no sharding
+    sharding_leaves = jax.tree.leaves(shardings, is_leaf=lambda s: isinstance(s, jax.sharding.Sharding))
+    if len(sharding_leaves) != len(leaves):  # arguments that the program does not read have no sharding
         return inspect_sharding(tree)
-    named = [_jax_compat.named_sharding(sharding, mesh) for sharding in known]
+    named = [_jax_compat.named_sharding(sharding, mesh) for sharding in sharding_leaves]
     pairs = zip(leaves, named, strict=True)
     structs = [jax.ShapeDtypeStruct(jax.numpy.shape(x), _dtype(x), sharding=sharding) for x, sharding in pairs]
     return inspect_sharding(jax.tree.unflatten(structure, structs))
@@ -532,7 +548,7 @@ def _users_names(call: TracedCall) -> dict[str, str]:
 def _named_by(call: TracedCall, propagation: PropagationRecord) -> PropagationRecord:
     """The propagation with the inputs under the user's names."""
     users = _users_names(call)
-    if all(name == own for name, own in users.items()):
+    if all(name == user_name for name, user_name in users.items()):
         return propagation
     values = tuple(
         value.replace(op_name=users.get(value.op_name, value.op_name)) if value.operation == "input" else value
@@ -549,10 +565,10 @@ def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:
         return users.get(op_name.replace("\\'", "'"), op_name)
 
     instructions = tuple(
-        each.replace(op_name=named(each.op_name)) if each.op_name and named(each.op_name) != each.op_name else each
-        for each in module.instructions
+        i.replace(op_name=named(i.op_name)) if i.op_name and named(i.op_name) != i.op_name else i
+        for i in module.instructions
     )
-    largest = tuple(each.replace(op_name=named(each.op_name)) for each in module.memory.largest)
+    largest = tuple(value.replace(op_name=named(value.op_name)) for value in module.memory.largest)
     return module.replace(instructions=instructions, memory=module.memory.replace(largest=largest))
 
 
@@ -570,9 +586,9 @@ def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh |
         sharding = jax.NamedSharding(mesh, spec)
         return jax.ShapeDtypeStruct(jax.numpy.shape(leaf), _dtype(leaf), sharding=sharding)
 
-    given = zip(leaves, planned, free, strict=True)
-    made = [place(leaf, value) if unplaced else leaf for leaf, value, unplaced in given]
-    record = inspect_sharding(jax.tree.unflatten(structure, made))
+    triples = zip(leaves, planned, free, strict=True)
+    placed_leaves = [place(leaf, value) if unplaced else leaf for leaf, value, unplaced in triples]
+    record = inspect_sharding(jax.tree.unflatten(structure, placed_leaves))
     named = zip(record.leaves, free, strict=True)
     return record.replace(
         leaves=tuple(leaf.replace(notes=(_PROPAGATED, *leaf.notes)) if unplaced else leaf for leaf, unplaced in named)

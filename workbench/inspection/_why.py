@@ -50,33 +50,33 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
         then the replicated arrays, largest first. `notes` list unexplained parts.
     """
     notes: list[str] = []
-    known = record.propagation
-    if known is None or not known.values:
+    propagation = record.propagation
+    if propagation is None or not propagation.values:
         notes.append(
             "how shardings propagate is unknown for this program, so no reasons for collectives can be given: pass the "
             "function, with a mesh or with arguments on a mesh"
         )
-        known = PropagationRecord()
+        propagation = PropagationRecord()
     sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
-    reader = _Reader(known, sizes, () if record.module is None else record.module.instructions)
+    reader = _Reader(propagation, sizes, () if record.module is None else record.module.instructions)
     compiled = () if record.module is None else record.module.collectives
     if record.module is not None:
-        found = [reader.compiled(collective) for collective in compiled]
-        missing = sum(why.reason == "unknown" for why in found)
-        if missing and known.values:
-            notes.append(f"{missing} of {len(found)} collectives match no operation of the propagation")
+        reasons = [reader.compiled(collective) for collective in compiled]
+        missing = sum(why.reason == "unknown" for why in reasons)
+        if missing and propagation.values:
+            notes.append(f"{missing} of {len(reasons)} collectives match no operation of the propagation")
     else:
-        found = [reader.planned(collective) for collective in known.collectives]
+        reasons = [reader.planned(collective) for collective in propagation.collectives]
         notes.append("nothing was compiled: these are planned collectives, which the compiler may combine or change")
-    found.sort(key=lambda why: -why.payload_bytes * (why.executions or 1))
+    reasons.sort(key=lambda why: -why.payload_bytes * (why.executions or 1))
     devices = math.prod(axis.size for axis in record.mesh.axes) if record.mesh is not None else 1
     arrays = reader.replicated(sizes, large_bytes) if devices > 1 else ()
-    causes = find_causes(known.values, found, _factors, reader.named, reader.origin)
+    causes = find_causes(propagation.values, reasons, _factors, reader.named, reader.origin)
     return WhyRecord(
         name=record.name,
         target=record.target,
         causes=causes,
-        collectives=tuple(found),
+        collectives=tuple(reasons),
         arrays=arrays,
         notes=tuple(notes),
     )
@@ -93,8 +93,8 @@ class _Rule:
 
 
 def _read_rule(text: str) -> _Rule | None:
-    found = _RULE.match(text)
-    if found is None:
+    match = _RULE.match(text)
+    if match is None:
         return None
 
     def values(part: str) -> tuple[tuple[str, ...], ...]:
@@ -106,12 +106,12 @@ def _read_rule(text: str) -> _Rule | None:
         listed = re.search(rf"{name}=\{{([^}}]*)\}}", text)
         return frozenset(f.strip() for f in listed[1].split(",")) if listed else frozenset()
 
-    whole = factors("need_replication") | factors("permutation")
-    rule = _Rule(values(found["inputs"]), values(found["outputs"]), factors("reduction"), whole)
+    full_factors = factors("need_replication") | factors("permutation")
+    rule = _Rule(values(match["inputs"]), values(match["outputs"]), factors("reduction"), full_factors)
     before, after = (
         {f for dims in side for dim in dims for f in _parts_of(dim)} for side in (rule.inputs, rule.outputs)
     )
-    return rule if before & (after | rule.summed | whole) or not before else None  # unrelated operands
+    return rule if before & (after | rule.summed | full_factors) or not before else None  # unrelated operands
 
 
 def _parts_of(factor: str) -> set[str]:
@@ -185,65 +185,77 @@ class _Reader:
 
     # Collectives.
 
-    def compiled(self, found: CollectiveRecord) -> WhyCollectiveRecord:
-        axes = tuple(dict.fromkeys(_whole_axis(axis) for axis in found.axes))
-        line = found.sources[0] if found.sources else None
-        causes = self._sums(found, axes) if found.kind in _SUMS else []
-        causes = causes or self._written(found)
-        if found.kind not in _SUMS:
-            causes = causes or self._candidates(found, axes) or self._moves(found, axes) or self._other(found, axes)
-        causes = causes or self._returned(found, axes) or self._elsewhere(found, axes) or self._instruction(found, axes)
+    def compiled(self, collective: CollectiveRecord) -> WhyCollectiveRecord:
+        axes = tuple(dict.fromkeys(_whole_axis(axis) for axis in collective.axes))
+        line = collective.sources[0] if collective.sources else None
+        causes = self._sums(collective, axes) if collective.kind in _SUMS else []
+        causes = causes or self._written(collective)
+        if collective.kind not in _SUMS:
+            causes = (
+                causes
+                or self._candidates(collective, axes)
+                or self._moves(collective, axes)
+                or self._other(collective, axes)
+            )
+        causes = (
+            causes
+            or self._returned(collective, axes)
+            or self._elsewhere(collective, axes)
+            or self._instruction(collective, axes)
+        )
         if not causes:
             place = f" at {_place(line)}" if line else ""
-            over = _over(axes or found.axes)
+            over = _over(axes or collective.axes)
             sentence = f"The program or the compiler exchanges values over {over}{place}; no reason was found."
             causes = [_Cause(None, "unknown", sentence, "")]
         # If there are several causes, the cause on the line that `inspect` names comes first.
-        lines = [(source.file, source.line) for source in found.sources]
-        cause, *others = sorted(_distinct(causes), key=lambda each: _line_of(each.value) not in lines)
+        lines = [(source.file, source.line) for source in collective.sources]
+        cause, *alternatives = sorted(_distinct(causes), key=lambda candidate: _line_of(candidate.value) not in lines)
         sentence = cause.sentence
-        exchanged = len(self._exchanged(found))
-        count = exchanged if exchanged > 1 else len(others) + 1
-        if self._is_combined(found) and count > 1:
-            sentence += f" The compiler combined {count} exchanges into one{_others_at(cause, others, count)}."
-        elif others:
-            sentence += f" Or: {others[0].sentence} Both fit the compiled instruction."
+        exchanged = len(self._exchanged(collective))
+        count = exchanged if exchanged > 1 else len(alternatives) + 1
+        if self._is_combined(collective) and count > 1:
+            sentence += f" The compiler combined {count} exchanges into one{_others_at(cause, alternatives, count)}."
+        elif alternatives:
+            sentence += f" Or: {alternatives[0].sentence} Both fit the compiled instruction."
         value = cause.value
         return WhyCollectiveRecord(
-            kind=found.kind,
-            axes=axes or found.axes,
-            executions=found.executions,
-            payload_bytes=found.payload_bytes,
+            kind=collective.kind,
+            axes=axes or collective.axes,
+            executions=collective.executions,
+            payload_bytes=collective.payload_bytes,
             reason=cause.reason,
             sentence=sentence,
             operation="" if value is None else _called(value) if value.operation == "custom_call" else value.operation,
-            source=next((each for each in found.sources if (each.file, each.line) == _line_of(value)), line)
+            source=next(
+                (source for source in collective.sources if (source.file, source.line) == _line_of(value)), line
+            )
             or (value.source if value else None),
             operands=self._told(value) if value else (),
             advice=cause.advice,
         )
 
-    def _named_so(self, found: CollectiveRecord) -> list[PlannedValueRecord]:
+    def _named_so(self, collective: CollectiveRecord) -> list[PlannedValueRecord]:
         """The operations that have the collective's name and line."""
-        names = {part for name in found.op_names for part in name.split(";")}
-        lines = {(source.file, source.line) for source in found.sources}
-        if found.kind in _SUMS and len(parts := self._flow.makers(found.name)) > 1:
+        names = {part for name in collective.op_names for part in name.split(";")}
+        lines = {(source.file, source.line) for source in collective.sources}
+        if collective.kind in _SUMS and len(parts := self._flow.makers(collective.name)) > 1:
             names |= {part.op_name for part in parts}
             lines |= {(part.source.file, part.source.line) for part in parts if part.source is not None}
         inner = [value for value in self.propagation.values if value.operation not in ("input", "output")]
         here = [v for v in inner if v.source is not None and (v.source.file, v.source.line) in lines]
         named = [v for v in inner if v.op_name in names]
-        if self._is_combined(found):  # some of its parts may have lost their names
+        if self._is_combined(collective):  # some of its parts may have lost their names
             return [v for v in here if v in named] or here or named
         return [v for v in named if not lines or v in here] or here or named
 
-    def _sums(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _sums(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """The sums that the collective completes, matched by size and data flow, largest first."""
         fits: list[tuple[float, _Cause]] = []
-        combined, before = self._is_combined(found), self._flow.origins(self._operand_names(found))
-        parts = self._exchanged(found)
-        for value in self._named_so(found):
-            if found.reduction is not None and _reduction_of(value) not in (None, found.reduction):
+        combined, before = self._is_combined(collective), self._flow.origins(self._operand_names(collective))
+        parts = self._exchanged(collective)
+        for value in self._named_so(collective):
+            if collective.reduction is not None and _reduction_of(value) not in (None, collective.reduction):
                 continue
             reason, sentence, advice = self._reason(value, axes)
             if reason not in ("sum", "program"):
@@ -251,16 +263,16 @@ class _Reader:
                     continue
                 reason, sentence, advice = cause  # the sum is sharded over the same axis: a reduce-scatter
             local = self._device_bytes(value)
-            is_whole = found.payload_bytes in (local, local * found.group_size)
-            fitting = {dtype for dtype, size in parts if size in (local, local * found.group_size)}
-            is_part = combined and (bool(fitting) if parts else local <= found.payload_bytes)
+            is_whole = collective.payload_bytes in (local, local * collective.group_size)
+            fitting = {dtype for dtype, size in parts if size in (local, local * collective.group_size)}
+            is_part = combined and (bool(fitting) if parts else local <= collective.payload_bytes)
             score = float(is_whole or is_part) + (value.dtype in fitting)
             if not combined:
                 score += likeness(before, self._origins_of[value.name]) / 2
             fits.append((score, _Cause(value, reason, sentence, advice)))
         best = _best(fits, lambda cause: self._device_bytes(cause.value) if cause.value else 0)
         if combined and len(best) > len(parts) > 1:  # other operands have the same number of bytes
-            shapes = [self._flow.instructions[name].shape for name in self._operand_names(found)]
+            shapes = [self._flow.instructions[name].shape for name in self._operand_names(collective)]
             return [c for c in best if c.value and any(self._has_shape(c.value, shape) for shape in shapes)] or best
         return best
 
@@ -270,44 +282,50 @@ class _Reader:
         local = ",".join(str(size // part) for size, part in zip(value.shape, parts, strict=True))
         return _DIMENSIONS.findall(shape)[:1] == [local]
 
-    def _exchanged(self, found: CollectiveRecord) -> list[tuple[str, int]]:
+    def _exchanged(self, collective: CollectiveRecord) -> list[tuple[str, int]]:
         """The dtype and bytes of each operand of a collective."""
-        each = [self._flow.instructions[name] for name in self._operand_names(found) if name in self._flow.instructions]
-        return [(_planned_dtype(one.shape.partition("[")[0]), one.size_bytes) for one in each]
+        operands = [
+            self._flow.instructions[name] for name in self._operand_names(collective) if name in self._flow.instructions
+        ]
+        return [(_planned_dtype(operand.shape.partition("[")[0]), operand.size_bytes) for operand in operands]
 
-    def _operand_names(self, found: CollectiveRecord) -> tuple[str, ...]:
-        each = self._flow.instructions.get(found.name)
-        return each.operands if each is not None else ()
+    def _operand_names(self, collective: CollectiveRecord) -> tuple[str, ...]:
+        instruction = self._flow.instructions.get(collective.name)
+        return instruction.operands if instruction is not None else ()
 
-    def _moves(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _moves(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """The operands that must be resharded over the collective's axes."""
         # An exchanged value that has no name and is returned serves only the results.
-        is_last = not found.op_names and self._flow.is_result(found.name)
-        makers, at = self._flow.makers(found.name), [] if is_last else self._named_so(found)
-        made = [(each.op_name, None if each.opcode == "parameter" else each.source) for each in makers]
-        consumers = self._flow.consumers(found.name)
-        before = self._flow.origins(self._operand_names(found))
-        after = self._flow.origins(each.name for each in consumers)
+        is_last = not collective.op_names and self._flow.is_result(collective.name)
+        makers, at = self._flow.makers(collective.name), [] if is_last else self._named_so(collective)
+        origins = [(maker.op_name, None if maker.opcode == "parameter" else maker.source) for maker in makers]
+        consumers = self._flow.consumers(collective.name)
+        before = self._flow.origins(self._operand_names(collective))
+        after = self._flow.origins(consumer.name for consumer in consumers)
         readers = [user for value in at for user in self.users.get(value.name, ())]
         outputs = [value for value in self.propagation.values if value.operation == "output"]
         fits: list[tuple[float, _Cause]] = []
-        is_called = self._flow.is_called(found.name)
+        is_called = self._flow.is_called(collective.name)
         if is_called:
-            ends = [(value, self._body_end(value, axes, found.kind)) for value in at]
-            fits += [(2.0 + 4 * self._has_size(found, value), cause) for value, cause in ends if cause is not None]
+            ends = [(value, self._body_end(value, axes, collective.kind)) for value in at]
+            fits += [(2.0 + 4 * self._has_size(collective, value), cause) for value, cause in ends if cause is not None]
         for value in {v.name: v for v in (*at, *readers, *([] if at else outputs))}.values():
-            if value.operation == "while" and is_called and value.op_name not in found.op_names:
+            if value.operation == "while" and is_called and value.op_name not in collective.op_names:
                 continue  # a loop that starts elsewhere
             if value.operation not in _CONTAINERS and value.name.partition("#")[2] not in ("", "0"):
                 continue  # another result of the same operation
-            is_consumer = any(each.op_name == value.op_name and each.source == value.source for each in consumers)
+            is_consumer = any(c.op_name == value.op_name and c.source == value.source for c in consumers)
             for number, operand in enumerate(self._operands(value)):
-                cause = self._move(value, number, operand, axes, found.kind) or self._kept(value, number, found)
+                cause = self._move(value, number, operand, axes, collective.kind) or self._kept(
+                    value, number, collective
+                )
                 if cause is None:
                     continue
-                is_made = any(pair in ((operand.op_name, None), (operand.op_name, operand.source)) for pair in made)
-                is_typed = operand.dtype in {dtype for dtype, _ in self._exchanged(found)}
-                score = 8 * is_made + 4 * self._has_size(found, operand) + 2 * (value in at) + is_consumer + is_typed
+                is_made = any(pair in ((operand.op_name, None), (operand.op_name, operand.source)) for pair in origins)
+                is_typed = operand.dtype in {dtype for dtype, _ in self._exchanged(collective)}
+                score = (
+                    8 * is_made + 4 * self._has_size(collective, operand) + 2 * (value in at) + is_consumer + is_typed
+                )
                 alike = likeness(before, self._origins_of[operand.name]) + likeness(after, self._around(value))
                 fits.append((score + alike / 4, cause))
         return _best(fits)
@@ -319,12 +337,12 @@ class _Reader:
         self, value: PlannedValueRecord, number: int, operand: PlannedValueRecord, axes: Sequence[str], kind: str
     ) -> "_Cause | None":
         """Returns the reason why an operation needs an operand in a different sharding; None if it does not."""
-        wanted, does = set(axes), _DOES.get(kind, "exchanges parts of")
+        axis_set, does = set(axes), _DOES.get(kind, "exchanges parts of")
         if value.operation in ("output", "sharding_constraint", "reshard", "copy"):
             changed = {axis for entry in operand.spec for axis in entry} ^ {
                 axis for entry in value.spec for axis in entry
             }
-            if operand.spec == value.spec or not (wanted & changed or kind != "all-gather"):
+            if operand.spec == value.spec or not (axis_set & changed or kind != "all-gather"):
                 return None
             if value.operation != "output":
                 return _Cause(value, *self._reason(value, axes))
@@ -334,47 +352,47 @@ class _Reader:
             )
             return _Cause(operand, "output", sentence, "Request the sharding that the value has, or no sharding.")
         if value.operation == "while" and number == int(value.name.partition("#")[2] or 0):
-            return self._loop_start(value, operand, wanted, does)
+            return self._loop_start(value, operand, axis_set, does)
         if value.operation in _WRITTEN or value.operation in _CONTAINERS:
             return None
         rule, operands = _read_rule(value.rule), self._operands(value)
         if rule is None or len(rule.inputs) != len(operands):
-            if not wanted & {axis for entry in operand.spec for axis in entry}:
+            if not axis_set & {axis for entry in operand.spec for axis in entry}:
                 return None
-            first = [operand, *(other for other in operands if other is not operand)]
-            reason, sentence, advice = self._without_rule(value, first, wanted)
+            first = [operand, *(peer for peer in operands if peer is not operand)]
+            reason, sentence, advice = self._without_rule(value, first, axis_set)
             return None if reason in ("unknown", "output") else _Cause(value, reason, sentence, advice)
         for dim, factor in enumerate(rule.inputs[number]):
-            here = set(_axes_of(operand.spec, dim)) & wanted
+            here = set(_axes_of(operand.spec, dim)) & axis_set
             if here and (cause := self._move_of(value, rule, (number, dim, factor), here, does)) is not None:
                 return cause
         return None
 
-    def _kept(self, value: PlannedValueRecord, number: int, found: CollectiveRecord) -> "_Cause | None":
+    def _kept(self, value: PlannedValueRecord, number: int, collective: CollectiveRecord) -> "_Cause | None":
         """Returns the reason why an operand is gathered although the result keeps its dimension.
 
         For example, the compiler gathers the indices of a lookup if the indexed array is sharded over the same axis as
         the indices.
         """
         operands, rule = self._operands(value), _read_rule(value.rule)
-        if rule is None or len(rule.inputs) != len(operands) or found.kind != "all-gather":
+        if rule is None or len(rule.inputs) != len(operands) or collective.kind != "all-gather":
             return None
-        operand, axes = operands[number], set(map(_whole_axis, found.axes))
-        if value.operation not in _LOOKUPS or not self._has_size(found, operand):
+        operand, axes = operands[number], set(map(_whole_axis, collective.axes))
+        if value.operation not in _LOOKUPS or not self._has_size(collective, operand):
             return None
         dim = next((dim for dim in range(len(operand.spec)) if axes & set(_axes_of(operand.spec, dim))), None)
         if dim is None or rule.inputs[number][dim] in rule.summed:
             return None
         rival = next(
             (
-                (other, there, "looks up along" if f in rule.summed else "keeps")
-                for other, known in zip(operands, rule.inputs, strict=True)
-                for there, f in enumerate(known)
-                if other is not operand and f != rule.inputs[number][dim] and axes & set(_axes_of(other.spec, there))
+                (peer, there, "looks up along" if f in rule.summed else "keeps")
+                for peer, factors in zip(operands, rule.inputs, strict=True)
+                for there, f in enumerate(factors)
+                if peer is not operand and f != rule.inputs[number][dim] and axes & set(_axes_of(peer.spec, there))
             ),
             None,
         )
-        if rival is None or self._has_size(found, rival[0]):
+        if rival is None or self._has_size(collective, rival[0]):
             return None
         name, over = self.named(operand), _listed(axes)
         sentence = (
@@ -401,18 +419,19 @@ class _Reader:
                 )
             advice = f"Shard a dimension of it other than {dim}."
             return _Cause(value, "whole dimension", f"`{_called(value)}`{at} {need}", advice)
-        others = [
-            (other, there, f)
-            for i, (other, known) in enumerate(zip(operands, rule.inputs, strict=True))
-            for there, f in enumerate(known)
+        peers = [
+            (peer, there, f)
+            for i, (peer, factors) in enumerate(zip(operands, rule.inputs, strict=True))
+            for there, f in enumerate(factors)
             if i != number
         ]
         if factor in rule.summed:
-            cut = [(other, there, f) for other, there, f in others if here & set(_axes_of(other.spec, there))]
-            kept = next(((other, there) for other, there, f in cut if f not in rule.summed), None)
-            if kept is not None:
+            cut = [(peer, there, f) for peer, there, f in peers if here & set(_axes_of(peer.spec, there))]
+            keeper = next(((peer, there) for peer, there, f in cut if f not in rule.summed), None)
+            if keeper is not None:
                 sentence = (
-                    f"At `{_called(value)}`{at}, {over} shards dimension {kept[1]} of {self.named(kept[0])}, which the "
+                    f"At `{_called(value)}`{at}, {over} shards dimension {keeper[1]} of {self.named(keeper[0])}, "
+                    "which the "
                     f"result keeps, and the summed dimension {dim} of {name}. One mesh axis can shard one of them, so "
                     f"the compiler {does} {name}."
                 )
@@ -420,20 +439,20 @@ class _Reader:
                 return _Cause(value, "disagreement", sentence, advice)
             if any(f == factor for _, _, f in cut):
                 return None
-            other = "; the other operand's is not" if any(f == factor for _, _, f in others) else ""
+            remark = "; the other operand's is not" if any(f == factor for _, _, f in peers) else ""
             sentence = (
-                f"`{_called(value)}`{at} sums over dimension {dim} of {name}, which is sharded over {over}{other}. "
+                f"`{_called(value)}`{at} sums over dimension {dim} of {name}, which is sharded over {over}{remark}. "
                 f"The compiler {does} {name} instead of adding partial sums."
             )
             advice = "Shard both summed dimensions over the same axis, or neither."
             return _Cause(value, "disagreement", sentence, advice)
-        kept = [
-            place for known in rule.outputs[:1] for place, f in enumerate(known) if _parts_of(f) & _parts_of(factor)
+        keeper = [
+            place for factors in rule.outputs[:1] for place, f in enumerate(factors) if _parts_of(f) & _parts_of(factor)
         ]
-        if kept and {a for place in kept for a in _axes_of(value.spec, place)} == set(_axes_of(operand.spec, dim)):
+        if keeper and {a for place in keeper for a in _axes_of(value.spec, place)} == set(_axes_of(operand.spec, dim)):
             return None
         holder = next(
-            ((other, there) for other, there, f in others if f != factor and here & set(_axes_of(other.spec, there))),
+            ((peer, there) for peer, there, f in peers if f != factor and here & set(_axes_of(peer.spec, there))),
             None,
         )
         if holder is not None and here & {_whole_axis(axis) for entry in value.spec for axis in entry}:
@@ -443,7 +462,7 @@ class _Reader:
                 f"the compiler {does} {name}."
             )
             return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
-        alike = [other for other in operands if other is not operand and other.spec == value.spec]
+        alike = [peer for peer in operands if peer is not operand and peer.spec == value.spec]
         like = f", as {self.named(alike[0])} is" if alike and operand.spec != value.spec else ""
         if operand.spec == value.spec:  # the dimensions differ, as in a transpose
             like = f", and the operation moves dimension {dim}"
@@ -459,28 +478,28 @@ class _Reader:
             )
         return _Cause(value, "disagreement", sentence, advice)
 
-    def _candidates(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _candidates(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """Reductions with several results, such as `argmax`, whose parts are gathered and reduced again."""
-        for value in self._named_so(found):
+        for value in self._named_so(collective):
             rule, operands = _read_rule(value.rule), self._operands(value)
-            parts = value.operation == "reduce" and found.payload_bytes == self._device_bytes(value)
+            parts = value.operation == "reduce" and collective.payload_bytes == self._device_bytes(value)
             if not parts or rule is None or len(rule.outputs) < 2 or self._sum(value, axes, set()) is None:
                 continue
             dim = next(i for i, factor in enumerate(rule.inputs[0]) if factor in rule.summed)
             sentence = (
                 f"`reduce`{_at(value)} reduces dimension {dim} of {self.named(operands[0])}, which is sharded over "
                 f"{_listed(axes)}: every device holds the result for its part, and the compiler "
-                f"{_DOES.get(found.kind, 'exchanges')} these to reduce them."
+                f"{_DOES.get(collective.kind, 'exchanges')} these to reduce them."
             )
             advice = f"The exchange stays while the reduced dimension is sharded over {_listed(axes)}."
             return [_Cause(value, "sum", sentence, advice)]
         return []
 
     def _loop_start(
-        self, value: PlannedValueRecord, operand: PlannedValueRecord, wanted: set[str], does: str
+        self, value: PlannedValueRecord, operand: PlannedValueRecord, axis_set: set[str], does: str
     ) -> "_Cause | None":
         """Returns the reason why a loop's initial value is sharded differently from the loop's carry."""
-        if operand.spec == value.spec or not wanted & {axis for entry in operand.spec for axis in entry}:
+        if operand.spec == value.spec or not axis_set & {axis for entry in operand.spec for axis in entry}:
             return None
         sentence = (
             f"The loop{_at(value)} carries {self.named(operand)} as {_spec_text(value.spec)}, and it arrives as "
@@ -494,10 +513,10 @@ class _Reader:
         if not inside or self.users.get(value.name):
             return None
         carried = {
-            each.spec
-            for each in self.propagation.values
-            if each.operation == "while" and each.op_name == f"{loop}/while"
-            if (each.shape, each.dtype) == (value.shape, value.dtype)
+            carry.spec
+            for carry in self.propagation.values
+            if carry.operation == "while" and carry.op_name == f"{loop}/while"
+            if (carry.shape, carry.dtype) == (value.shape, value.dtype)
         }
         moved = {axis for entry in value.spec for axis in entry} & set(axes)
         if len(carried) != 1 or value.spec in carried or not moved:
@@ -508,145 +527,168 @@ class _Reader:
         )
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
 
-    def _written(self, found: CollectiveRecord) -> list["_Cause"]:
+    def _written(self, collective: CollectiveRecord) -> list["_Cause"]:
         """Collectives that the program itself requests."""
-        return [_Cause(v, *self._reason(v, found.axes)) for v in self._named_so(found) if v.operation in _WRITTEN][:1]
+        return [
+            _Cause(v, *self._reason(v, collective.axes)) for v in self._named_so(collective) if v.operation in _WRITTEN
+        ][:1]
 
-    def _other(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _other(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """Other reasons that match the kind of the collective, from the operations at its line."""
-        if not found.op_names and self._flow.is_result(found.name):
+        if not collective.op_names and self._flow.is_result(collective.name):
             return []
-        here = [value for value in self._named_so(found) if value.operation not in _CONTAINERS]
+        here = [value for value in self._named_so(collective) if value.operation not in _CONTAINERS]
         causes = [_Cause(value, *self._reason(value, axes)) for value in here]
         causes = [cause for cause in causes if cause.reason not in ("unknown", "sum")]
         vague = [cause for cause in causes if cause.value is not None and cause.value.operation in _PLAIN]
         return [cause for cause in causes if cause not in vague][:1]
 
-    def _elsewhere(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _elsewhere(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """The only operation that needs a collective of this kind and size, if the compiler moved the collective."""
         causes: list[_Cause] = []
-        lines = [(source.file, source.line) for source in found.sources]
-        if any(value.op_name in found.op_names and _line_of(value) in lines for value in self.propagation.values):
+        lines = [(source.file, source.line) for source in collective.sources]
+        if any(value.op_name in collective.op_names and _line_of(value) in lines for value in self.propagation.values):
             return []  # the planned operation with the collective's name does not need the collective
         for value in self.propagation.values:
-            if found.kind in _SUMS:
+            if collective.kind in _SUMS:
                 reason, sentence, advice = self._reason(value, axes)
-                if reason == "sum" and found.payload_bytes == self._device_bytes(value):
+                if reason == "sum" and collective.payload_bytes == self._device_bytes(value):
                     causes.append(_Cause(value, reason, sentence, advice))
                 continue
             for number, operand in enumerate(self._operands(value)):
-                if self._has_size(found, operand) and (cause := self._move(value, number, operand, axes, found.kind)):
+                if self._has_size(collective, operand) and (
+                    cause := self._move(value, number, operand, axes, collective.kind)
+                ):
                     causes.append(cause)
         causes = _distinct(causes)
         return causes if len(causes) == 1 else []
 
-    def _returned(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _returned(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """A value that is resharded only because the program returns it, although no sharding was requested."""
-        makers = self._flow.makers(found.name)
-        if found.op_names or not axes or not self.values or not makers or not self._flow.is_result(found.name):
+        makers = self._flow.makers(collective.name)
+        if (
+            collective.op_names
+            or not axes
+            or not self.values
+            or not makers
+            or not self._flow.is_result(collective.name)
+        ):
             return []
-        name, over, does = self._made_name(makers[0]), _listed(axes), _DOES.get(found.kind, "exchanges parts of")
+        name, over, does = self._made_name(makers[0]), _listed(axes), _DOES.get(collective.kind, "exchanges parts of")
         sentence = f"The program returns {name} whole and computes it in parts over {over}: the compiler {does} it."
         return [_Cause(None, "output", sentence, "Request a sharding of the results (`out_shardings`).")]
 
-    def _instruction(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _instruction(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """The reason found from compiled instructions alone, where the compiler departed from Shardy's shardings."""
-        makers, consumers = self._flow.makers(found.name), self._flow.consumers(found.name)
-        sources = {(source.file, source.line) for source in found.sources}
-        consumers = [each for each in consumers if each.op_name]
-        consumers.sort(key=lambda each: each.source is None or (each.source.file, each.source.line) not in sources)
+        makers, consumers = self._flow.makers(collective.name), self._flow.consumers(collective.name)
+        sources = {(source.file, source.line) for source in collective.sources}
+        consumers = [consumer for consumer in consumers if consumer.op_name]
+        consumers.sort(key=lambda c: c.source is None or (c.source.file, c.source.line) not in sources)
         if not axes or not makers or not self.propagation.values:
             return []
-        name, over = self._made_name(next((each for each in makers if each.op_name), makers[0])), _listed(axes)
-        inputs = [m for each in makers for m in (each, *self._flow.makers(each.name))]
+        name, over = self._made_name(next((maker for maker in makers if maker.op_name), makers[0])), _listed(axes)
+        inputs = [m for maker in makers for m in (maker, *self._flow.makers(maker.name))]
         called = next(
             (m for m in inputs if m.opcode in ("conditional", "custom-call") and "callback" in m.op_name), None
         )
-        if found.kind in _SUMS and called is not None:
+        if collective.kind in _SUMS and called is not None:
             where = f" at {_place(called.source)}" if called.source else ""
             sentence = f"`{_last(called.op_name)}`{where} runs on one device, which sends the result to the others."
             return [_Cause(None, "unsplit operation", sentence, "Inside `jax.shard_map`, every device runs its own.")]
-        if found.kind in _SUMS:
+        if collective.kind in _SUMS:
             sentence = f"Each device along {over} holds a part of {name}, and the exchange adds the parts."
             return [_Cause(None, "compiler", f"{sentence} {_DEPARTED}", "")]
-        does = _DOES.get(found.kind, "exchanges parts of")
-        spread = next((m for m in makers if m.op_name in found.op_names and m.source in found.sources), None)
+        does = _DOES.get(collective.kind, "exchanges parts of")
+        spread = next((m for m in makers if m.op_name in collective.op_names and m.source in collective.sources), None)
         if spread is not None:
             sentence = (
-                f"The compiler splits the work of `{_last(spread.op_name)}` at {_place(found.sources[0])} over {over}, "
-                f"although no operand requires this, and {does} the result."
+                f"The compiler splits the work of `{_last(spread.op_name)}` at {_place(collective.sources[0])} over "
+                f"{over}, although no operand requires this, and {does} the result."
             )
             return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
-        user = _last(consumers[0].op_name if consumers else next(iter(found.op_names), ""))
-        source = consumers[0].source if consumers else next(iter(found.sources), None)
+        user = _last(consumers[0].op_name if consumers else next(iter(collective.op_names), ""))
+        source = consumers[0].source if consumers else next(iter(collective.sources), None)
         if not user:
             return []
         where = f" at {_place(source)}" if source else ""
-        dims = self._gathered_dims(found)
+        dims = self._gathered_dims(collective)
         needs = f"dimension {dims[0]} of {name} whole" if len(dims) == 1 else f"{name} in another sharding"
         cut = f"which the compiled program shards over {over}" if len(dims) == 1 else f"over {over}"
         sentence = f"`{user}`{where} needs {needs}, {cut}: the compiler {does} it. {_DEPARTED}"
         return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
 
-    def _made_name(self, made: InstructionRecord) -> str:
-        if made.opcode == "parameter" and not made.op_name:
+    def _made_name(self, maker: InstructionRecord) -> str:
+        if maker.opcode == "parameter" and not maker.op_name:
             return "a value that the loop carries"
-        if made.opcode == "parameter":
-            argument = next((v for v in self.propagation.values if v.op_name == made.op_name), None)
-            return self.named(argument) if argument is not None else f"argument `{made.op_name}`"
-        same = self.by_op_name.get(made.op_name, [])
-        planned = [v for v in same if v.operands and _line_of(v) == (made.source and _line(made.source))]
-        typed = [v for v in planned if v.dtype == _planned_dtype(made.shape.partition("[")[0])] or planned
-        alike = [v for v in typed if _called(v) == _last(made.op_name)] or typed
+        if maker.opcode == "parameter":
+            argument = next((v for v in self.propagation.values if v.op_name == maker.op_name), None)
+            return self.named(argument) if argument is not None else f"argument `{maker.op_name}`"
+        candidates = self.by_op_name.get(maker.op_name, [])
+        planned = [v for v in candidates if v.operands and _line_of(v) == (maker.source and _line(maker.source))]
+        typed = [v for v in planned if v.dtype == _planned_dtype(maker.shape.partition("[")[0])] or planned
+        alike = [v for v in typed if _called(v) == _last(maker.op_name)] or typed
         if len({v.operation for v in alike}) == 1:
             return self.named(alike[0])
-        return f"the result of `{_last(made.op_name) or made.opcode}`" + (
-            f" at {_place(made.source)}" if made.source else ""
+        return f"the result of `{_last(maker.op_name) or maker.opcode}`" + (
+            f" at {_place(maker.source)}" if maker.source else ""
         )
 
-    def _gathered_dims(self, found: CollectiveRecord) -> list[int]:
+    def _gathered_dims(self, collective: CollectiveRecord) -> list[int]:
         """The dimensions that an all-gather enlarges."""
-        each = self._flow.instructions.get(found.name)
-        operand = self._flow.instructions.get(each.operands[0]) if each is not None and each.operands else None
-        if found.kind != "all-gather" or each is None or operand is None:
+        instruction = self._flow.instructions.get(collective.name)
+        operand = (
+            self._flow.instructions.get(instruction.operands[0])
+            if instruction is not None and instruction.operands
+            else None
+        )
+        if collective.kind != "all-gather" or instruction is None or operand is None:
             return []
-        before, after = _DIMENSIONS.findall(operand.shape)[:1], _DIMENSIONS.findall(each.shape)[:1]
+        before, after = _DIMENSIONS.findall(operand.shape)[:1], _DIMENSIONS.findall(instruction.shape)[:1]
         if not before or not after:
             return []
         pairs = list(zip(before[0].split(","), after[0].split(","), strict=False))
         return [dim for dim, (small, large) in enumerate(pairs) if small != large]
 
-    def _is_combined(self, found: CollectiveRecord) -> bool:
+    def _is_combined(self, collective: CollectiveRecord) -> bool:
         """Returns whether the compiler combined several collectives into one."""
-        names = {part for name in found.op_names for part in name.split(";")}
+        names = {part for name in collective.op_names for part in name.split(";")}
         return (
-            len(found.sources) > 1 or len(names) > 1 or (found.kind in _SUMS and len(self._flow.makers(found.name)) > 1)
+            len(collective.sources) > 1
+            or len(names) > 1
+            or (collective.kind in _SUMS and len(self._flow.makers(collective.name)) > 1)
         )
 
-    def planned(self, found: PlannedCollectiveRecord) -> WhyCollectiveRecord:
-        chosen = self._values_of([found], {found.op_name}, found.axes)
-        return self._why(found.kind, found.axes, None, found.device_bytes or found.size_bytes, chosen, found.source)
+    def planned(self, collective: PlannedCollectiveRecord) -> WhyCollectiveRecord:
+        chosen = self._values_of([collective], {collective.op_name}, collective.axes)
+        return self._why(
+            collective.kind,
+            collective.axes,
+            None,
+            collective.device_bytes or collective.size_bytes,
+            chosen,
+            collective.source,
+        )
 
     def _values_of(
         self, planned: Sequence[PlannedCollectiveRecord], names: Iterable[str], axes: Sequence[str]
     ) -> list[PlannedValueRecord]:
         """The operations that a collective may serve: first those that explain it, then the rest by decreasing size."""
-        found: list[PlannedValueRecord] = []
-        for each in planned:
-            same = self.by_op_name.get(each.op_name, [])
-            found += [value for value in same if value.shape == each.shape] or same
+        values: list[PlannedValueRecord] = []
+        for collective in planned:
+            matches = self.by_op_name.get(collective.op_name, [])
+            values += [value for value in matches if value.shape == collective.shape] or matches
         for name in names:
-            found += self.by_op_name.get(name, [])
-        unique = list({value.name: value for value in found}.values())
+            values += self.by_op_name.get(name, [])
+        unique = list({value.name: value for value in values}.values())
         return sorted(unique, key=lambda value: (self._reason(value, axes)[0] == "unknown", -self._device_bytes(value)))
 
     def _device_bytes(self, value: PlannedValueRecord) -> int:
         shards = math.prod(self._sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
         return _bytes(value) // max(shards, 1)
 
-    def _has_size(self, found: CollectiveRecord, value: PlannedValueRecord) -> bool:
+    def _has_size(self, collective: CollectiveRecord, value: PlannedValueRecord) -> bool:
         local = self._device_bytes(value)
-        return found.payload_bytes in (local, local * found.group_size)
+        return collective.payload_bytes in (local, local * collective.group_size)
 
     def _why(
         self,
@@ -682,16 +724,18 @@ class _Reader:
 
     def _reason(self, value: PlannedValueRecord, axes: Sequence[str]) -> tuple[Reason, str, str]:
         operands, rule = self._operands(value), _read_rule(value.rule)
-        wanted = set(axes)
+        axis_set = set(axes)
         if (
             value.operation in ("sharding_constraint", "reshard", "copy")
             and operands
             and operands[0].spec != value.spec
         ):
-            asked, given = _spec_text(value.spec), _spec_text(operands[0].spec)
+            target_spec, source_spec = _spec_text(value.spec), _spec_text(operands[0].spec)
             name = self.named(operands[0])
-            sentence = f"{_constraint_name(value).capitalize()} asks for {asked}, and {name} arrives as {given}."
-            return "constraint", sentence, f"Request {given} there, or create the value with this sharding."
+            sentence = (
+                f"{_constraint_name(value).capitalize()} asks for {target_spec}, and {name} arrives as {source_spec}."
+            )
+            return "constraint", sentence, f"Request {source_spec} there, or create the value with this sharding."
         if value.operation in _WRITTEN:
             name = _last(value.op_name).removesuffix("_invariant") or value.operation
             if name == "psum" and "_invariant" in value.op_name and "transpose(" in value.op_name:
@@ -702,28 +746,30 @@ class _Reader:
                 return "program", sentence, ""
             return "program", f"The program itself requests this exchange: `{name}`{_at(value)}.", ""
         if rule is None or len(rule.inputs) != len(operands):
-            return self._without_rule(value, operands, wanted)
-        kept = {axis for entry in value.spec for axis in map(_whole_axis, entry)}  # cannot also shard the sum
-        return self._sum(value, axes, kept) or self._disagreement(value, operands, rule, wanted)
+            return self._without_rule(value, operands, axis_set)
+        result_axes = {axis for entry in value.spec for axis in map(_whole_axis, entry)}  # cannot also shard the sum
+        return self._sum(value, axes, result_axes) or self._disagreement(value, operands, rule, axis_set)
 
-    def _sum(self, value: PlannedValueRecord, axes: Sequence[str], kept: set[str]) -> tuple[Reason, str, str] | None:
+    def _sum(
+        self, value: PlannedValueRecord, axes: Sequence[str], result_axes: set[str]
+    ) -> tuple[Reason, str, str] | None:
         """The sum over a dimension that is sharded over `axes`, excluding the axes that the result keeps."""
         operands, rule = self._operands(value), _read_rule(value.rule)
         if rule is None or len(rule.inputs) != len(operands):
             return None
-        wanted = set(axes) - kept
+        axis_set = set(axes) - result_axes
         for factor in sorted(rule.summed):
             summed = [
                 (operand, dim)
                 for operand, dims in zip(operands, rule.inputs, strict=True)
                 for dim, f in enumerate(dims)
-                if f == factor and wanted & set(_axes_of(operand.spec, dim))
+                if f == factor and axis_set & set(_axes_of(operand.spec, dim))
                 if value.operation != "scatter" or operand.name != value.operands[1]  # its indices are not summed over
             ]
             if not summed:
                 continue
             parts = " and ".join(f"dimension {dim} of {self.named(operand)}" for operand, dim in summed)
-            over = _listed(wanted & set(_axes_of(summed[0][0].spec, summed[0][1])))
+            over = _listed(axis_set & set(_axes_of(summed[0][0].spec, summed[0][1])))
             does, part, joins = _reduction_words(value)
             if value.operation in _LOOKUPS:
                 sentence = (
@@ -739,11 +785,11 @@ class _Reader:
         return None
 
     def _disagreement(
-        self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], rule: _Rule, wanted: set[str]
+        self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], rule: _Rule, axis_set: set[str]
     ) -> tuple[Reason, str, str]:
         for operand, dims in zip(operands, rule.inputs, strict=True):
             for dim, factor in enumerate(dims):
-                here = set(_axes_of(operand.spec, dim)) & wanted
+                here = set(_axes_of(operand.spec, dim)) & axis_set
                 if not here:
                     continue
                 if factor in rule.whole:
@@ -752,31 +798,31 @@ class _Reader:
                         f"is sharded over {_listed(here)}."
                     )
                     return "whole dimension", sentence, f"Shard a dimension of it other than {dim}."
-                others = [
-                    f"the corresponding dimension of {self.named(other)} {_by(_axes_of(other.spec, place))}"
-                    for other, known in zip(operands, rule.inputs, strict=True)
-                    for place, f in enumerate(known)
-                    if other is not operand and f == factor and set(_axes_of(other.spec, place)) != here
+                clauses = [
+                    f"the corresponding dimension of {self.named(peer)} {_by(_axes_of(peer.spec, place))}"
+                    for peer, factors in zip(operands, rule.inputs, strict=True)
+                    for place, f in enumerate(factors)
+                    if peer is not operand and f == factor and set(_axes_of(peer.spec, place)) != here
                 ]
                 results = [
                     f"the corresponding dimension of the result {_by(_axes_of(value.spec, place))}"
-                    for known in rule.outputs[:1]
-                    for place, f in enumerate(known)
+                    for factors in rule.outputs[:1]
+                    for place, f in enumerate(factors)
                     if f == factor and set(_axes_of(value.spec, place)) != here
                 ]
-                if others or results:
+                if clauses or results:
                     sentence = (
                         f"At `{_called(value)}`{_at(value)}, dimension {dim} of {self.named(operand)} "
-                        f"{_by(tuple(sorted(here)))}, and {'; '.join([*others, *results])}: one of them must be "
+                        f"{_by(tuple(sorted(here)))}, and {'; '.join([*clauses, *results])}: one of them must be "
                         "resharded."
                     )
                     return "disagreement", sentence, "Give both the same sharding, or constrain the smaller one."
-        return self._without_rule(value, operands, wanted)
+        return self._without_rule(value, operands, axis_set)
 
     def _without_rule(
-        self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], wanted: set[str]
+        self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], axis_set: set[str]
     ) -> tuple[Reason, str, str]:
-        sharded = [o for o in operands if wanted & {axis for axes in o.spec for axis in axes}]
+        sharded = [o for o in operands if axis_set & {axis for axes in o.spec for axis in axes}]
         result = {axis for axes in value.spec for axis in axes}
         alike = [o for o in sharded if o.spec == value.spec]
         if alike and len(alike) == len(sharded) and (value.rule or value.operation in _CONTAINERS):
@@ -788,34 +834,34 @@ class _Reader:
                 )
                 return "unknown", sentence, ""
         needed = _needed_dims(value, sharded[0]) if sharded else ()
-        if here := [dim for dim in needed if wanted & set(_axes_of(sharded[0].spec, dim))]:
+        if here := [dim for dim in needed if axis_set & set(_axes_of(sharded[0].spec, dim))]:
             sentence = (
                 f"`{_called(value)}`{_at(value)} needs dimension {here[0]} of {self.named(sharded[0])} whole, which is "
-                f"sharded over {_listed(wanted)}."
+                f"sharded over {_listed(axis_set)}."
             )
             if len(needed) == len(sharded[0].shape):
                 advice = "The array has no other dimension: keep it whole, or shard a batch of such arrays."
                 return "whole dimension", sentence, advice
-            others = " and ".join(map(str, needed))
-            return "whole dimension", sentence, f"Shard dimensions other than {others}, inside `jax.shard_map`."
+            dims_text = " and ".join(map(str, needed))
+            return "whole dimension", sentence, f"Shard dimensions other than {dims_text}, inside `jax.shard_map`."
         if sharded and (value.operation in _UNSPLIT or len(alike) == len(sharded)):
             sentence = (
                 f"`{_called(value)}`{_at(value)} is not split by the compiler's partitioner, so every device computes "
                 f"the full operation, and {' and '.join(map(self.named, sharded))} "
                 f"{'is' if len(sharded) == 1 else 'are'} sharded "
-                f"over {_listed(wanted)}."
+                f"over {_listed(axis_set)}."
             )
             advice = "Call it inside `jax.shard_map`, where every device computes its own part."
             return "unsplit operation", sentence, advice
         if sharded:
-            given = " and ".join(f"{self.named(o)} as {_spec_text(o.spec)}" for o in sharded)
+            inputs_text = " and ".join(f"{self.named(o)} as {_spec_text(o.spec)}" for o in sharded)
             sentence = (
-                f"`{_called(value)}`{_at(value)} receives {given}, and returns a result sharded as "
+                f"`{_called(value)}`{_at(value)} receives {inputs_text}, and returns a result sharded as "
                 f"{_spec_text(value.spec)}: it "
                 "needs elements from other devices."
             )
             return "whole dimension", sentence, "Shard a dimension along which the operation moves no data."
-        if wanted & result and not value.operation.endswith(("carry", "input")):
+        if axis_set & result and not value.operation.endswith(("carry", "input")):
             sentence = (
                 f"The result of `{_called(value)}`{_at(value)} must have the sharding {_spec_text(value.spec)}, but no "
                 "operand has it."
@@ -828,10 +874,10 @@ class _Reader:
 
     def _told(self, value: PlannedValueRecord) -> tuple[WhyOperandRecord, ...]:
         """The operands except scalar constants, such as the initial 0 of a sum."""
-        told = [each for each in self._operands(value) if each.operation != "constant" or each.shape]
+        operands = [operand for operand in self._operands(value) if operand.operation != "constant" or operand.shape]
         # The propagation has no sharding of values inside a `shard_map`: each device has its own part.
-        told = [each for each in told if each.name not in self._local or any(each.spec)]
-        return tuple({each.name: self._operand(each) for each in told}.values())
+        operands = [o for o in operands if o.name not in self._local or any(o.spec)]
+        return tuple({operand.name: self._operand(operand) for operand in operands}.values())
 
     def _operand(self, value: PlannedValueRecord) -> WhyOperandRecord:
         used = dict.fromkeys(axis for axes in value.spec for axis in axes)
@@ -852,8 +898,8 @@ class _Reader:
         origin = value.origins.get(axis, "")
         if value.operation == "input":
             return "the argument itself"
-        if found := _INPUT.match(origin):
-            number = int(found[1])
+        if match := _INPUT.match(origin):
+            number = int(match[1])
             label = next((v.op_name for v in self.propagation.values if v.name == f"%arg{number}"), "")
             return f"argument `{label or number}`"
         if origin.startswith("constraint"):
@@ -867,8 +913,8 @@ class _Reader:
     def _constraint(self, origin: str, axis: str) -> str:
         """The sharding constraint that introduced an axis; constraints are numbered."""
         named = (v for v in self.propagation.values if v.operation == "sharding_constraint")
-        found = next((v for v in named if v.origins.get(axis) == origin), None)
-        return "a sharding constraint" if found is None else _constraint_name(found)
+        constraint = next((v for v in named if v.origins.get(axis) == origin), None)
+        return "a sharding constraint" if constraint is None else _constraint_name(constraint)
 
     def named(self, value: PlannedValueRecord) -> str:
         """The user's name for a value: the argument, or the operation with its line."""
@@ -886,10 +932,10 @@ class _Reader:
 
     def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
         """The initial value of a loop's carry, if this value is an argument."""
-        found = _CARRY.fullmatch(carry.name)
-        if found is None:
+        match = _CARRY.fullmatch(carry.name)
+        if match is None:
             return None
-        loop, position = self.values.get(f"%{found[1]}#0", self.values.get(f"%{found[1]}")), int(found[2])
+        loop, position = self.values.get(f"%{match[1]}#0", self.values.get(f"%{match[1]}")), int(match[2])
         start = self.values.get(loop.operands[position]) if loop and position < len(loop.operands) else None
         return start if start is not None and start.operation in ("input", "while carry") else None
 
@@ -898,11 +944,11 @@ class _Reader:
     def replicated(self, sizes: dict[str, int], large_bytes: int | None) -> tuple[WhyArrayRecord, ...]:
         """The large values that are stored on more than one device, each with the reason."""
         devices = math.prod(sizes.values())
-        left_out = self._local | self._constants()
+        exclusions = self._local | self._constants()
         listed = [
             v
             for v in self.propagation.values
-            if v.operation != "output" and v.shape and v.name not in left_out
+            if v.operation != "output" and v.shape and v.name not in exclusions
             # A value that a loop passes on unchanged is the value before the loop, and nothing reads the loop's result.
             if v.operation != "while" or self.users.get(v.name)
             if v.operation != "while carry" or (self.users.get(v.name) and self._start_of(v) is None)
@@ -910,8 +956,8 @@ class _Reader:
         ]
         largest = max((_bytes(v) for v in listed), default=0)
         limit = large_bytes if large_bytes is not None else _LARGE_BYTES if largest >= _LARGE_BYTES else largest / 10
-        found: dict[tuple[object, ...], WhyArrayRecord] = {}
-        told: set[str] = set()
+        arrays: dict[tuple[object, ...], WhyArrayRecord] = {}
+        names: set[str] = set()
         for value in sorted(listed, key=lambda v: (-_bytes(v), v.operation != "input")):
             shards = math.prod(sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
             copies = devices // max(shards, 1)
@@ -919,12 +965,12 @@ class _Reader:
                 continue
             if value.operation != "input" and not self._flow.has_array(math.prod(value.shape) // max(shards, 1)):
                 continue  # the compiler fused the value, or computes it in parts
-            is_derived = any(each in told for each in value.operands) and value.operation not in _REQUESTS
-            told.add(value.name)
+            is_derived = any(operand in names for operand in value.operands) and value.operation not in _REQUESTS
+            names.add(value.name)
             if is_derived and not self._lost(value, set(sizes)):  # whole because a listed array is whole
                 continue
             key = (value.source, value.shape, value.op_name if value.operation == "input" else "")
-            found.setdefault(
+            arrays.setdefault(
                 key,
                 WhyArrayRecord(
                     name=self.named(value),
@@ -936,39 +982,39 @@ class _Reader:
                     source=value.source,
                 ),
             )
-            if len(found) == _MOST_ARRAYS:
+            if len(arrays) == _MOST_ARRAYS:
                 break
-        return tuple(found.values())
+        return tuple(arrays.values())
 
     @functools.cached_property
     def _local(self) -> set[str]:
         """Values inside a `shard_map`, which differ from device to device."""
-        found: set[str] = set()
+        names: set[str] = set()
         for value in self.propagation.values:
             carried = _CARRY.fullmatch(value.name)
             before = (*value.operands, *((f"%{carried[1]}#0", f"%{carried[1]}") if carried else ()))
-            inside = value.operation != "manual_computation" and any(name in found for name in before)
+            inside = value.operation != "manual_computation" and any(name in names for name in before)
             if inside or value.operation == "manual_computation input":
-                found.add(value.name)
-        return found
+                names.add(value.name)
+        return names
 
     def _constants(self) -> set[str]:
         """Values that do not depend on any argument, such as masks: the compiler computes them where they are used."""
-        found: set[str] = set()
+        names: set[str] = set()
         for value in self.propagation.values:
-            made = value.operands and all(name in found for name in value.operands)
-            if made or value.operation in ("constant", "iota"):
-                found.add(value.name)
-        return found
+            is_constant = value.operands and all(name in names for name in value.operands)
+            if is_constant or value.operation in ("constant", "iota"):
+                names.add(value.name)
+        return names
 
     def _why_replicated(self, value: PlannedValueRecord, axes: set[str], copies: int) -> str:
         used = {axis for entry in value.spec for axis in entry}
         free = _listed(axes - used)
         if value.operation == "input":
-            given = f"is given as {_spec_text(value.spec)}" if used else "is given whole"
+            phrase = f"is given as {_spec_text(value.spec)}" if used else "is given whole"
             return (
-                f"It {given}, and no operation propagated {free} to it, so {copies} devices hold the same values. Pass "
-                f"it with a `NamedSharding` that names {free} to shard it."
+                f"It {phrase}, and no operation propagated {free} to it, so {copies} devices hold the same values. "
+                f"Pass it with a `NamedSharding` that names {free} to shard it."
             )
         if value.operation == "sharding_constraint":
             return f"{_constraint_name(value).capitalize()} asks for {_spec_text(value.spec)}."
@@ -976,9 +1022,7 @@ class _Reader:
             return f"`out_specs` of the `shard_map` ask for {_spec_text(value.spec)}."
         if lost := self._lost(value, axes):
             return f"{'; '.join(lost)}. No operand is sharded over {free} on a dimension that the result keeps."
-        sharded = [
-            self.named(each) for each in self._operands(value) if not used.issuperset(itertools.chain(*each.spec))
-        ]
+        sharded = [self.named(o) for o in self._operands(value) if not used.issuperset(itertools.chain(*o.spec))]
         if sharded:
             return f"`{_called(value)}` does not keep the sharding of {', '.join(sharded)}: constrain its result."
         return f"No operand is sharded over {free}, so the result is not divided: constrain it, or shard an operand."
@@ -1067,14 +1111,14 @@ def _called(value: PlannedValueRecord) -> str:
 
 def _reduction_words(value: PlannedValueRecord) -> tuple[str, str, str]:
     """Describes a reduction along a dimension: the operation, each device's part, and the exchange."""
-    found = _REDUCTION.search(value.op_name) if value.operation in _REDUCING else None
-    return _REDUCTIONS[found[1].replace("mul", "prod")] if found else _SUM_WORDS
+    match = _REDUCTION.search(value.op_name) if value.operation in _REDUCING else None
+    return _REDUCTIONS[match[1].replace("mul", "prod")] if match else _SUM_WORDS
 
 
 def _reduction_of(value: PlannedValueRecord) -> str | None:
     """HLO's name for the operation that combines the parts of a value; None if unknown."""
-    if value.operation in _REDUCING and (found := _REDUCTION.search(value.op_name)):
-        return _OPCODES[found[1]]
+    if value.operation in _REDUCING and (match := _REDUCTION.search(value.op_name)):
+        return _OPCODES[match[1]]
     if value.operation not in ("dot_general", "convolution", "gather") and "sum" not in value.op_name:
         return None
     return "or" if value.dtype == "i1" else "add"
@@ -1082,8 +1126,8 @@ def _reduction_of(value: PlannedValueRecord) -> str | None:
 
 def _jax_dtype(dtype: str) -> str:
     """JAX's short name for a StableHLO dtype."""
-    found = re.match(r"complex<f(\d+)>", dtype)
-    return f"c{2 * int(found[1])}" if found else "bool" if dtype == "i1" else dtype.replace("ui", "u")
+    match = re.match(r"complex<f(\d+)>", dtype)
+    return f"c{2 * int(match[1])}" if match else "bool" if dtype == "i1" else dtype.replace("ui", "u")
 
 
 def _planned_dtype(dtype: str) -> str:
@@ -1093,9 +1137,9 @@ def _planned_dtype(dtype: str) -> str:
     return _PLANNED_DTYPES.get(dtype, dtype)
 
 
-def _others_at(cause: _Cause, others: Sequence[_Cause], count: int) -> str:
+def _others_at(cause: _Cause, alternatives: Sequence[_Cause], count: int) -> str:
     """Lines of the other exchanges that the compiler combined with the given exchange."""
-    places = dict.fromkeys(_place(each.value.source) for each in others if each.value and each.value.source)
+    places = dict.fromkeys(_place(a.value.source) for a in alternatives if a.value and a.value.source)
     here = _place(cause.value.source) if cause.value and cause.value.source else ""
     if not places or list(places) == [here]:
         return ""
@@ -1107,8 +1151,8 @@ def _over(axes: Sequence[str]) -> str:
 
 
 def _whole_axis(axis: str) -> str:
-    found = _PART.match(axis)
-    return found[1] if found else axis
+    match = _PART.match(axis)
+    return match[1] if match else axis
 
 
 def _axes_of(spec: Spec, dim: int) -> tuple[str, ...]:

@@ -28,33 +28,33 @@ def find_causes(
         origin: Returns the origin of a value's axis, in words.
     """
     by_name = {value.name: value for value in values}
-    found: dict[str, WhyCauseRecord] = {}
+    causes: dict[str, WhyCauseRecord] = {}
     for value in values:
         operands = [by_name[name] for name in value.operands if name in by_name]
-        known = factors(value)
-        if known is None or len(known[0]) != len(operands) or not value.shape:
+        rule = factors(value)
+        if rule is None or len(rule[0]) != len(operands) or not value.shape:
             continue
-        for operand, axis in _lost(value, operands, known):
-            if axis in found:
+        for operand, axis in _lost(value, operands, rule):
+            if axis in causes:
                 continue
             after = _after(value.name, values)
             following = [
-                each
-                for each in collectives
-                if axis in each.axes and any(operand.value in after for operand in each.operands)
+                collective
+                for collective in collectives
+                if axis in collective.axes and any(operand.value in after for operand in collective.operands)
             ]
             if len(following) >= _LEAST_COLLECTIVES:
-                found[axis] = _cause(value, operand, axis, (operands, known[0], known[1]), following, named, origin)
-    return tuple(sorted(found.values(), key=lambda cause: -cause.payload_bytes))
+                causes[axis] = _cause(value, operand, axis, (operands, rule[0], rule[1]), following, named, origin)
+    return tuple(sorted(causes.values(), key=lambda cause: -cause.payload_bytes))
 
 
 def _lost(
     value: PlannedValueRecord,
     operands: Sequence[PlannedValueRecord],
-    known: tuple[Sequence[Sequence[str]], Sequence[str]],
+    rule: tuple[Sequence[Sequence[str]], Sequence[str]],
 ) -> list[tuple[PlannedValueRecord, str]]:
     """The operands whose leading dimension is sharded over an axis that shards a different dimension of the result."""
-    inputs, result = known
+    inputs, result = rule
     if not result:
         return []
     return [
@@ -70,11 +70,11 @@ def _lost(
 
 def _after(name: str, values: Sequence[PlannedValueRecord]) -> set[str]:
     """A value and all values that depend on that value."""
-    found = {name}
+    names = {name}
     for value in values:
-        if value.name not in found and found.intersection(value.operands):
-            found.add(value.name)
-    return found
+        if value.name not in names and names.intersection(value.operands):
+            names.add(value.name)
+    return names
 
 
 def _cause(
@@ -90,17 +90,17 @@ def _cause(
     dim = next(number for number, entry in enumerate(value.spec) if number and axis in entry)
     giver, place = next(
         (
-            (other, place)
-            for other, dims in zip(operands, inputs, strict=True)
+            (peer, place)
+            for peer, dims in zip(operands, inputs, strict=True)
             for place, factor in enumerate(dims)
-            if factor == result[dim] and place < len(other.spec) and axis in other.spec[place]
+            if factor == result[dim] and place < len(peer.spec) and axis in peer.spec[place]
         ),
         (None, 0),
     )
     like = f", as it shards dimension {place} of {named(giver)}" if giver is not None else ""
     batch = named(operand) if operand.operation == "input" else f"{named(operand)}, from {origin(operand, axis)}"
-    kept = tuple(a for a in operand.spec[0] if a == axis or a in value.spec[0])
-    spec = (kept, *(tuple(a for a in entry if a != axis) for entry in value.spec[1:]))
+    first_axes = tuple(a for a in operand.spec[0] if a == axis or a in value.spec[0])
+    spec = (first_axes, *(tuple(a for a in entry if a != axis) for entry in value.spec[1:]))
     entries = ", ".join(_entry(entry) for entry in _without_trailing(spec))
     where = f" at {_file(value)}:{value.source.line}" if value.source else ""
     return WhyCauseRecord(
@@ -115,7 +115,7 @@ def _cause(
         value=value.name,
         spec=spec,
         collectives=len(following),
-        payload_bytes=float(sum(each.payload_bytes * (each.executions or 1) for each in following)),
+        payload_bytes=float(sum(collective.payload_bytes * (collective.executions or 1) for collective in following)),
     )
 
 

@@ -29,10 +29,10 @@ class _Node:
     below: dict[Hashable, "_Node"] = field(default_factory=dict)
 
     def child(self, key: Hashable, make: Callable[[], "_Node"]) -> "_Node":
-        found = self.below.get(key)
-        if found is None:
-            found = self.below[key] = make()
-        return found
+        node = self.below.get(key)
+        if node is None:
+            node = self.below[key] = make()
+        return node
 
 
 # Nodes below a line, keyed by scopes, pass and identity of the library's frames, which the items keep alive.
@@ -60,15 +60,15 @@ def build_tree(
         The tree; the totals of its root are the sums over all items.
     """
     root = _Node("root", name, file=file)
-    known: _Known = {}
+    places: _Known = {}
     placed, lost = [], []
     for item in items:
         (placed if item.frames else lost).append(item)
-    _fill(root, placed, 0, known)
+    _fill(root, placed, 0, places)
     named = [item for item in lost if item.scopes or item.inside]
     if named:  # a module without stack frames, or with library frames only, so only scopes are known
         for item in named:
-            _leaf(root, item, known)
+            _leaf(root, item, places)
     rest = [item for item in lost if not item.scopes and not item.inside]
     if rest:
         node = root.below["unattributed"] = _Node("unattributed", "not attributed to a line")
@@ -100,32 +100,32 @@ def _shares(items: list[Item], everything: dict[str, float]) -> dict[str, float]
     return {figure: part / everything[figure] for figure, part in _sums(items).items() if everything[figure]}
 
 
-def _fill(node: _Node, items: list[Item], depth: int, known: _Known) -> None:
+def _fill(node: _Node, items: list[Item], depth: int, places: _Known) -> None:
     """Adds items below a node; the items share the node's frames up to `depth`."""
     here = [item for item in items if len(item.frames) <= depth]
     deep = [item for item in items if len(item.frames) > depth]
     for item in here:
-        _leaf(node, item, known)
+        _leaf(node, item, places)
     if not deep:
         return
     if _scopes_first(deep, depth):
         for scope, group in _grouped(deep, lambda item: _next(item, depth)):
             if scope is None:
-                _descend(node, group, depth, known)
+                _descend(node, group, depth, places)
                 continue
             for item in group:
                 item.taken += 1
-            _fill(_scope_node(node, scope), group, depth, known)
+            _fill(_scope_node(node, scope), group, depth, places)
         return
-    _descend(node, deep, depth, known)
+    _descend(node, deep, depth, places)
 
 
-def _descend(node: _Node, items: list[Item], depth: int, known: _Known) -> None:
+def _descend(node: _Node, items: list[Item], depth: int, places: _Known) -> None:
     for (file, function), group in _grouped(items, lambda item: item.frames[depth][:2]):
         below = node.child(("function", file, function), functools.partial(_function_node, file, function, node.scope))
-        for number, same in _grouped(group, lambda item: item.frames[depth].line):
-            call = below.child(("line", number), functools.partial(_line_node, same[0].frames[depth], below.scope))
-            _fill(call, same, depth + 1, known)
+        for number, members in _grouped(group, lambda item: item.frames[depth].line):
+            call = below.child(("line", number), functools.partial(_line_node, members[0].frames[depth], below.scope))
+            _fill(call, members, depth + 1, places)
 
 
 def _function_node(file: str, function: str, scope: str) -> _Node:
@@ -178,12 +178,12 @@ def _scopes_first(items: list[Item], depth: int) -> bool:
     return len(together) != len(set(together))
 
 
-def _leaf(node: _Node, item: Item, known: _Known) -> None:
+def _leaf(node: _Node, item: Item, places: _Known) -> None:
     """Adds an item below the user's innermost line: its scopes, pass, library frames and operation."""
     key = node, item.scopes[item.taken :], item.pass_name, id(item.inside)
-    place = known.get(key)
+    place = places.get(key)
     if place is None:
-        place = known[key] = _below(node, item)
+        place = places[key] = _below(node, item)
     _operation(place, item)
 
 

@@ -77,20 +77,20 @@ def trim(
             start = next((i for i, frame in enumerate(segment) if frame.function.rsplit(".", 1)[-1] in called), None)
             start = len(segment) if start is None else start
         segment = segment[start or 0 :]
-        same = 0
-        while same < min(len(merged), len(segment)) and merged[same][:2] == segment[same][:2]:
-            same += 1
-        merged += segment[same:]
+        depth = 0
+        while depth < min(len(merged), len(segment)) and merged[depth][:2] == segment[depth][:2]:
+            depth += 1
+        merged += segment[depth:]
     return merged
 
 
 def outer_frames(stacks: Iterable[tuple[Frame, ...]], name: str) -> frozenset[tuple[str, str]]:
     """Files and functions above a program's own function in the stacks of its operations."""
-    found: set[tuple[str, str]] = set()
+    callers: set[tuple[str, str]] = set()
     for stack in stacks:
         start = next((i for i, frame in enumerate(stack) if is_named(frame, name)), 0)
-        found.update(frame[:2] for frame in stack[:start])
-    return frozenset(found)
+        callers.update(frame[:2] for frame in stack[:start])
+    return frozenset(callers)
 
 
 def below_outer(
@@ -167,5 +167,5 @@ def split_stack(stack: tuple[Frame, ...], home: str | None = None) -> tuple[tupl
 
 def home_of(stacks: Iterable[tuple[Frame, ...]], name: str) -> str | None:
     """The library that a program's own function belongs to; None for a user's function."""
-    found = next((package_of(frame.file) for stack in stacks for frame in stack if is_named(frame, name)), None)
-    return None if found in ("python", "workbench", "jax") else found
+    package = next((package_of(frame.file) for stack in stacks for frame in stack if is_named(frame, name)), None)
+    return None if package in ("python", "workbench", "jax") else package

@@ -46,13 +46,13 @@ class Amounts:
             self._add_tables(other)
 
     def _add_tables(self, other: "Amounts") -> None:
-        for axis, sent in other.sent_bytes.items():
-            self.sent_bytes[axis] = self.sent_bytes.get(axis, 0.0) + sent
+        for axis, amount in other.sent_bytes.items():
+            self.sent_bytes[axis] = self.sent_bytes.get(axis, 0.0) + amount
         for key, numbers in other.collectives.items():
-            held = self.collectives.setdefault(key, [0.0, 0.0, 0.0, 0.0, 0.0])
+            totals = self.collectives.setdefault(key, [0.0, 0.0, 0.0, 0.0, 0.0])
             for index, number in enumerate(numbers[:4]):
-                held[index] += number
-            held[4] = max(held[4], numbers[4])
+                totals[index] += number
+            totals[4] = max(totals[4], numbers[4])
         for device, seconds in other.measured_seconds.items():
             self.measured_seconds[device] = self.measured_seconds.get(device, 0.0) + seconds
 

@@ -117,26 +117,26 @@ def _communicate(
     named = equation.params.get("axes", equation.params.get("axis_name", ()))
     axes = tuple(str(axis) for axis in (named if isinstance(named, tuple | list) else (named,)))
     size = math.prod(sizes.get(axis, 1) for axis in axes)
-    read = [type_of(v) for v in equation.invars]
-    payload = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in read if hasattr(aval, "shape"))
+    avals = [type_of(v) for v in equation.invars]
+    payload = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals if hasattr(aval, "shape"))
     if size < 2:
-        sent = 0.0
+        wire_bytes = 0.0
     elif kind == "all-gather":
-        sent = float(payload * (size - 1))
+        wire_bytes = float(payload * (size - 1))
     elif kind == "collective-permute":
-        sent = float(payload)
+        wire_bytes = float(payload)
     else:
-        sent = payload * (size - 1) / size * (2 if kind == "all-reduce" else 1)
-    sent *= executions
-    amounts.collectives[kind, axes] = [1.0, executions, payload * executions, sent, float(payload)]
-    if sent:
-        amounts.sent_bytes["+".join(axes)] = sent
+        wire_bytes = payload * (size - 1) / size * (2 if kind == "all-reduce" else 1)
+    wire_bytes *= executions
+    amounts.collectives[kind, axes] = [1.0, executions, payload * executions, wire_bytes, float(payload)]
+    if wire_bytes:
+        amounts.sent_bytes["+".join(axes)] = wire_bytes
 
 
 def _constants(jaxpr: Jaxpr | ClosedJaxpr, site: Callable[..., _Site], name: str) -> list[Item]:
     """Adds arrays that the program closes over, at the line that first reads them."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
-    found = []
+    items = []
     for variable in inner.constvars:
         size = math.prod(getattr(variable.aval, "shape", ())) * getattr(
             getattr(variable.aval, "dtype", None), "itemsize", 0
@@ -145,8 +145,8 @@ def _constants(jaxpr: Jaxpr | ClosedJaxpr, site: Callable[..., _Site], name: str
         if size and reader is not None:
             frames, inside = split_stack(trim(_frames(reader), name))
             amounts = Amounts(constant_bytes=size)
-            found.append(Item(frames, inside, (*site(()).scopes, *_named(reader)), "forward", "constant", amounts))
-    return found
+            items.append(Item(frames, inside, (*site(()).scopes, *_named(reader)), "forward", "constant", amounts))
+    return items
 
 
 def _length(equation: JaxprEqn) -> float | None:

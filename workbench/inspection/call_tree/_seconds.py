@@ -24,8 +24,8 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
         The tree. A node with unknown seconds has no value, and neither have its ancestors; a note gives the reason.
     """
     times = time_module(module, chip, dtype)
-    often = {each.name: each.executions for each in (*module.instructions, *module.collectives)}
-    own: dict[int, CallFiguresRecord] = {}
+    often = {operation.name: operation.executions for operation in (*module.instructions, *module.collectives)}
+    figures: dict[int, CallFiguresRecord] = {}
     reasons: dict[str, None] = {}
     for node in tree.nodes:
         parts = [(times[name], often.get(name), share) for name, share in node.instructions.items() if name in times]
@@ -34,10 +34,10 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
         # A loop of unknown length counts as one iteration, as in the other figures of the tree.
         seconds = [time.seconds and time.seconds * share * (1.0 if n is None else n) for time, n, share in parts]
         reasons |= dict.fromkeys(time.unknown for time, _, _ in parts if time.seconds is None)
-        known = [each for each in seconds if each is not None]
-        is_known = len(known) == len(parts)
-        own[node.id] = node.own.replace(
-            predicted_seconds=sum(known) if is_known else None, unknown_seconds=not is_known
+        values = [value for value in seconds if value is not None]
+        is_known = len(values) == len(parts)
+        figures[node.id] = node.own.replace(
+            predicted_seconds=sum(values) if is_known else None, unknown_seconds=not is_known
         )
     placed = {name for node in tree.nodes for name in node.instructions}
     rest = [(time, often.get(name)) for name, time in times.items() if name not in placed]
@@ -45,7 +45,7 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
     if seconds:  # operations in fast memory, which have no figures except their time
         tree = _with_unattributed(tree, CallFiguresRecord(predicted_seconds=seconds))
     notes = tuple(f"predicted seconds are unknown: {reason}" for reason in reasons)
-    return tree.replace(notes=(*tree.notes, *notes)).with_own(own)
+    return tree.replace(notes=(*tree.notes, *notes)).with_own(figures)
 
 
 def _with_unattributed(tree: CallTreeRecord, figures: CallFiguresRecord) -> CallTreeRecord:
@@ -79,24 +79,24 @@ def measured_tree(tree: CallTreeRecord, seconds: Mapping[str, Mapping[str, float
     for node in tree.nodes:
         for name, share in node.instructions.items():
             shares[name] = shares.get(name, 0.0) + share
-    own: dict[int, CallFiguresRecord] = {}
+    figures: dict[int, CallFiguresRecord] = {}
     for node in tree.nodes:
         if measured := _measured(node, shares, seconds):
-            own[node.id] = node.own.replace(measured_seconds=measured)
+            figures[node.id] = node.own.replace(measured_seconds=measured)
     lost: dict[str, float] = {}
     for name in seconds.keys() - shares.keys():
         for device, amount in seconds[name].items():
             lost[device] = lost.get(device, 0.0) + amount
     if lost:
         tree = _with_unattributed(tree, CallFiguresRecord(measured_seconds=lost))
-    return tree.with_own(own)
+    return tree.with_own(figures)
 
 
 def _measured(
     node: CallNodeRecord, shares: Mapping[str, float], seconds: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for name, share in node.instructions.items():
         for device, amount in seconds.get(name, {}).items():
-            found[device] = found.get(device, 0.0) + amount * share / shares[name]
-    return found
+            totals[device] = totals.get(device, 0.0) + amount * share / shares[name]
+    return totals

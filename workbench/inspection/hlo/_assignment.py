@@ -59,7 +59,7 @@ def divide_peak(
         the peak that was used.
     """
     alive = [HeldAtPeak(buffer.instruction, buffer.leaf.padded_bytes) for buffer in at_peak if buffer.leaf.padded_bytes]
-    reached = sum(held.size_bytes for held in alive)
+    reached = sum(value.size_bytes for value in alive)
     if not peak_bytes:
         return tuple(alive), ("peak bytes are the sum of the values alive at the peak of the reconstructed schedule")
     allocations = _allocations(compiled, stats)
@@ -73,7 +73,7 @@ def divide_peak(
         rest = [HeldAtPeak(None, peak_bytes - reached)] if reached < peak_bytes else []
         return (*alive, *rest), f"{note}; memory reserved beyond it is a separate node"
     factor = peak_bytes / reached
-    return tuple(HeldAtPeak(held.instruction, held.size_bytes * factor) for held in alive), (
+    return tuple(HeldAtPeak(value.instruction, value.size_bytes * factor) for value in alive), (
         f"{note}: values share memory, so each value counts {factor:.0%} of its bytes"
     )
 
@@ -98,28 +98,28 @@ def read_allocations(assignment: bytes, module: bytes) -> Iterator[Allocation]:
     allocations: list[dict[int, list[Any]]] = []
     for number, value in fields(assignment):
         if number == 1:
-            read = dict(fields(value))
-            values[read.get(1, 0)] = dict(fields(read.get(3, b""))).get(4, 0), read.get(2, 0)
+            entry = dict(fields(value))
+            values[entry.get(1, 0)] = dict(fields(entry.get(3, b""))).get(4, 0), entry.get(2, 0)
         elif number == 3:
-            found: dict[int, list[Any]] = {}
-            for key, each in fields(value):
-                found.setdefault(key, []).append(each)
-            if not any(found.get(flag) for flag in (3, 12)):  # per thread, constant
-                allocations.append(found)
+            allocation: dict[int, list[Any]] = {}
+            for key, content in fields(value):
+                allocation.setdefault(key, []).append(content)
+            if not any(allocation.get(flag) for flag in (3, 12)):  # per thread, constant
+                allocations.append(allocation)
     names = _names(module, {instruction for instruction, _ in values.values()})
-    for found in allocations:
+    for allocation in allocations:
         placed = []
-        for each in found.get(9, ()):
-            read = dict(fields(each))
-            instruction, size = values.get(read.get(1, 0), (0, 0))
+        for content in allocation.get(9, ()):
+            entry = dict(fields(content))
+            instruction, size = values.get(entry.get(1, 0), (0, 0))
             if instruction in names:
-                placed.append(Placed(names[instruction], read.get(2, 0), read.get(3, size)))
-        parameter = found.get(6, [0])[0] if found.get(5) else None
-        yield Allocation(found.get(2, [0])[0], parameter, tuple(placed))
+                placed.append(Placed(names[instruction], entry.get(2, 0), entry.get(3, size)))
+        parameter = allocation.get(6, [0])[0] if allocation.get(5) else None
+        yield Allocation(allocation.get(2, [0])[0], parameter, tuple(placed))
 
 
-def _names(module: bytes, wanted: set[int]) -> dict[int, str]:
-    computations, names = {instruction >> 32 for instruction in wanted}, {}
+def _names(module: bytes, instructions: set[int]) -> dict[int, str]:
+    computations, names = {instruction >> 32 for instruction in instructions}, {}
     for number, computation in fields(module):
         if number != 3:
             continue

@@ -112,8 +112,8 @@ class StageFinder:
 
     def stage(self, instruction: Instruction) -> NamedStage | None:
         """The stage of an instruction; None outside all stages."""
-        own = self._own.get(instruction)
-        return own[0] if own else self._inferred.get(instruction, self._only)
+        stages = self._own.get(instruction)
+        return stages[0] if stages else self._inferred.get(instruction, self._only)
 
     def stages(self, instruction: Instruction) -> tuple[NamedStage, ...]:
         """All stages of an instruction that the compiler combined from several instructions."""
@@ -170,8 +170,8 @@ class StageFinder:
                 self._inferred[instruction] = stage
 
     def _is_other(self, instruction: Instruction, stage: NamedStage) -> bool:
-        own = self._own.get(instruction)
-        return own is not None and own[0] != stage
+        stages = self._own.get(instruction)
+        return stages is not None and stages[0] != stage
 
     def _spread(self) -> None:
         neighbours = Neighbours(self._hlo, self._runs)
@@ -180,33 +180,33 @@ class StageFinder:
                 self._look_ahead(instruction, neighbours)
         pending = [i for i in self._hlo.instructions() if self._open(i) and i.computation not in self._runs.regions]
         for _ in range(_HOPS):
-            found: dict[Instruction, NamedStage] = {}
+            assignments: dict[Instruction, NamedStage] = {}
             for instruction in pending:
                 stage = self._nearest(instruction, neighbours)
                 if stage is not None:
-                    found[instruction] = stage
-            if not found:
+                    assignments[instruction] = stage
+            if not assignments:
                 break
-            self._inferred.update(found)
-            pending = [i for i in pending if i not in found]
+            self._inferred.update(assignments)
+            pending = [i for i in pending if i not in assignments]
 
     def _look_ahead(self, collective: Instruction, neighbours: "Neighbours") -> None:
         """Assigns a collective to the communicating stages whose work uses the collective's result first."""
-        found: list[NamedStage] = []
+        targets: list[NamedStage] = []
         witnesses: list[Instruction] = []
         reached, seen = [collective], {collective}
         for _ in range(_HOPS):
             reached = [user for node in reached for user in neighbours.users(node) if user not in seen]
             seen.update(reached)
             for node in reached:
-                known = self._own.get(node) or self._combined.get(node, ())
-                stages = [stage for stage in known if stage.kind in _COMMUNICATING]
-                found += stages
+                candidates = self._own.get(node) or self._combined.get(node, ())
+                stages = [stage for stage in candidates if stage.kind in _COMMUNICATING]
+                targets += stages
                 witnesses += self._witnesses.get(node, [node]) if stages else []
             reached = [node for node in dict.fromkeys(reached) if node not in self._own and node not in self._combined]
-        if found:
-            self._inferred[collective] = found[0]
-            self._combined[collective] = tuple(dict.fromkeys(found))
+        if targets:
+            self._inferred[collective] = targets[0]
+            self._combined[collective] = tuple(dict.fromkeys(targets))
             self._witnesses[collective] = witnesses
 
     def _nearest(self, instruction: Instruction, neighbours: "Neighbours") -> NamedStage | None:
@@ -238,16 +238,16 @@ class Neighbours:
     def users(self, instruction: Instruction) -> list[Instruction]:
         """Readers of a value; if the reader is a fusion or loop, the first readers inside it."""
         computation = self._hlo.computations[instruction.computation]
-        found = [] if instruction.opcode != "send" else _meeting(computation, instruction, "recv")
+        users = [] if instruction.opcode != "send" else _meeting(computation, instruction, "recv")
         for user, position in computation.users[instruction.name]:
-            found += [user, *self._entered(user, position)]
+            users += [user, *self._entered(user, position)]
             if user.opcode == "tuple":
-                found += self._unpacked(computation, user, position)
+                users += self._unpacked(computation, user, position)
         if instruction.root:
             caller = self._runs.callers.get(computation.name)
             if caller is not None and caller.opcode == "fusion":
-                found.append(caller)
-        return found
+                users.append(caller)
+        return users
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
         """Values that an instruction reads, traced through tuples and parameters."""
@@ -258,12 +258,12 @@ class Neighbours:
                 return []
             outer = self._hlo.computations[caller.computation]
             return [outer.by_name[caller.operands[int(instruction.arguments)]]]
-        found = [computation.by_name[operand] for operand in instruction.operands]
+        operands = [computation.by_name[operand] for operand in instruction.operands]
         if instruction.opcode == "recv":
-            found += _meeting(computation, instruction, "send")
+            operands += _meeting(computation, instruction, "send")
         if instruction.opcode == "get-tuple-element":
-            found += self._packed(computation, found[0], int(instruction.attribute("index") or 0))
-        return found
+            operands += self._packed(computation, operands[0], int(instruction.attribute("index") or 0))
+        return operands
 
     def _entered(self, user: Instruction, position: int) -> list[Instruction]:
         if user.opcode != "fusion":
@@ -274,15 +274,15 @@ class Neighbours:
 
     def _unpacked(self, computation: Computation, packed: Instruction, position: int) -> list[Instruction]:
         """Readers of one element of a tuple, either directly or through the loop that carries the tuple."""
-        found = []
+        readers = []
         for user, _ in computation.users[packed.name]:
             if user.opcode == "while":
                 body = self._hlo.computations[user.calls("body")[0]]
-                found += _elements(body, body.parameters[0], position) if 0 in body.parameters else []
+                readers += _elements(body, body.parameters[0], position) if 0 in body.parameters else []
         caller = self._runs.callers.get(computation.name)
         if packed.root and caller is not None and caller.opcode == "while":
-            found += _elements(self._hlo.computations[caller.computation], caller, position)
-        return found
+            readers += _elements(self._hlo.computations[caller.computation], caller, position)
+        return readers
 
     def _packed(self, computation: Computation, source: Instruction, index: int) -> list[Instruction]:
         if source.opcode == "tuple":

@@ -53,14 +53,14 @@ class CallTreeReader:
         flops: FlopCounter,
         traffic: Traffic,
         collectives: Iterable[CollectiveRecord],
-        held: tuple[HeldAtPeak, ...],
+        values: tuple[HeldAtPeak, ...],
         note: str,
         plan: PlanRecord | None = None,
     ) -> None:
         self._hlo, self._runs = hlo, runs
         self._flops, self._traffic, self._elementwise = flops, traffic, ElementwiseCounter(hlo)
         self._collectives = {record.name: record for record in collectives}
-        self._held, self._peak_note = held, note
+        self._held, self._peak_note = values, note
         self._loops_around: dict[str, tuple[tuple[Scope, ...], bool]] = {hlo.entry.name: ((), False)}
         self._stacks: dict[tuple, tuple[tuple[Frame, ...], tuple[Frame, ...]]] = {}
         self._split_places: dict[int, tuple[Place, tuple[tuple[Frame, ...], tuple[Frame, ...]]]] = {}  # by identity
@@ -106,8 +106,8 @@ class CallTreeReader:
                     for item in self._work(instruction, times):
                         working.add(item.instruction)
                         yield item
-        for held in self._held:
-            yield self._alive(held, working)
+        for value in self._held:
+            yield self._alive(value, working)
 
     def _work(self, instruction: Instruction, times: float) -> Iterator[Item]:
         if instruction.name in self._collectives:
@@ -145,9 +145,9 @@ class CallTreeReader:
         # Seconds are divided by matrix products if a fusion contains any, otherwise by traffic.
         figure = "flops_matmul" if any(amounts.flops_matmul for _, amounts in parts.values()) else "traffic_bytes"
         weights = [getattr(amounts, figure) for _, amounts in parts.values()]
-        whole = sum(weights)
+        total = sum(weights)
         for (inner, amounts), weight in zip(parts.values(), weights, strict=True):
-            yield self._item(inner, amounts, of=fusion.name, share=weight / whole if whole else 1 / len(parts))
+            yield self._item(inner, amounts, of=fusion.name, share=weight / total if total else 1 / len(parts))
 
     def _communication(self, instruction: Instruction, times: float) -> Iterator[Item]:
         """Yields a collective; if the compiler combined several, yields every operand at its own place."""
@@ -155,25 +155,25 @@ class CallTreeReader:
         by_name = self._hlo.computations[instruction.computation].by_name
         sizes = [parse_shape(by_name[operand].shape_text).size_bytes for operand in instruction.operands]
         sources = self._combined(instruction) if len(sizes) > 1 else [instruction]
-        whole = sum(sizes)
+        total = sum(sizes)
         traffic = self._traffic.instruction(instruction) * times
         merged: dict[Place | None, tuple[Instruction, float]] = {}
-        for source, size in zip(sources, sizes if len(sizes) > 1 else [whole], strict=True):
+        for source, size in zip(sources, sizes if len(sizes) > 1 else [total], strict=True):
             place = self._places.place(source)
             first, share = merged.get(place, (source, 0.0))
-            merged[place] = (first, share + (size / whole if whole else 1 / len(sources)))
+            merged[place] = (first, share + (size / total if total else 1 / len(sources)))
         for source, share in merged.values():
-            sent = (record.wire_bytes or 0.0) * times * share
+            sent_bytes = (record.wire_bytes or 0.0) * times * share
             amounts = Amounts(
                 flops_elementwise=self._elementwise.instruction(instruction) * times * share,
                 traffic_bytes=traffic * share,
-                sent_bytes={"+".join(record.axes) or UNNAMED: sent} if sent else {},
+                sent_bytes={"+".join(record.axes) or UNNAMED: sent_bytes} if sent_bytes else {},
                 collectives={
                     (record.kind, record.axes): [
                         share,
                         times * share,
                         record.payload_bytes * times * share,
-                        sent,
+                        sent_bytes,
                         record.payload_bytes if share > 0.999 else math.inf,
                     ]
                 },
@@ -186,27 +186,27 @@ class CallTreeReader:
         users = [user for user, _ in computation.users[instruction.name]]
         users += [taker for user in users if user.opcode.endswith("-done") for taker, _ in computation.users[user.name]]
         takers = {int(u.attribute("index") or 0): u for u in users if u.opcode == "get-tuple-element"}
-        found = []
+        anchors = []
         for index, operand in enumerate(instruction.operands):
             maker, taker = computation.by_name[operand], takers.get(index)
-            found.append(taker if taker is not None and (self._places.is_own(taker)) else self._made(maker, taker))
-        return found
+            anchors.append(taker if taker is not None and (self._places.is_own(taker)) else self._made(maker, taker))
+        return anchors
 
     def _made(self, maker: Instruction, taker: Instruction | None) -> Instruction:
         return maker if taker is None or self._places.is_own(maker) or self._places.place(taker) is None else taker
 
-    def _alive(self, held: HeldAtPeak, working: Set[str]) -> Item:
-        instruction = held.instruction
-        amounts = Amounts(peak_bytes=held.size_bytes)
+    def _alive(self, value: HeldAtPeak, working: Set[str]) -> Item:
+        instruction = value.instruction
+        amounts = Amounts(peak_bytes=value.size_bytes)
         if instruction is None:
             return Item((), (), (), "forward", RESERVED, amounts)
         if instruction.opcode == "parameter" and instruction.computation == self._hlo.entry.name:
             number = int(instruction.arguments)
-            known = self._arguments[number] if self._arguments else _plain(instruction.op_name)
-            return self._item(instruction, amounts, operation=f"argument {known}".rstrip())
-        known = self._collectives.get(instruction.name)
+            source = self._arguments[number] if self._arguments else _plain(instruction.op_name)
+            return self._item(instruction, amounts, operation=f"argument {source}".rstrip())
+        source = self._collectives.get(instruction.name)
         share = 0.0 if instruction.name in working else 1.0  # seconds are divided only among items with work
-        return self._item(instruction, amounts, operation="" if known is None else known.kind, share=share)
+        return self._item(instruction, amounts, operation="" if source is None else source.kind, share=share)
 
     def _item(
         self, instruction: Instruction, amounts: Amounts, *, operation: str = "", of: str = "", share: float = 1.0
@@ -218,13 +218,13 @@ class CallTreeReader:
             return Item((), (), loops, "forward", operation or instruction.opcode, amounts, name, share, at_least)
         named = read_op_name(place.op_name)
         frames, inside = self._split(place)
-        own = read_op_name(instruction.op_name).operation if "/" in instruction.op_name else ""
+        primitive = read_op_name(instruction.op_name).operation if "/" in instruction.op_name else ""
         return Item(
             frames,
             inside,
             _interleaved(named.scopes, loops),
             named.pass_name,
-            operation or own or instruction.opcode,
+            operation or primitive or instruction.opcode,
             amounts,
             name,
             share,
@@ -250,13 +250,13 @@ class CallTreeReader:
         return self._loops_around[computation]
 
     def _split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
-        known = self._split_places.get(id(place))
-        if known is None:
-            known = self._split_places[id(place)] = (
+        split = self._split_places.get(id(place))
+        if split is None:
+            split = self._split_places[id(place)] = (
                 place,
                 self._find_split(place),
             )  # kept alive, so that its identity is not reused
-        return known[1]
+        return split[1]
 
     def _find_split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
         called, stage = called_functions(place.op_name), self._stage_named(place.op_name)
@@ -265,14 +265,14 @@ class CallTreeReader:
             if stage is None or any(is_named(frame, self._name) for frame in place.stack):
                 stack = trim(place.stack, self._name, self._outer, called)
             else:
-                own = below_outer(place.stack, self._outer, self._home)
-                stack = (*self._stage_calls[stage], *trim(own, self._name, self._outer, called))
+                inner_stack = below_outer(place.stack, self._outer, self._home)
+                stack = (*self._stage_calls[stage], *trim(inner_stack, self._name, self._outer, called))
             self._stacks[key] = split_stack(stack, self._home)
         return self._stacks[key]
 
     def _calls_of(self, plan: PlanRecord) -> dict[str, tuple[Frame, ...]]:
         """The calls that lead to client functions, by stage path; JAX traces client functions separately."""
-        found: dict[str, tuple[Frame, ...]] = {}
+        calls_by_stage: dict[str, tuple[Frame, ...]] = {}
 
         def enter(stages: Iterable[StageRecord], around: tuple[Frame, ...]) -> None:
             for stage in stages:
@@ -281,11 +281,11 @@ class CallTreeReader:
                     stack = tuple(Frame(line.file, line.function, line.line, line.column) for line in stage.stack)
                     calls = split_stack(trim(stack, self._name), self._home)[0] or around
                 if calls:
-                    found[stage.path] = calls
+                    calls_by_stage[stage.path] = calls
                 enter(stage.body, calls)
 
         enter(plan.stages, ())
-        return found
+        return calls_by_stage
 
     def _stage_named(self, op_name: str) -> str | None:
         """The stage in a name stack, if the plan contains the calls that lead to the stage's clients."""
@@ -323,14 +323,14 @@ def _interleaved(names: tuple[str, ...], loops: tuple[Scope, ...]) -> tuple[Scop
     """Name scopes, keeping only the loops that still contain the instruction, because XLA moves work out of loops."""
     if not loops:
         return tuple(Scope(name, "scope") for name in names if name not in ("while", "cond"))
-    waiting, found = list(loops), []
+    waiting, scopes = list(loops), []
     for name in names:
         if name in ("while", "cond"):
             if waiting and waiting[0].name == ("loop" if name == "while" else "cond"):
-                found.append(waiting.pop(0))
+                scopes.append(waiting.pop(0))
         else:
-            found.append(Scope(name, "scope"))
-    return (*found, *waiting)
+            scopes.append(Scope(name, "scope"))
+    return (*scopes, *waiting)
 
 
 def _names(stacks: Iterable[tuple[Frame, ...]], name: str) -> bool:
@@ -344,5 +344,5 @@ def _plain(op_name: str) -> str:
 def _common(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> tuple[Frame, ...]:
     if first == second[: len(first)]:
         return first
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
-    return tuple(frame for frame, _ in same)
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    return tuple(frame for frame, _ in pairs)

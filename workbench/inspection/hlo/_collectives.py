@@ -55,11 +55,11 @@ class MeshAxes:
 
     def members(self, devices: int) -> list[tuple[int, ...]]:
         """The positions in each slice if every slice runs a module for this number of devices; otherwise empty."""
-        found: dict[int, list[int]] = {}
+        slices: dict[int, list[int]] = {}
         for position, index in enumerate(self.slices or ()):
-            found.setdefault(index, []).append(position)
-        alike = len(found) > 1 and all(len(positions) == devices for positions in found.values())
-        return [tuple(positions) for positions in found.values()] if alike else []
+            slices.setdefault(index, []).append(position)
+        alike = len(slices) > 1 and all(len(positions) == devices for positions in slices.values())
+        return [tuple(positions) for positions in slices.values()] if alike else []
 
     def crosses(self, groups: Groups) -> bool:
         """Returns whether one group has members in different slices."""
@@ -69,7 +69,7 @@ class MeshAxes:
     def hosts_of(self, groups: Groups) -> int | None:
         """Returns the largest number of GPU hosts that one group spans; None if unknown."""
         hosts = self.hosts
-        return None if hosts is None or not groups else max(len({hosts[each] for each in group}) for group in groups)
+        return None if hosts is None or not groups else max(len({hosts[d] for d in group}) for group in groups)
 
     def torus(self, groups: Groups) -> tuple[tuple[int, bool], ...]:
         """Length and wraparound, along each torus dimension, of the box that the first group fills.
@@ -83,14 +83,14 @@ class MeshAxes:
         extents = [max(values) - min(values) + 1 for values in ranges]
         if any(len(values) != extent for values, extent in zip(ranges, extents, strict=True)):
             return ()  # with gaps between the chips of the group
-        whole = [
+        spans = [
             max(c[axis] for c in self.coords) - min(c[axis] for c in self.coords) + 1 for axis in range(len(extents))
         ]
-        if math.prod(extents) != len(places) or len(self.wraps) < sum(extent > 1 for extent in whole):
+        if math.prod(extents) != len(places) or len(self.wraps) < sum(extent > 1 for extent in spans):
             return ()
         wraps = [*self.wraps, *(False,) * len(extents)]
         return tuple(
-            (extent, wraps[axis] and extent == whole[axis]) for axis, extent in enumerate(extents) if extent > 1
+            (extent, wraps[axis] and extent == spans[axis]) for axis, extent in enumerate(extents) if extent > 1
         )
 
 
@@ -174,8 +174,8 @@ class CollectiveReader:
 
     def _named(self, text: str, *, is_pairs: bool) -> tuple[Groups, Axes, Groups]:
         if is_pairs:
-            found = re.findall(r"\{(\d+),(\d+)\}", text)
-            groups: Groups | None = tuple((int(source), int(target)) for source, target in found)
+            pairs = re.findall(r"\{(\d+),(\d+)\}", text)
+            groups: Groups | None = tuple((int(source), int(target)) for source, target in pairs)
         else:
             groups = parse_groups(text, self._devices)
         if groups is None:
@@ -197,10 +197,10 @@ class CollectiveReader:
 
     def _around(self, computation: Computation, instruction: Instruction) -> list[Instruction]:
         """The instruction and, if it was combined from several, the elements of its result."""
-        done = [u for u, _ in computation.users[instruction.name] if u.opcode.endswith("-done")]
+        elements = [u for u, _ in computation.users[instruction.name] if u.opcode.endswith("-done")]
         takers = [
             u
-            for node in (instruction, *done)
+            for node in (instruction, *elements)
             for u, _ in computation.users[node.name]
             if u.opcode == "get-tuple-element" and u.op_name
         ]
@@ -229,18 +229,20 @@ class CollectiveReader:
         lines = [self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))]
         if not any(i.op_name for i in around):  # without a name, the line is the line of the whole program
             makers = [computation.by_name[operand] for operand in instruction.operands]
-            made = [self._frames.source(maker) for maker in makers if maker.op_name and maker.opcode != "parameter"]
-            lines = [line for line in made if line is not None] or lines
-        found = {str(line): line for line in lines if line is not None}
+            maker_lines = [
+                self._frames.source(maker) for maker in makers if maker.op_name and maker.opcode != "parameter"
+            ]
+            lines = [line for line in maker_lines if line is not None] or lines
+        lines_by_text = {str(line): line for line in lines if line is not None}
         takers = {int(taker.attribute("index") or 0): taker for taker in around[1:]}
-        weights = dict.fromkeys(found, 0)
+        weights = dict.fromkeys(lines_by_text, 0)
         for index, operand in enumerate(instruction.operands):
             maker = computation.by_name[operand]
-            taken = self._frames.source(takers[index]) if index in takers else None
-            line = str(taken or self._frames.source(maker))
+            source = self._frames.source(takers[index]) if index in takers else None
+            line = str(source or self._frames.source(maker))
             if line in weights:
                 weights[line] += maker.shape.size_bytes
-        return tuple(found[line] for line in sorted(found, key=lambda line: -weights[line]))
+        return tuple(lines_by_text[line] for line in sorted(lines_by_text, key=lambda line: -weights[line]))
 
     def _is_called_asynchronously(self, computation: Computation) -> bool:
         caller = self._runs.callers.get(computation.name)
@@ -283,8 +285,8 @@ def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
 
 def _messages(pairs: Groups) -> tuple[tuple[int, int], ...]:
     """Pairs of sender and receiver that are different devices; empty for a permute that is too large to draw."""
-    sent = tuple((pair[0], pair[1]) for pair in pairs if pair[0] != pair[1])
-    return sent if len(sent) <= _MOST_PAIRS else ()
+    messages = tuple((pair[0], pair[1]) for pair in pairs if pair[0] != pair[1])
+    return messages if len(messages) <= _MOST_PAIRS else ()
 
 
 def _is_scattered(computation: Computation, instruction: Instruction, group_size: int) -> bool:

@@ -96,9 +96,9 @@ def trip_count(hlo: Hlo, loop: Instruction, callers: Mapping[str, Instruction]) 
     On CPU and GPU the compiler states the number. On TPU it is derived from the condition (a comparison of the
     induction variable with a bound), the initial value and the body's step.
     """
-    said = _TRIPS.search(loop.attributes)
-    if said:
-        return float(said[1])
+    match = _TRIPS.search(loop.attributes)
+    if match:
+        return float(match[1])
     values = _LoopValues(hlo, loop, callers, _Patience())
     comparison, scope = _unwrap(hlo, values.condition.root, {})
     if comparison is None or comparison.opcode != "compare":
@@ -136,7 +136,7 @@ class _LoopValues:
 
     def __init__(self, hlo: Hlo, loop: Instruction, callers: Mapping[str, Instruction], patience: _Patience) -> None:
         self._hlo, self._callers, self._patience = hlo, callers, patience
-        self.condition, self._body = (hlo.computations[loop.calls(which)[0]] for which in ("condition", "body"))
+        self.condition, self._body = (hlo.computations[loop.calls(part)[0]] for part in ("condition", "body"))
         self._outside = hlo.computations[loop.computation]
         self._start = self._outside.by_name[loop.operands[0]]
 

@@ -74,15 +74,15 @@ class FlopCounter:
         if instruction.opcode != "fusion":
             flops = self.instruction(instruction)
             return {self._multiplier(instruction): flops} if flops else {}
-        found: dict[str, float] = {}
+        by_dtype: dict[str, float] = {}
         for name in set(instruction.calls("calls")):
             if name not in self._products:
                 inside: dict[str, float] = {}
                 for inner in self._hlo.computations[name].instructions:
                     _add(inside, self.products(inner))
                 self._products[name] = inside
-            _add(found, self._products[name])
-        return found
+            _add(by_dtype, self._products[name])
+        return by_dtype
 
     def _multiplier(self, instruction: Instruction) -> str:
         """The wider of the operands' dtypes, together with the requested precision; "" if unknown."""
@@ -98,8 +98,8 @@ class FlopCounter:
         dtype = _DTYPES.get(widest, widest)
         stated = _PRECISIONS.search(instruction.attributes)
         precisions = {stated[1].lower(), stated[2].lower()} if stated else set()
-        asked = next((name for name in ("highest", "high") if name in precisions), None)
-        return f"{dtype}:{asked}" if dtype == "float32" and asked else dtype
+        precision = next((name for name in ("highest", "high") if name in precisions), None)
+        return f"{dtype}:{precision}" if dtype == "float32" and precision else dtype
 
     def _operand(self, instruction: Instruction, index: int) -> Shape:
         computation = self._hlo.computations[instruction.computation]

@@ -84,7 +84,7 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
     if len(groups[0]) == 1:
         return Axes((), "every device is alone in its group, so nothing is sent")
     digits = _Digits(sizes)
-    found: list[str] = []
+    axes: list[str] = []
     rest = groups
     reach = 1
     for axis, size in enumerate(sizes):
@@ -96,11 +96,11 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
             return Axes((), "not a product of axes")
         width = widths.pop()
         reach *= width
-        found.append(names[axis] if width == size else f"{names[axis]}[{width} of {size}]")
+        axes.append(names[axis] if width == size else f"{names[axis]}[{width} of {size}]")
     # If a group has as many devices as there are combinations of coordinates, it is the product of the coordinates.
     if reach != len(groups[0]):
         return Axes((), "not a product of axes")
-    return Axes(tuple(found))
+    return Axes(tuple(axes))
 
 
 def pair_axes(pairs: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes:
@@ -149,9 +149,9 @@ def _is_digit(values: set[frozenset[int]], size: int) -> bool:
 
 def _sweeps(values: set[frozenset[int]], factors: tuple[int, ...]) -> bool:
     digits = _Digits(factors)
-    one = next(iter(values))
-    varying = [i for i in range(len(factors)) if len({digits.value(v, i) for v in one}) > 1]
-    if math.prod(factors[i] for i in varying) != len(one):
+    sample = next(iter(values))
+    varying = [i for i in range(len(factors)) if len({digits.value(v, i) for v in sample}) > 1]
+    if math.prod(factors[i] for i in varying) != len(sample):
         return False
     fixed = [i for i in range(len(factors)) if i not in varying]
     # There is one set per combination of the fixed digits, and each set lies within one combination.
@@ -215,12 +215,12 @@ def _split_axes(axes: list[tuple[str, int]], references: str) -> tuple[list[int]
     split: list[int] = []
     place: dict[tuple[str, int], int] = {}
     for name, size in axes:
-        done = 1
+        product = 1
         for pre, part in sorted(cuts.get(name, [])):
-            split += [pre // done, part]
+            split += [pre // product, part]
             place[name, pre] = len(split) - 1
-            done = pre * part
-        split.append(size // done)
+            product = pre * part
+        split.append(size // product)
     return split, [place[reference] for reference in named]
 
 

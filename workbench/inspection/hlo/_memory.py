@@ -104,10 +104,10 @@ def _peak(stats: object | None) -> int | None:
     """The compiler's peak, or the sum of all parts if that is larger, because XLA's CPU peak omits temporaries."""
     peak = _stat(stats, "peak_memory_in_bytes")
     parts = [_stat(stats, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    sizes = [part for part in parts if part is not None]
+    if len(sizes) < len(parts):
         return peak
-    return max(peak or 0, sum(known) - (_stat(stats, "alias_size_in_bytes") or 0))
+    return max(peak or 0, sum(sizes) - (_stat(stats, "alias_size_in_bytes") or 0))
 
 
 def _largest(
@@ -155,16 +155,21 @@ class _Liveness:
         return True
 
     def _walk(
-        self, computation: Computation, given: dict[int, list[Buffer]], outside: frozenset[Buffer], *, is_loop: bool
+        self,
+        computation: Computation,
+        parameters: dict[int, list[Buffer]],
+        outside: frozenset[Buffer],
+        *,
+        is_loop: bool,
     ) -> None:
-        """Runs one computation; `given` contains its parameters' buffers, `outside` stays alive throughout."""
+        """Runs one computation; `parameters` contains its parameters' buffers, `outside` stays alive throughout."""
         values: dict[str, list[Buffer]] = {}
         self._steps -= len(outside)
         for instruction in computation.instructions:
             self._steps -= 1 + len(instruction.operands)
             if self._steps < 0:
                 raise _TooManyStepsError
-            values[instruction.name] = self._value(instruction, computation, values, given)
+            values[instruction.name] = self._value(instruction, computation, values, parameters)
         result = values[computation.root.name] if computation.root else []
         # A loop's body leaves its results in the buffers of its parameters. If that is impossible, the schedule
         # already contains copy instructions.
@@ -218,21 +223,21 @@ class _Liveness:
         return node.opcode == "parameter" and node.computation == self._hlo.entry.name
 
     def _enter(self, instruction: Instruction, values: dict[str, list[Buffer]], outside: frozenset[Buffer]) -> None:
-        given = {index: values[operand] for index, operand in enumerate(instruction.operands)}
+        parameters = {index: values[operand] for index, operand in enumerate(instruction.operands)}
         if instruction.opcode == "conditional":  # operands: the branch index, then one argument per branch
             branches = instruction.calls()
             for branch, operand in zip(branches, instruction.operands[1:], strict=False):
                 self._walk(self._hlo.computations[branch], {0: values[operand]}, outside, is_loop=False)
             return
         for name in instruction.calls("body", "to_apply", "calls"):
-            self._walk(self._hlo.computations[name], given, outside, is_loop=instruction.opcode == "while")
+            self._walk(self._hlo.computations[name], parameters, outside, is_loop=instruction.opcode == "while")
 
     def _value(
         self,
         instruction: Instruction,
         computation: Computation,
         values: dict[str, list[Buffer]],
-        given: dict[int, list[Buffer]],
+        parameters: dict[int, list[Buffer]],
     ) -> list[Buffer]:
         opcode = instruction.opcode
         if opcode == "tuple":
@@ -243,8 +248,8 @@ class _Liveness:
             widths = tuple_widths(source.shape_text)
             start = sum(widths[:index])
             return values[source.name][start : start + widths[index]]
-        if opcode == "parameter" and given:
-            return given.get(int(instruction.arguments), [])
+        if opcode == "parameter" and parameters:
+            return parameters.get(int(instruction.arguments), [])
         if opcode in _ALIASES or opcode in _UPDATES or opcode == "while":
             return values[instruction.operands[0]][: len(instruction.shape.leaves)]
         if opcode.endswith(("-done", "-update")) and instruction.operands:
@@ -258,27 +263,29 @@ class _Liveness:
     ) -> list[Buffer]:
         """Result of an asynchronous operation whose start holds operands, results and context."""
         start = computation.by_name[instruction.operands[0]]
-        held, width = values[start.name], len(instruction.shape.leaves)
-        if width >= len(held) or start.opcode == "copy-start":
-            return held[:width]
+        buffers, width = values[start.name], len(instruction.shape.leaves)
+        if width >= len(buffers) or start.opcode == "copy-start":
+            return buffers[:width]
         operands = sum(len(values[operand]) for operand in start.operands)
-        return held[operands : operands + width]
+        return buffers[operands : operands + width]
 
     def _new(self, instruction: Instruction) -> list[Buffer]:
-        found = []
+        buffers = []
         for leaf in instruction.shape.leaves:
             self._buffers += 1
             counts = leaf.space in _ON_DEVICE and instruction.opcode != "constant"
-            found.append(Buffer(instruction, leaf if counts else _nothing(leaf), self._buffers))
-        return found
+            buffers.append(Buffer(instruction, leaf if counts else _nothing(leaf), self._buffers))
+        return buffers
 
 
 def _taken_over(buffer: Buffer, dying: list[Buffer]) -> Buffer | None:
     node = buffer.instruction
     if node.opcode not in _ELEMENTWISE and not (node.opcode == "fusion" and "kind=kLoop" in node.attributes):
         return None
-    same = (b for b in dying if b.leaf.padded_bytes == buffer.leaf.padded_bytes and b.leaf.space == buffer.leaf.space)
-    return next(same, None)
+    matches = (
+        b for b in dying if b.leaf.padded_bytes == buffer.leaf.padded_bytes and b.leaf.space == buffer.leaf.space
+    )
+    return next(matches, None)
 
 
 def _alias_positions(instruction: Instruction, operands: list[Buffer]) -> dict[int, Buffer]:

@@ -150,8 +150,8 @@ def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | Non
 
 def _slices(mesh: MeshRecord) -> tuple[int, ...] | None:
     """The slice that every device of the mesh belongs to; None if all devices are in one slice."""
-    found = tuple(device.slice_index for device in mesh.devices if device.slice_index is not None)
-    return found if len(found) == len(mesh.devices) and len(set(found)) > 1 else None
+    indices = tuple(device.slice_index for device in mesh.devices if device.slice_index is not None)
+    return indices if len(indices) == len(mesh.devices) and len(set(indices)) > 1 else None
 
 
 def _hosts(mesh: MeshRecord) -> tuple[int, ...] | None:
@@ -163,8 +163,8 @@ def _hosts(mesh: MeshRecord) -> tuple[int, ...] | None:
 
 def _coords(mesh: MeshRecord) -> tuple[tuple[int, ...], ...] | None:
     """The position of every device on the torus; None if unknown."""
-    found = tuple(device.coords for device in mesh.devices if device.coords is not None)
-    return found if found and len(found) == len(mesh.devices) else None
+    coords = tuple(device.coords for device in mesh.devices if device.coords is not None)
+    return coords if coords and len(coords) == len(mesh.devices) else None
 
 
 class _Inspection:
@@ -211,11 +211,11 @@ class _Inspection:
         memory, at_peak = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
         if peak_bytes is None:
             peak_bytes = memory.peak_bytes
-        held, note = divide_peak(self._hlo, compiled, stats, peak_bytes, at_peak)
+        values, note = divide_peak(self._hlo, compiled, stats, peak_bytes, at_peak)
         collectives = tuple(self._collectives.records())
-        known = not self._unbounded
-        flops = _total((i.flops, i.executions) for i in instructions) if known else None
-        accessed = _total((i.accessed_bytes, i.executions) for i in instructions) if known else None
+        is_bounded = not self._unbounded
+        flops = _total((i.flops, i.executions) for i in instructions) if is_bounded else None
+        accessed = _total((i.accessed_bytes, i.executions) for i in instructions) if is_bounded else None
         working = [i for i in instructions if not i.fused and i.opcode not in _STRUCTURE]
         return ModuleRecord(
             name=self._hlo.name,
@@ -229,7 +229,7 @@ class _Inspection:
             attributed_instructions=_share([(1.0, i.stage) for i in working]),
             attributed_flops=_share([(i.flops * _once(i.executions), i.stage) for i in working]),
             attributed_bytes=_share([(i.accessed_bytes * _once(i.executions), i.stage) for i in working]),
-            call_tree=self._call_tree(collectives, held, note, plan),
+            call_tree=self._call_tree(collectives, values, note, plan),
             text=self._text,
             notes=tuple(self._notes(platform)),
         )
@@ -237,12 +237,12 @@ class _Inspection:
     def _call_tree(
         self,
         collectives: tuple[CollectiveRecord, ...],
-        held: tuple[HeldAtPeak, ...],
+        values: tuple[HeldAtPeak, ...],
         note: str,
         plan: PlanRecord | None,
     ) -> CallTreeRecord:
         parts = self._hlo, self._runs, self._frames, self._flops, self._traffic
-        return CallTreeReader(*parts, collectives, held, note, plan).record()
+        return CallTreeReader(*parts, collectives, values, note, plan).record()
 
     def _instructions(self) -> Iterator[InstructionRecord]:
         for name, computation in self._hlo.computations.items():

@@ -35,7 +35,7 @@ class Places:
         vague: dict[Instruction, Place] = {}  # places of the whole program, so a neighbour's place is more precise
         self._places: dict[Instruction, Place] = {}
         self._own: set[Instruction] = set()
-        self._known: dict[tuple[int, str], Place] = {}
+        self._frame_places: dict[tuple[int, str], Place] = {}
         for instruction in hlo.instructions():
             place = self._written(instruction, frames)
             if place is not None:
@@ -55,12 +55,12 @@ class Places:
 
     def _written(self, instruction: Instruction, frames: Frames) -> Place | None:
         key = (instruction.frame, instruction.op_name)
-        if instruction.frame and key in self._known:
-            return self._known[key]
+        if instruction.frame and key in self._frame_places:
+            return self._frame_places[key]
         stack = frames.stack(instruction)
         if stack:
             place = Place(stack, instruction.op_name)
-            return self._known.setdefault(key, place) if instruction.frame else place
+            return self._frame_places.setdefault(key, place) if instruction.frame else place
         if not frames.known and "/" in instruction.op_name:  # such a module has only scopes
             return Place((), instruction.op_name)
         return None
@@ -75,29 +75,29 @@ class Places:
             i for i in self._hlo.instructions() if i not in self._places and i.computation not in self._runs.regions
         ]
         for _ in range(_HOPS):
-            found: dict[Instruction, Place] = {}
+            assignments: dict[Instruction, Place] = {}
             for instruction in pending:
                 place = self._first(neighbours.users(instruction)) or self._first(neighbours.operands(instruction))
                 if place is not None:
-                    found[instruction] = place
-            if not found:
+                    assignments[instruction] = place
+            if not assignments:
                 break
-            self._places.update(found)
-            pending = [i for i in pending if i not in found]
+            self._places.update(assignments)
+            pending = [i for i in pending if i not in assignments]
         for computation in reversed(self._hlo.computations.values()):
             self._fall_back(computation)
 
     def _vote(self, fusion: Instruction) -> None:
         parts = [inner for name in fusion.calls() for inner in self._hlo.computations[name].instructions]
-        known = [inner for inner in reversed(parts) if inner in self._places]
-        heavy = [inner for inner in known if inner.opcode in _HEAVY]
-        if known:
-            self._places[fusion] = self._places[(heavy or known)[0]]
+        members = [inner for inner in reversed(parts) if inner in self._places]
+        heavy = [inner for inner in members if inner.opcode in _HEAVY]
+        if members:
+            self._places[fusion] = self._places[(heavy or members)[0]]
 
     def _first(self, instructions: Iterable[Instruction]) -> Place | None:
         """The first known place; an instruction inside a fusion is preferred to the fusion."""
-        known = [i for i in instructions if i in self._places]
-        chosen = next((i for i in known if i.opcode != "fusion"), known[0] if known else None)
+        candidates = [i for i in instructions if i in self._places]
+        chosen = next((i for i in candidates if i.opcode != "fusion"), candidates[0] if candidates else None)
         return None if chosen is None else self._places[chosen]
 
     def _fall_back(self, computation: Computation) -> None:

@@ -142,6 +142,6 @@ def _padded_elements(sizes: tuple[int, ...], layout: str) -> int:
     physical = [sizes[d] for d in reversed(order)] if order else list(sizes)
     tiles = [int(d) for d in tile[1].split(",")]
     physical = [1] * (len(tiles) - len(physical)) + physical
-    whole = len(physical) - len(tiles)
-    padded = [-(-size // t) * t for size, t in zip(physical[whole:], tiles, strict=True)]
-    return math.prod(physical[:whole]) * math.prod(padded)
+    start = len(physical) - len(tiles)
+    padded = [-(-size // t) * t for size, t in zip(physical[start:], tiles, strict=True)]
+    return math.prod(physical[:start]) * math.prod(padded)

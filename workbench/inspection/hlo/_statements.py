@@ -71,7 +71,7 @@ class _Joiner:
         return text
 
     def _scan(self, line: str) -> str:
-        kept, start = [], 0
+        pieces, start = [], 0
         for match in _MARKS.finditer(line):
             mark = match[0]
             if self._comment:
@@ -82,10 +82,10 @@ class _Joiner:
             elif self._quoted or mark == "*/" or mark[0] == "\\":
                 continue
             elif mark == "/*":
-                kept.append(line[start : match.start()])
+                pieces.append(line[start : match.start()])
                 self._comment = True
             elif mark == "//":
-                kept.append(line[start : match.start()])
+                pieces.append(line[start : match.start()])
                 start = len(line)
                 break
             elif mark in "{}":
@@ -93,8 +93,8 @@ class _Joiner:
             else:
                 self.parentheses += 1 if mark == "(" else -1
         if not self._comment:
-            kept.append(line[start:])
-        return "".join(kept)
+            pieces.append(line[start:])
+        return "".join(pieces)
 
 
 def statements(text: str) -> Iterator[Statement]:

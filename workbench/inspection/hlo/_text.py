@@ -172,7 +172,7 @@ def _add(computation: Computation, statement: Statement, shared: dict[str, str])
         op_name, frame = named.groups()
         attributes = attributes[:begin] + attributes[named.end() :]
     else:
-        op_name, frame = (found and found[1] for found in (_OP_NAME.search(attributes), _FRAME.search(attributes)))
+        op_name, frame = (match and match[1] for match in (_OP_NAME.search(attributes), _FRAME.search(attributes)))
     if op_name and "\\" in op_name:
         op_name = op_name.replace("\\'", "'")
     op_name = op_name or ""
@@ -251,12 +251,12 @@ def _split(arguments: str) -> Iterator[str]:
 def _called(attributes: str, *, regions: bool) -> tuple[tuple[str, str], ...]:
     if not regions and "=%" not in attributes and "={%" not in attributes and not _CALLING.search(attributes):
         return ()
-    found = []
-    for attribute, several, one in _CALLED.findall(attributes):
+    calls = []
+    for attribute, several, callee in _CALLED.findall(attributes):
         if regions or attribute not in ("select", "scatter"):
-            for name in several.split(",") if several else [one]:
-                found.append((attribute, name.strip().lstrip("%")))
-    return tuple(found)
+            for name in several.split(",") if several else [callee]:
+                calls.append((attribute, name.strip().lstrip("%")))
+    return tuple(calls)
 
 
 def _complete(computations: dict[str, Computation], text: str) -> Computation:
@@ -289,10 +289,10 @@ def _fault(computation: Computation, computations: dict[str, Computation]) -> st
                 return f"`{instruction.name}` reads {', '.join(lost)}, which is not defined before it"
         defined.add(instruction.name)
         for callee in instruction.calls("calls") if instruction.opcode == "fusion" else ():
-            taken = sum(inner.opcode == "parameter" for inner in computations[callee].instructions)
-            if taken != len(instruction.operands):
+            count = sum(inner.opcode == "parameter" for inner in computations[callee].instructions)
+            if count != len(instruction.operands):
                 return (
-                    f"`{instruction.name}` passes {len(instruction.operands)} values to `{callee}`, which takes {taken}"
+                    f"`{instruction.name}` passes {len(instruction.operands)} values to `{callee}`, which takes {count}"
                 )
     return None
 

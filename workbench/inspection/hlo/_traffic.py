@@ -67,16 +67,16 @@ class Traffic:
     def _find_parts(self, fusion: Instruction) -> list[tuple[Instruction, int]]:
         computation = self._hlo.computations[fusion.computation]
         body = self._hlo.computations[fusion.calls("calls")[0]]
-        found: list[tuple[Instruction, int]] = []
+        parts: list[tuple[Instruction, int]] = []
         for index, operand in enumerate(fusion.operands):
             shape = computation.by_name[operand].shape
             if shape.main_bytes:
-                found += _shared(self._readers(body, index), min(shape.main_bytes, self._reads(body, index)))
+                parts += _shared(self._readers(body, index), min(shape.main_bytes, self._reads(body, index)))
         results, leaves = self._results(body), fusion.shape.leaves
         if len(results) != len(leaves):
-            return [*found, (body.root or fusion, fusion.shape.main_bytes)]
+            return [*parts, (body.root or fusion, fusion.shape.main_bytes)]
         written = zip(results, leaves, strict=True)
-        return found + [(body.by_name[name], self._written(body, name, leaf)) for name, leaf in written]
+        return parts + [(body.by_name[name], self._written(body, name, leaf)) for name, leaf in written]
 
     def _readers(self, body: Computation, index: int) -> list[Instruction]:
         parameter = body.parameters.get(index)
@@ -147,8 +147,8 @@ def _asynchronous_copy(opcode: str, source: Shape, result: Shape) -> int:
     if len(result.leaves) < 2:
         return source.main_bytes + result.main_bytes
     target = result.leaves[0] if opcode == "copy-start" else result.leaves[1]
-    read = target.padded_bytes if source.space == 0 else 0
-    return read + (target.padded_bytes if target.space == 0 else 0)
+    size = target.padded_bytes if source.space == 0 else 0
+    return size + (target.padded_bytes if target.space == 0 else 0)
 
 
 def _shared(readers: list[Instruction], size: int) -> list[tuple[Instruction, int]]:

@@ -88,15 +88,15 @@ class _Layouts:
     """Layouts by (sharding, shape), computed only once, because trees repeat them hundreds of times."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, _Layout] = {}
+        self._layouts: dict[Any, _Layout] = {}
         self._meshes: collections.Counter[Any] = collections.Counter()
         self._ids: dict[Any, tuple[int, ...]] = {}
 
     def __call__(self, sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
         key = (sharding, shape)
-        if key not in self._known:
-            self._known[key] = self._read(sharding, shape)
-        layout = self._known[key]
+        if key not in self._layouts:
+            self._layouts[key] = self._read(sharding, shape)
+        layout = self._layouts[key]
         if layout.mesh is not None:
             self._meshes[layout.mesh] += 1
         return layout
@@ -125,10 +125,11 @@ def _is_array(leaf: object) -> bool:
 
 def _strange_message(strange: list[tuple[str, Any]]) -> str:
     shown = ", ".join(f"`{path or 'tree'}`: {type(leaf).__name__} {str(leaf)[:40]!r}" for path, leaf in strange[:5])
-    rest = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+    suffix = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
     return (
         f"`inspect_sharding` was given {len(strange)} {'leaf that is' if len(strange) == 1 else 'leaves that are'} not "
-        f"arrays: {shown}{rest}. Only values with a `shape` and a `dtype` are on devices: take those leaves out, give "
+        f"arrays: {shown}{suffix}. Only values with a `shape` and a `dtype` are on devices: take those leaves out, "
+        "give "
         "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)` in place of a bare sharding, or use `inspect_mesh` for a "
         "mesh."
     )
@@ -249,18 +250,18 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> tuple[int, ...]:
 def _positional(sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
     """A sharding without axis names, of which only the index map is known."""
     try:
-        held = sharding.devices_indices_map(shape)
+        index_map = sharding.devices_indices_map(shape)
         shard_shape = tuple(sharding.shard_shape(shape))
     except (ValueError, NotImplementedError, IndexError, TypeError) as error:
-        whole = _whole(shape, "unknown")
-        return dataclasses.replace(whole, notes=(f"`{type(sharding).__name__}` has no device slices: {error}",))
+        layout = _whole(shape, "unknown")
+        return dataclasses.replace(layout, notes=(f"`{type(sharding).__name__}` has no device slices: {error}",))
     placed = tuple(
         (
             int(device.id),
             tuple(index.indices(size)[0] for index, size in zip(indices, shape, strict=True)),
             tuple(index.indices(size)[1] for index, size in zip(indices, shape, strict=True)),
         )
-        for device, indices in held.items()
+        for device, indices in index_map.items()
     )
     slices = {(start, stop) for _, start, stop in placed}
     return _Layout(
@@ -279,20 +280,20 @@ def _with_shards(
     leaves: list[LeafShardingRecord], layouts: list[_Layout], shards_at_most: int
 ) -> list[LeafShardingRecord]:
     """Lists the slices of the largest leaves, within the budget."""
-    left, listed = shards_at_most, list(leaves)
-    known: dict[Any, tuple[ShardRecord, ...]] = {}
+    budget, listed = shards_at_most, list(leaves)
+    cache: dict[Any, tuple[ShardRecord, ...]] = {}
     for number in sorted(range(len(leaves)), key=lambda number: -leaves[number].size_bytes):
         leaf, layout = leaves[number], layouts[number]
         if not layout.device_ids:
             continue
-        if len(layout.device_ids) > left:
+        if len(layout.device_ids) > budget:
             note = f"{len(layout.device_ids)} slices not listed (more than `shards_at_most` of this record)"
             listed[number] = leaf.replace(notes=(*leaf.notes, note))
             continue
-        left -= len(layout.device_ids)
-        if id(layout) not in known:
-            known[id(layout)] = _shards(layout, leaf.shape)
-        listed[number] = leaf.replace(shards=known[id(layout)])
+        budget -= len(layout.device_ids)
+        if id(layout) not in cache:
+            cache[id(layout)] = _shards(layout, leaf.shape)
+        listed[number] = leaf.replace(shards=cache[id(layout)])
     return listed
 
 
@@ -304,11 +305,11 @@ def _shards(layout: _Layout, shape: tuple[int, ...]) -> tuple[ShardRecord, ...]:
     elif placed is None:
         assert layout.mesh is not None
         placed = _placed_by_mesh(layout, layout.mesh, shape)
-    seen: collections.Counter[tuple[int, ...]] = collections.Counter()
+    counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     shards = []
     for number, start, stop in placed:
-        shards.append(ShardRecord(device_id=number, start=start, stop=stop, replica=seen[start]))
-        seen[start] += 1
+        shards.append(ShardRecord(device_id=number, start=start, stop=stop, replica=counts[start]))
+        counts[start] += 1
     return tuple(shards)
 
 

@@ -88,16 +88,17 @@ def order_of_jax(mesh: MeshRecord) -> MeshRecord | None:
         return None
     if len({device.slice_index or 0 for device in mesh.devices}) > 1:
         return None
-    known = {device.id: device for device in mesh.devices}
+    device_of = {device.id: device for device in mesh.devices}
     stand_ins = [
-        _StandIn(**{name: getattr(known[id_], field) for name, field in _FIELDS.items()}) for id_ in sorted(known)
+        _StandIn(**{name: getattr(device_of[id_], field) for name, field in _FIELDS.items()})
+        for id_ in sorted(device_of)
     ]
     try:
         ordered = mesh_utils.create_device_mesh(mesh.shape, stand_ins)
     except (ValueError, NotImplementedError, AssertionError, LookupError):
         return None
     devices = tuple(
-        known[device.id].replace(position=position)
+        device_of[device.id].replace(position=position)
         for position, device in zip(np.ndindex(mesh.shape), ordered.flat, strict=True)
     )
     hops = _hops(devices, mesh.shape)
@@ -181,13 +182,13 @@ def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
     shape = mesh.shape
     parts = math.prod(shape[axis] for axis in where)
     share = placement.slots_per_device or -(-placement.size // parts)
-    held = []
+    ranges = []
     for device in mesh.devices:
         part = 0
         for axis in where:
             part = part * shape[axis] + device.position[axis]
         start, stop = min(part * share, placement.size), min((part + 1) * share, placement.size)
-        held.append(
+        ranges.append(
             ClientRange(
                 placement=placement.name,
                 device_id=device.id,
@@ -196,8 +197,8 @@ def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
                 padding=share - (stop - start),
             )
         )
-    kept = tuple(range_ for range_ in mesh.clients if range_.placement != placement.name)
-    return mesh.replace(clients=kept + tuple(held))
+    other_ranges = tuple(range_ for range_ in mesh.clients if range_.placement != placement.name)
+    return mesh.replace(clients=other_ranges + tuple(ranges))
 
 
 def _described(value: object) -> str:
@@ -211,8 +212,8 @@ def _axis_type(kind: AxisType) -> Literal["auto", "explicit", "manual"]:
 
 
 def _abstract_devices(mesh: AbstractMesh, shape: Sequence[int]) -> tuple[DeviceRecord, ...]:
-    known = mesh.abstract_device
-    platform, kind = (getattr(known, "platform", None) or "", getattr(known, "device_kind", None) or "")
+    device = mesh.abstract_device
+    platform, kind = (getattr(device, "platform", None) or "", getattr(device, "device_kind", None) or "")
     return tuple(
         DeviceRecord(id=number, position=position, platform=platform, kind=kind)
         for number, position in enumerate(np.ndindex(*shape))
@@ -243,18 +244,18 @@ def _hops(devices: Sequence[DeviceRecord], shape: tuple[int, ...]) -> list[tuple
     wraps = _wraps(devices[0].kind, extent)
     coords = coords.reshape(*shape, -1)
     slices = np.array([device.slice_index or 0 for device in devices]).reshape(shape)
-    found: list[tuple[float | None, int | None]] = []
+    hops: list[tuple[float | None, int | None]] = []
     for axis, size in enumerate(shape):
         if size == 1:
-            found.append((0.0, 0))
+            hops.append((0.0, 0))
             continue
         if (slices != slices.take([0], axis=axis)).any():
-            found.append((None, None))  # data-centre network between slices, so there are no hops to count
+            hops.append((None, None))  # data-centre network between slices, so there are no hops to count
             continue
         away = np.abs(coords - np.roll(coords, -1, axis=axis))
         away = np.where(wraps, np.minimum(away, extent - away), away).sum(axis=-1)
-        found.append((float(away.mean()), int(away.max())))
-    return found
+        hops.append((float(away.mean()), int(away.max())))
+    return hops
 
 
 def _torus_wraps(devices: Sequence[DeviceRecord]) -> tuple[bool, ...] | None:

@@ -50,8 +50,8 @@ def propagate_shardings(
     try:
         text = _shardy.stablehlo_text(program)
     except Exception as error:  # record the failure instead of raising
-        given = f"`propagate_shardings` was given a `{type(program).__name__}` that has no StableHLO: {error}"
-        return PropagationRecord(engine="none", notes=(given,))
+        note = f"`propagate_shardings` was given a `{type(program).__name__}` that has no StableHLO: {error}"
+        return PropagationRecord(engine="none", notes=(note,))
     notes: list[str] = []
     if engine != "dump":
         try:
@@ -73,7 +73,7 @@ def _in_process(text: str) -> PropagationRecord:
         notes.append("no value of this program is sharded: its inputs carry no sharding over a mesh")
     try:
         program = _shardy.run_shardy(text, _shardy.COLLECTIVE_PASSES, reasons=False)
-        planned = tuple(_planned(found, program.axis_sizes) for found in program.collectives)
+        planned = tuple(_planned(collective, program.axis_sizes) for collective in program.collectives)
     except _shardy.ShardyError as error:
         planned = ()
         notes.append(f"planned collectives are missing: {error}")
@@ -83,13 +83,13 @@ def _in_process(text: str) -> PropagationRecord:
 def _from_dump(program: object, notes: list[str]) -> PropagationRecord:
     with tempfile.TemporaryDirectory(prefix="workbench-shardy-") as directory:
         _shardy.compile_with_dump(program, Path(directory))
-        found = sorted(Path(directory).rglob("*after_propagation*.mlir"))
-        if not found:
+        files = sorted(Path(directory).rglob("*after_propagation*.mlir"))
+        if not files:
             message = "the compiler wrote no file after propagation (it may have used GSPMD for this program)"
             raise _shardy.ShardyError(message)
-        read = _shardy.read_dumped(found[0].read_text())
+        dump = _shardy.read_dumped(files[0].read_text())
     missing = "read from dump files, which do not contain origins, edges, planned collectives, stages and lines"
-    return _record(read, (), "dump", [*notes, missing])
+    return _record(dump, (), "dump", [*notes, missing])
 
 
 def _record(
@@ -121,28 +121,28 @@ def _record(
     return PropagationRecord(values=values, edges=edges, collectives=planned, engine=engine, notes=tuple(notes))
 
 
-def _planned(found: ShardyCollective, sizes: dict[str, int]) -> PlannedCollectiveRecord:
-    axes = found.axes
-    if found.groups:
-        name_axes = pair_axes if found.kind == "collective-permute" else group_axes
-        axes = name_axes(found.groups, list(sizes), list(sizes.values())).names
+def _planned(collective: ShardyCollective, sizes: dict[str, int]) -> PlannedCollectiveRecord:
+    axes = collective.axes
+    if collective.groups:
+        name_axes = pair_axes if collective.kind == "collective-permute" else group_axes
+        axes = name_axes(collective.groups, list(sizes), list(sizes.values())).names
     return PlannedCollectiveRecord(
-        kind=cast(PlannedCollectiveKind, found.kind),
+        kind=cast(PlannedCollectiveKind, collective.kind),
         axes=axes,
-        shape=found.shape,
-        dtype=found.dtype,
-        size_bytes=found.size_bytes,
-        device_bytes=found.device_bytes,
-        stage=_stage(found.op_name),
-        source=_source(found.frames),
-        op_name=found.op_name,
+        shape=collective.shape,
+        dtype=collective.dtype,
+        size_bytes=collective.size_bytes,
+        device_bytes=collective.device_bytes,
+        stage=_stage(collective.op_name),
+        source=_source(collective.frames),
+        op_name=collective.op_name,
     )
 
 
 def _stage(op_name: str) -> str | None:
     """The innermost plan stage among an operation's name scopes."""
-    found = _STAGE.findall(op_name)
-    return found[-1] if found else None
+    stages = _STAGE.findall(op_name)
+    return stages[-1] if stages else None
 
 
 def _source(frames: tuple[Any, ...]) -> SourceLine | None:

@@ -28,13 +28,13 @@ class Leaves:
     def __init__(
         self, fn: Callable, args: tuple[Any, ...], mesh: Mesh | AbstractMesh, names: Sequence[str] = ()
     ) -> None:
-        found, self._structure = jax.tree_util.tree_flatten_with_path(args)
-        self.values = [shape_of(leaf, mesh) for _, leaf in found]  # shapes, so that arrays are not kept alive
-        self.paths = [jax.tree_util.keystr(path) for path, _ in found]
+        leaves, self._structure = jax.tree_util.tree_flatten_with_path(args)
+        self.values = [shape_of(leaf, mesh) for _, leaf in leaves]  # shapes, so that arrays are not kept alive
+        self.paths = [jax.tree_util.keystr(path) for path, _ in leaves]
         named = _argument_names(fn, len(args))
-        raw = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
+        raw = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in leaves]
         self.labels = list(names[: len(raw)]) if len(names) >= len(raw) else raw
-        self._known = list(zip(self.paths, raw, self.labels, strict=True))
+        self._names = list(zip(self.paths, raw, self.labels, strict=True))
 
     def resolve(self, specs: Mapping[str, Any], mesh: Mesh | AbstractMesh) -> dict[int, Spec]:
         """Assigns a spec to each leaf.
@@ -44,7 +44,7 @@ class Leaves:
         """
         chosen: dict[int, Spec] = {}
         wrong: list[str] = []
-        for name, given in specs.items():
+        for name, value in specs.items():
             indices = self._find(name)
             if not indices:
                 near = difflib.get_close_matches(name, [*self.labels, *self.paths], n=2) or self.labels[:3]
@@ -52,7 +52,7 @@ class Leaves:
             for index in indices:
                 shape = tuple(jax.numpy.shape(self.values[index]))
                 try:
-                    spec = as_spec(given, len(shape))
+                    spec = as_spec(value, len(shape))
                 except (TypeError, ValueError) as error:
                     wrong.append(f"{self.labels[index]}: {error}")
                     continue
@@ -80,19 +80,19 @@ class Leaves:
         ]
         return jax.tree_util.tree_unflatten(self._structure, leaves)
 
-    def sharded(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
-        """The arguments as shapes with the shardings in `found`; all other arguments are unchanged."""
+    def sharded(self, specs: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
+        """The arguments as shapes with the shardings in `specs`; all other arguments are unchanged."""
         # In the compiled program, random keys have additional trailing dimensions.
-        known = {
+        by_index = {
             index: spec[: len(jax.numpy.shape(leaf))]
-            for index, (spec, leaf) in enumerate(zip(found, self.values, strict=True))
+            for index, (spec, leaf) in enumerate(zip(specs, self.values, strict=True))
             if spec is not None
         }
-        return self.replaced(known, mesh)
+        return self.replaced(by_index, mesh)
 
-    def record(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> ShardingRecord:
-        """The arguments with the shardings in `found`, under the names that the user writes."""
-        record = inspect_sharding(self.sharded(found, mesh))
+    def record(self, specs: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> ShardingRecord:
+        """The arguments with the shardings in `specs`, under the names that the user writes."""
+        record = inspect_sharding(self.sharded(specs, mesh))
         named = zip(record.leaves, self.labels, strict=True)
         return record.replace(leaves=tuple(leaf.replace(path=label) for leaf, label in named))
 
@@ -101,8 +101,8 @@ class Leaves:
         below = (f"{name}[", f"{name}.")
         return [
             index
-            for index, names in enumerate(self._known)
-            if name in names or any(each.startswith(below) for each in names)
+            for index, names in enumerate(self._names)
+            if name in names or any(path.startswith(below) for path in names)
         ]
 
 

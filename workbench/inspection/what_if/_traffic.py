@@ -43,22 +43,26 @@ def compare_planned(
     return _compare(_planned(before), _planned(after), stages)
 
 
-def _compiled(found: Iterable[CollectiveRecord]) -> dict[Key, _Sum]:
+def _compiled(collectives: Iterable[CollectiveRecord]) -> dict[Key, _Sum]:
     sums: dict[Key, _Sum] = collections.defaultdict(_Sum)
-    for each in found:
-        only = each.stages[0] if each.stages else None
-        shares: dict[str | None, float] = {**each.stage_shares} if len(each.stage_shares) > 1 else {only: 1.0}
+    for collective in collectives:
+        only = collective.stages[0] if collective.stages else None
+        shares: dict[str | None, float] = (
+            {**collective.stage_shares} if len(collective.stage_shares) > 1 else {only: 1.0}
+        )
         for stage, share in shares.items():
-            source = each.sources[0] if each.sources else None
-            sums[each.kind, each.axes, stage].add(each.executions, each.payload_bytes * share, source)
+            source = collective.sources[0] if collective.sources else None
+            sums[collective.kind, collective.axes, stage].add(
+                collective.executions, collective.payload_bytes * share, source
+            )
     return sums
 
 
-def _planned(found: Iterable[PlannedCollectiveRecord]) -> dict[Key, _Sum]:
+def _planned(collectives: Iterable[PlannedCollectiveRecord]) -> dict[Key, _Sum]:
     sums: dict[Key, _Sum] = collections.defaultdict(_Sum)
-    for each in found:
-        held = each.device_bytes if each.device_bytes is not None else each.size_bytes
-        sums[each.kind, each.axes, each.stage].add(1.0, held, each.source)
+    for collective in collectives:
+        size = collective.device_bytes if collective.device_bytes is not None else collective.size_bytes
+        sums[collective.kind, collective.axes, collective.stage].add(1.0, size, collective.source)
     return sums
 
 

@@ -59,13 +59,13 @@ class WhatIf:
         self._present = present
         self._machine = None if target is None else parse_target(target)
         self._there: TargetMesh | None = None
-        found = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
-        self._mesh = self._find_mesh(found)
+        start_mesh = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
+        self._mesh = self._find_mesh(start_mesh)
         # JAX itself places keyword arguments that are on one device, such as a random key.
         self._kwargs = jax.tree.map(lambda leaf: shape_of(leaf, self._mesh), self._call.kwargs)
         self._leaves = Leaves(self._call.parameters, self._call.args, self._mesh, self._call.names)
         self._args = self._leaves.replaced({}, self._mesh)
-        self._known: dict[tuple[tuple[int, Spec], ...], _Version] = {}
+        self._versions: dict[tuple[tuple[int, Spec], ...], _Version] = {}
         self._busy = threading.Lock()
 
     def plan(self, specs: Mapping[str, Any]) -> WhatIfRecord:
@@ -74,17 +74,17 @@ class WhatIf:
         with self._busy:
             before, after = self._version({}), self._version(chosen)
         records = (before.record, after.record)
-        known = [record.propagation for record in records if record.propagation is not None]
-        planned = compare_planned(known[0].collectives, known[-1].collectives, self._names(records[0]))
+        propagations = [record.propagation for record in records if record.propagation is not None]
+        planned = compare_planned(propagations[0].collectives, propagations[-1].collectives, self._names(records[0]))
         return WhatIfRecord(
             specs={self._leaves.labels[index]: spec for index, spec in chosen.items()},
             before=records[0],
             after=records[1],
             planned=planned,
             notes=tuple(
-                f"{which}: {note}"
-                for which, each in zip(("as it is", "as tried"), known, strict=False)
-                for note in each.notes
+                f"{label}: {note}"
+                for label, propagation in zip(("as it is", "as tried"), propagations, strict=False)
+                for note in propagation.notes
             ),
         )
 
@@ -120,21 +120,21 @@ class WhatIf:
     def _version(self, chosen: Mapping[int, Spec]) -> "_Version":
         """Shardy's plan of the program with some leaves sharded differently."""
         key = tuple(sorted(chosen.items()))
-        if key not in self._known:
+        if key not in self._versions:
             try:
-                self._known[key] = self._plan_version(chosen)
+                self._versions[key] = self._plan_version(chosen)
             except WorkbenchError:
                 raise
             except Exception as error:  # JAX's sharding errors have no common base class
                 raise InspectionError(self._refusal(chosen, error)) from error
-        return self._known[key]
+        return self._versions[key]
 
     def _refusal(self, chosen: Mapping[int, Spec], error: Exception) -> str:
-        said = f"{type(error).__name__}: {error}"[:700]
+        reason = f"{type(error).__name__}: {error}"[:700]
         specs = ", ".join(f"{self._leaves.labels[index]}: {_written(spec)}" for index, spec in chosen.items())
         return (
             f"`what_if` was given {specs or _PRESENT}, with which JAX does not trace or lower the program. It says: "
-            f"{said} A sharding must fit every operation that it reaches, where the mesh's axes are explicit: choose "
+            f"{reason} A sharding must fit every operation that it reaches, where the mesh's axes are explicit: choose "
             "other axes or dimensions, or make the axes Auto, so that the compiler may reshard."
         )
 
@@ -146,9 +146,9 @@ class WhatIf:
             lowered, text = self._lowered(args)
         propagation = propagate_shardings(text)
         inputs = {value.name: value.spec for value in propagation.values if value.operation == "input"}
-        found = [inputs.get(f"%arg{number}") for number in range(len(self._leaves.values))]
+        specs = [inputs.get(f"%arg{number}") for number in range(len(self._leaves.values))]
         record = self._present.replace(
-            inputs=self._leaves.record(found, self._mesh),
+            inputs=self._leaves.record(specs, self._mesh),
             outputs=None,
             propagation=propagation,
             module=None if chosen else self._present.module,
@@ -182,29 +182,29 @@ class WhatIf:
         return None, text
 
     def _compiled(
-        self, version: "_Version", which: str, progress: Progress | None, cancel: threading.Event | None
+        self, version: "_Version", label: str, progress: Progress | None, cancel: threading.Event | None
     ) -> ProgramRecord:
         if version.record.module is None:
-            what = f"Compiling {version.record.name} with {which}"
-            module = self._module(version, what, {"progress": progress, "cancel": cancel})
+            task = f"Compiling {version.record.name} with {label}"
+            module = self._module(version, task, {"progress": progress, "cancel": cancel})
             version.record = version.record.replace(module=module)
         return version.record
 
-    def _module(self, version: "_Version", what: str, waiting: dict[str, Any]) -> ModuleRecord:
+    def _module(self, version: "_Version", task: str, waiting: dict[str, Any]) -> ModuleRecord:
         text, mesh = version.record.stablehlo, version.record.mesh
         if self._there is not None:
             target = self._there.target
-            made = compile_for_target(text, target, mesh_axes=self._there.axes, **waiting)
-            if not made.hlo:
+            compilation = compile_for_target(text, target, mesh_axes=self._there.axes, **waiting)
+            if not compilation.hlo:
                 message = (
-                    f"{what} for {target.name} resulted in no program: {made.error} Nothing can be compared with a "
-                    "program that does not fit: take a larger target, or other specs."
+                    f"{task} for {target.name} resulted in no program: {compilation.error} Nothing can be compared "
+                    f"with a program that does not fit: take a larger target, or other specs."
                 )
                 raise EngineError(message)
-            hlo, memory = made.hlo, made.memory
+            hlo, memory = compilation.hlo, compilation.memory
             module = inspect_module(hlo, mesh=mesh, platform=target.platform)
         elif self._platform() == "cpu":
-            hlo, memory = compile_for_cpu(text, self._mesh.size, what=what, **waiting)
+            hlo, memory = compile_for_cpu(text, self._mesh.size, task=task, **waiting)
             module = inspect_module(hlo, mesh=mesh, platform="cpu")
         else:  # the devices belong to this process, so no other process could compile for them
             return inspect_module(compile_now(version.lowered, text, version.record.name), mesh=mesh)
