@@ -130,8 +130,8 @@ class Futures:
         def submit(*args: object, **kwargs: object) -> Future[Any]:
             future = line.submit(method, args, kwargs)
             if keeps is not None:
-                kept = [keeps]  # until the answer arrives, even if the client is dropped
-                future.add_done_callback(lambda _: kept.clear())
+                references = [keeps]  # until the answer arrives, even if the client is dropped
+                future.add_done_callback(lambda _: references.clear())
             return future
 
         return submit

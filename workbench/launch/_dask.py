@@ -112,10 +112,10 @@ class DaskHost:
     def snapshot(self, label: str) -> dict[str, Any]:
         """Returns the last reported numbers of a `NodeStateRecord`."""
         del label
-        seen = {name: value for name, value in self._seen.items() if name not in ("silent_seconds", "stack")}
-        if seen.get("heartbeat_age_seconds") is not None:
-            seen["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
-        return seen | {"where": f"worker {self._address}", "log_tail": tuple(self._log)[-5:]}
+        state = {name: value for name, value in self._seen.items() if name not in ("silent_seconds", "stack")}
+        if state.get("heartbeat_age_seconds") is not None:
+            state["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
+        return state | {"where": f"worker {self._address}", "log_tail": tuple(self._log)[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
         """Returns the log lines of the node."""

@@ -76,51 +76,51 @@ class DaskEndpoint:
         self.gone: str | None = None
         self._client = client
         self._look = look
-        self._asked: _Asked | None = None
+        self._target: _Asked | None = None
         self._lost: Place | None = None  # the place that lost a call; the next actor has a different key
         self._lost_until = 0.0
         self._changed = threading.Condition()
         self._answered: list[_Sent] = []
-        self._wanted = 1
+        self._count = 1
 
     def call(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """Calls `method` and waits for its answer."""
         payload = pickled((method, args, kwargs))
         with self._client.as_current():
-            asked = self._found(method)
-            return self._opened(method, asked, lambda: asked.actor.ask(payload).result())
+            target = self._found(method)
+            return self._opened(method, target, lambda: target.actor.ask(payload).result())
 
     def send(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Sent:
         """Calls `method` without waiting for its answer."""
         payload = pickled((method, args, kwargs))
         with self._client.as_current():
-            asked = self._found(method)
-            sent = _Sent(method, asked, asked.send(payload))
-        sent.answer.add_done_callback(functools.partial(self._note, sent))
-        return sent
+            target = self._found(method)
+            call = _Sent(method, target, target.send(payload))
+        call.answer.add_done_callback(functools.partial(self._note, call))
+        return call
 
-    def answered(self, sent: Collection[_Sent], count: int, seconds: float) -> list[_Sent]:
+    def answered(self, calls: Collection[_Sent], count: int, seconds: float) -> list[_Sent]:
         """Returns newly answered calls; waits for `count` answers, but at most `seconds`."""
-        del sent  # `_answered` contains no other calls
+        del calls  # `_answered` contains no other calls
         with self._changed:
-            self._wanted = count
+            self._count = count
             self._changed.wait_for(lambda: len(self._answered) >= count, seconds)
             answered, self._answered = self._answered, []
         return answered
 
-    def announce(self, sent: _Sent, notify: Callable[[], None]) -> None:
+    def announce(self, call: _Sent, notify: Callable[[], None]) -> None:
         """Calls `notify` when the call is answered."""
-        sent.answer.add_done_callback(lambda _: notify())
+        call.answer.add_done_callback(lambda _: notify())
 
-    def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
+    def results(self, calls: Sequence[_Sent]) -> list[Callable[[], Any]]:
         """Returns, for each call, a function that returns its result or raises its exception."""
-        opened = set(sent)
+        opened = set(calls)
         with self._changed:  # announced calls are never collected by `answered`
-            self._answered = [each for each in self._answered if each not in opened]
-        found = [functools.partial(self._opened, each.method, each.asked, each.answer.result) for each in sent]
-        for each in sent:
-            each.answer = None  # otherwise its callbacks keep the bytes alive until the next garbage collection
-        return found
+            self._answered = [call for call in self._answered if call not in opened]
+        readers = [functools.partial(self._opened, call.method, call.asked, call.answer.result) for call in calls]
+        for call in calls:
+            call.answer = None  # otherwise its callbacks keep the bytes alive until the next garbage collection
+        return readers
 
     def connected(self) -> bool:
         """Returns whether the client is connected."""
@@ -128,28 +128,28 @@ class DaskEndpoint:
 
     def known(self) -> bool:
         """Returns whether the actor's location is known."""
-        return self._asked is not None
+        return self._target is not None
 
     def forget(self) -> None:
         """Looks for the actor again at the next call; calls in flight are lost."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            asked.give_up()
+        target, self._target = self._target, None
+        if target is not None:
+            target.give_up()
 
-    def _note(self, sent: _Sent, _: Future[bytes]) -> None:
+    def _note(self, call: _Sent, _: Future[bytes]) -> None:
         with self._changed:
-            self._answered.append(sent)
-            if len(self._answered) >= self._wanted:
+            self._answered.append(call)
+            if len(self._answered) >= self._count:
                 self._changed.notify()
 
-    def _opened(self, method: str, asked: _Asked, answer: Callable[[], bytes]) -> Value:
+    def _opened(self, method: str, target: _Asked, answer: Callable[[], bytes]) -> Value:
         try:
             packed = answer()
         except (OSError, RuntimeError, KeyError, CancelledError) as error:  # no such worker or actor, or abandoned
-            if self._asked is asked:
-                self._asked = None
-            self._lost, self._lost_until = asked.place, time.monotonic() + _LOST_SECONDS
-            asked.give_up()
+            if self._target is target:
+                self._target = None
+            self._lost, self._lost_until = target.place, time.monotonic() + _LOST_SECONDS
+            target.give_up()
             raise unreachable(
                 self.label,
                 method,
@@ -164,16 +164,16 @@ class DaskEndpoint:
         while time.monotonic() < deadline:
             if self.gone is not None:
                 raise unreachable(self.label, method, self.gone)
-            asked = self._asked
-            if asked is not None:
-                return asked
+            target = self._target
+            if target is not None:
+                return target
             place = self._look(_LOOK_SECONDS)
             if place is not None and place == self._lost and time.monotonic() < self._lost_until:
                 time.sleep(0.02)
             elif place is not None:
                 actor = distributed.Actor(self._class, *place)
-                self._asked = asked = _Asked(place, actor, self._client.loop.asyncio_loop)
-                return asked
+                self._target = target = _Asked(place, actor, self._client.loop.asyncio_loop)
+                return target
         raise unreachable(self.label, method, f"it did not start within {CONNECT_SECONDS:.0f} s")
 
 

@@ -50,7 +50,7 @@ class _Slot:
     def __init__(self, order: DaskOrder, *, announces: bool = False) -> None:
         distributed = import_module("distributed")
 
-        self._held: list[dict[str, Any]] | None = [] if announces else None  # Dask sends in batches, 2 ms apart
+        self._messages: list[dict[str, Any]] | None = [] if announces else None  # Dask sends in batches, 2 ms apart
         self._order = order
         self._client, self._worker = distributed.get_client(), distributed.get_worker()
         self._lines: dict[int, PipelinedLine] = {}
@@ -97,8 +97,8 @@ class _Slot:
         while self._worker.state.actors.get(self._order.key) is not actor and not self._ended.wait(0.0005):
             pass
         with self._lock:
-            held, self._held = self._held or [], None
-        for message in (*held, {"label": self._label, "key": self._order.key, "worker": self._worker.address}):
+            messages, self._messages = self._messages or [], None
+        for message in (*messages, {"label": self._label, "key": self._order.key, "worker": self._worker.address}):
             self._log(message)
 
     def _emit(self, label: str, event: str, detail: Value) -> None:
@@ -117,14 +117,14 @@ class _Slot:
     def _report(self) -> None:
         spec, silent = self.runner.spec, self.runner.silent_seconds()
         hung = spec.hang_seconds is not None and silent > spec.hang_seconds
-        seen = self.runner.snapshot() | {"silent_seconds": silent, "stack": self.runner.stack() if hung else None}
-        seen.pop("native_id")
-        self._log({"label": self._label, "seen": seen | {"log_tail": []}, "worker": self._worker.address})
+        state = self.runner.snapshot() | {"silent_seconds": silent, "stack": self.runner.stack() if hung else None}
+        state.pop("native_id")
+        self._log({"label": self._label, "seen": state | {"log_tail": []}, "worker": self._worker.address})
 
     def _log(self, message: dict[str, Any]) -> None:
         with self._lock:
-            if self._held is not None:
-                self._held.append(message)
+            if self._messages is not None:
+                self._messages.append(message)
                 return
         self._worker.log_event(self._order.launch, message | {"attempt": self._order.attempt})
 

@@ -12,17 +12,17 @@ _FRAME = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d+)')
 def with_source_lines(traceback: str) -> str:
     """Names notebook cells by their numbers and adds source lines from the notebook."""
     lines = traceback.splitlines()
-    found = []
+    source_lines = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         frame = _FRAME.match(line)
         cell = None if frame is None else cell_name(frame["file"])
-        found.append(line if frame is None or cell is None else line.replace(frame["file"], cell, 1))
+        source_lines.append(line if frame is None or cell is None else line.replace(frame["file"], cell, 1))
         if frame is None or following.startswith(f"{frame['indent']}  "):
             continue
         source = read_source_line(frame["file"], int(frame["line"])).strip()
         if source:
-            found.append(f"{frame['indent']}  {source}")
-    return "\n".join(found)
+            source_lines.append(f"{frame['indent']}  {source}")
+    return "\n".join(source_lines)
 
 
 def failure_error(

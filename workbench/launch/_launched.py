@@ -69,8 +69,8 @@ class Launched(Live):
         self._watcher: threading.Thread | None = None
         self._over = threading.Event()  # for the watching thread, which has no strong reference to this object
         # The threads must not keep alive an object that its user has dropped.
-        self._found: list[weakref.ref[Launched]] = [weakref.ref(self)]
-        self._hosts = engine.open(program, _teller(self._found, self._events))
+        self._reference: list[weakref.ref[Launched]] = [weakref.ref(self)]
+        self._hosts = engine.open(program, _teller(self._reference, self._events))
         self._nodes = {spec.label: NodeLife(spec, host) for host in self._hosts for spec in host.specs}
         _RUNNING.add(self)
         if _ENDING.acquire(blocking=False):
@@ -233,7 +233,7 @@ class Launched(Live):
 
     def __del__(self) -> None:
         if getattr(self, "_hosts", ()) and not self._stopped:
-            self._found[0] = weakref.ref(self)  # garbage collection of a cycle has cleared it
+            self._reference[0] = weakref.ref(self)  # garbage collection of a cycle has cleared it
             _DROPPED.put(self)  # revives the object until another thread has stopped it
 
     def __repr__(self) -> str:
@@ -257,7 +257,7 @@ class Launched(Live):
 
     def _begin_to_watch(self) -> None:
         if not self._over.is_set() and self._watching.acquire(blocking=False):
-            arguments = (self._found, self._events, self._over)
+            arguments = (self._reference, self._events, self._over)
             watcher = threading.Thread(target=_watch, args=arguments, name=f"watch {self.program.name}", daemon=True)
             watcher.start()
             self._watcher = watcher
@@ -395,11 +395,11 @@ class Launched(Live):
             host.close("the program has stopped")
         with self._changed:
             self._changed.wait_for(self._all_ended, max(deadline - time.monotonic(), 0.5))
-        left = [host for host in self._hosts if not host.ended()]
-        for host in left:
+        hosts = [host for host in self._hosts if not host.ended()]
+        for host in hosts:
             host.kill()
         with self._changed:
-            if left and self._engine.kills:  # abandoned nodes send no events
+            if hosts and self._engine.kills:  # abandoned nodes send no events
                 self._changed.wait_for(self._all_ended, 5.0)
             for life in self._nodes.values():
                 if life.exit_code is None and life.state not in ("hung", "killed", "waiting"):
@@ -426,12 +426,12 @@ class Launched(Live):
         )
 
     def _state_of(self, label: str, life: NodeLife) -> NodeStateRecord:
-        found = life.host.snapshot(label)
-        cpu_seconds = found.pop("cpu_seconds", None)
+        snapshot = life.host.snapshot(label)
+        cpu_seconds = snapshot.pop("cpu_seconds", None)
         with self._changed:
             calls_per_second, cpu_cores = life.rates(cpu_seconds is not None)
             line = self._lines.get(label)
-            found["queue_length"] = found.get("queue_length", 0) + (line.queued() if line is not None else 0)
+            snapshot["queue_length"] = snapshot.get("queue_length", 0) + (line.queued() if line is not None else 0)
             return NodeStateRecord(
                 label=label,
                 state="restarting" if self._restarting(life.host) else life.state,
@@ -440,13 +440,13 @@ class Launched(Live):
                 restarts=life.restarts,
                 exit_code=life.exit_code,
                 error=life.error,
-                **found,
+                **snapshot,
             )
 
 
-def _teller(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]") -> Emit:
+def _teller(reference: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]") -> Emit:
     def report(label: str, event: str, detail: str | int | None) -> None:
-        launched = found[0]()
+        launched = reference[0]()
         if launched is None:
             events.put((label, event, detail))
         else:
@@ -455,12 +455,12 @@ def _teller(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any
     return report
 
 
-def _watch(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]", over: threading.Event) -> None:
+def _watch(reference: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]", over: threading.Event) -> None:
     while not over.is_set():
         event = None
         with contextlib.suppress(queue.Empty):
             event = events.get(timeout=_TICK_SECONDS)
-        launched = found[0]()
+        launched = reference[0]()
         if launched is None:  # dropped; another thread stops it
             time.sleep(0.01)
             if event is not None:

@@ -24,8 +24,8 @@ class NodeLife:
 
     def note(self, now: float) -> None:
         """Takes a sample."""
-        found = self.host.snapshot(self.spec.label)
-        self.seen.append((now, found.get("calls", 0), found.get("cpu_seconds")))
+        snapshot = self.host.snapshot(self.spec.label)
+        self.seen.append((now, snapshot.get("calls", 0), snapshot.get("cpu_seconds")))
         while now - self.seen[0][0] > _RATE_SECONDS:
             self.seen.popleft()
 

@@ -110,10 +110,10 @@ class ServiceNode(Node):
                 "only runs."
             )
             raise ProgramError(message)
-        taken = [name for name in RESERVED if hasattr(self.target, name)]
-        if taken:
+        clashes = [name for name in RESERVED if hasattr(self.target, name)]
+        if clashes:
             message = (
-                f"`ServiceNode` was given the class `{_name(self.target)}` with {_listed(taken)}. These names are "
+                f"`ServiceNode` was given the class `{_name(self.target)}` with {_listed(clashes)}. These names are "
                 f"reserved for clients ({_listed(RESERVED)}), so such a method could not be called: rename it."
             )
             raise ProgramError(message)
@@ -220,7 +220,7 @@ def _fields(value: object) -> list[str]:
     if isinstance(value, type):
         return []
     kinds = getattr(type(value), "__dataclass_fields__", None) or {}
-    return [*kinds, *(each.name for each in getattr(type(value), "__attrs_attrs__", ()))]
+    return [*kinds, *(attribute.name for attribute in getattr(type(value), "__attrs_attrs__", ()))]
 
 
 def dereference(value: object, client_of: Callable[[Handle], Value]) -> Value:
@@ -241,21 +241,21 @@ def dereference(value: object, client_of: Callable[[Handle], Value]) -> Value:
         keywords = {key: dereference(item, client_of) for key, item in value.keywords.items()}
         function, *args = (dereference(item, client_of) for item in (value.func, *value.args))
         return type(value)(function, *args, **keywords)
-    made = copy.copy(value)
-    if isinstance(made, MutableMapping):
-        made.update({key: dereference(item, client_of) for key, item in made.items()})
+    clone = copy.copy(value)
+    if isinstance(clone, MutableMapping):
+        clone.update({key: dereference(item, client_of) for key, item in clone.items()})
     elif isinstance(value, Mapping):
         return {key: dereference(item, client_of) for key, item in value.items()}
     for name in _fields(value):
         if hasattr(value, name):
-            object.__setattr__(made, name, dereference(getattr(value, name), client_of))  # frozen ones too
-    return made
+            object.__setattr__(clone, name, dereference(getattr(value, name), client_of))  # frozen ones too
+    return clone
 
 
 @functools.lru_cache(256)
 def public_methods(target: type) -> tuple[str, ...]:
     """Returns the sorted names of the public methods of `target`, without `run`."""
-    names = {name for each in target.__mro__ for name in vars(each) if not name.startswith("_") and name != "run"}
+    names = {name for base in target.__mro__ for name in vars(base) if not name.startswith("_") and name != "run"}
     return tuple(name for name in sorted(names) if callable(getattr(target, name)))
 
 

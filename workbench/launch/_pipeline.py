@@ -34,15 +34,15 @@ class SendingEndpoint(Endpoint, Protocol):
         """Sends a call and returns its identifier; the service begins it after earlier calls."""
         ...
 
-    def answered(self, sent: Collection[Any], count: int, seconds: float) -> Collection[Any]:
+    def answered(self, calls: Collection[Any], count: int, seconds: float) -> Collection[Any]:
         """Returns answered calls; waits for `count` answers, but at most `seconds`."""
         ...
 
-    def announce(self, sent: Value, notify: Callable[[], None]) -> None:
+    def announce(self, call: Value, notify: Callable[[], None]) -> None:
         """Calls `notify` when the call is answered."""
         ...
 
-    def results(self, sent: Sequence[Any]) -> list[Callable[[], Any]]:
+    def results(self, calls: Sequence[Any]) -> list[Callable[[], Any]]:
         """Returns, for each answered call, a function that returns its result or raises its exception."""
         ...
 
@@ -186,9 +186,9 @@ class PipelinedLine(CallQueue):
         self.endpoint.announce(call.sent, lambda: self._inbox.put(call))
 
     def _settle(self, answered: Collection[Any]) -> None:
-        answered = [sent for sent in answered if sent in self._under_way]
+        answered = [call for call in answered if call in self._under_way]
         results = self.endpoint.results(answered)
-        calls = [self._under_way.pop(sent) for sent in answered]
+        calls = [self._under_way.pop(call) for call in answered]
         del answered  # an error kept by its caller keeps all these frames alive
         if calls:
             self._note_rate(calls)

@@ -71,22 +71,24 @@ class ProcessHost:
         if _START_METHOD == "forkserver":
             context.set_forkserver_preload([_spawned.__name__])
             _keep_no_socket()
-        ours, theirs = context.Pipe()
+        parent_end, child_end = context.Pipe()
         name = f"{self.specs[0].program}:{self.specs[0].label}"
         arguments = {
             "order": pickled(order),
-            "pipe": theirs,
+            "pipe": child_end,
             "log_path": str(self._log),
             "environment": {**os.environ, **self.specs[0].environment},  # the fork server has an older environment
         }
         process = context.Process(target=_spawned.start, kwargs=arguments, name=name, daemon=True)
         with _REAPING:
             process.start()
-        theirs.close()
-        self._process, self._pipe, self._snapshots = process, ours, {}
+        child_end.close()
+        self._process, self._pipe, self._snapshots = process, parent_end, {}
         self._exited = threading.Event()
         self._last_event_at = time.monotonic()
-        threading.Thread(target=self._listen, args=(process, ours), name=f"reports of {name}", daemon=True).start()
+        threading.Thread(
+            target=self._listen, args=(process, parent_end), name=f"reports of {name}", daemon=True
+        ).start()
 
     def request_stop(self) -> None:
         """Sets `stop_requested` in the process."""
@@ -119,32 +121,32 @@ class ProcessHost:
     def hung(self) -> list[tuple[str, float, str]]:
         """Returns the label, silent seconds and stack of each hung node."""
         unheard = time.monotonic() - self._last_event_at
-        found = []
+        reports = []
         for spec in self.specs:
-            seen = self._snapshots.get(spec.label)
-            if spec.hang_seconds is None or seen is None:
+            state = self._snapshots.get(spec.label)
+            if spec.hang_seconds is None or state is None:
                 continue
-            silent = seen["silent_seconds"]
+            silent = state["silent_seconds"]
             if silent > spec.hang_seconds:
-                found.append((spec.label, silent, seen["stack"] or ""))
+                reports.append((spec.label, silent, state["stack"] or ""))
             elif unheard > spec.hang_seconds + 1.0:
-                found.append((spec.label, unheard, "no report from the process, which may hold Python's global lock"))
-        return found
+                reports.append((spec.label, unheard, "no report from the process, which may hold Python's global lock"))
+        return reports
 
     def snapshot(self, label: str) -> dict[str, Any]:
         """Returns the numbers for a `NodeStateRecord`, from the process and the operating system."""
-        seen = dict(self._snapshots.get(label, {}))
+        state = dict(self._snapshots.get(label, {}))
         for unused in ("native_id", "silent_seconds", "stack"):
-            seen.pop(unused, None)
+            state.pop(unused, None)
         pid = self._process.pid if self._process is not None else None
-        seen |= {"where": f"process {pid}", "log_tail": self._log_text(_LOG_TAIL_BYTES)[-5:]}
-        if seen.get("heartbeat_age_seconds") is not None:
-            seen["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
+        state |= {"where": f"process {pid}", "log_tail": self._log_text(_LOG_TAIL_BYTES)[-5:]}
+        if state.get("heartbeat_age_seconds") is not None:
+            state["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             times = process.cpu_times()
-            seen |= {"cpu_seconds": times.user + times.system, "memory_bytes": process.memory_info().rss}
-        return seen
+            state |= {"cpu_seconds": times.user + times.system, "memory_bytes": process.memory_info().rss}
+        return state
 
     def log_lines(self, label: str) -> tuple[str, ...]:
         """Returns the process's output and the log lines of all its nodes."""
@@ -153,7 +155,7 @@ class ProcessHost:
 
     def line(self, label: str) -> CallQueue:
         """Creates a new call queue to a service of this process."""
-        address = next(found for found in self._engine.addresses.values() if found.label == label)
+        address = next(entry for entry in self._engine.addresses.values() if entry.label == label)
         return CallQueue(RemoteService(self._remote, label, address.methods), address.parallel)
 
     @property
@@ -247,7 +249,7 @@ class Processes:
 
     def address_of(self, label: str) -> str | None:
         """Returns the address of a service's process."""
-        return next((found.host for found in self.addresses.values() if found.label == label), None)
+        return next((entry.host for entry in self.addresses.values() if entry.label == label), None)
 
     def close(self) -> None:
         """Does nothing, because the folder with the logs is removed with this object."""
@@ -275,10 +277,10 @@ def _keep_no_socket() -> None:
     """
     from multiprocessing import forkserver  # exists only on platforms with this start method
 
-    known = getattr(multiprocessing.current_process(), "_config", {}).get("tempdir")
-    own = multiprocessing.parent_process() is None or known is None
+    tempdir = getattr(multiprocessing.current_process(), "_config", {}).get("tempdir")
+    is_ours = multiprocessing.parent_process() is None or tempdir is None
     folder = Path(util.get_temp_dir())
-    if own and folder not in _registered:
+    if is_ours and folder not in _registered:
         _registered.add(folder)
         remove_with_this_process(folder)
     forkserver.ensure_running()

@@ -226,8 +226,8 @@ class Program:
             raise ProgramError(message)
 
     def _share_host(self, indices: Iterable[int]) -> None:
-        wanted = {self._hosts[index] for index in indices}
-        members = [spec for spec, host in zip(self.specs, self._hosts, strict=True) if host in wanted]
+        hosts = {self._hosts[index] for index in indices}
+        members = [spec for spec, host in zip(self.specs, self._hosts, strict=True) if host in hosts]
         if len({tuple(sorted(spec.environment.items())) for spec in members}) > 1:
             message = (
                 f"`Program` {self.name!r} was asked to colocate {', '.join(spec.label for spec in members)}, whose "
@@ -236,7 +236,7 @@ class Program:
             )
             raise ProgramError(message)
         for spec in members:
-            self._hosts[spec.index] = min(wanted)
+            self._hosts[spec.index] = min(hosts)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         graph = self.graph()

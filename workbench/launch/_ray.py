@@ -82,23 +82,23 @@ class RayHost:
     def hung(self) -> list[tuple[str, float, str]]:
         """Returns the label, silent seconds and stack of each hung node."""
         unheard = time.monotonic() - self._last_event_at
-        found = []
+        reports = []
         for spec in self.specs:
-            seen = self._seen.get(spec.label)
-            if spec.hang_seconds is None or seen is None:
+            state = self._seen.get(spec.label)
+            if spec.hang_seconds is None or state is None:
                 continue
-            if seen["silent_seconds"] > spec.hang_seconds:
-                found.append((spec.label, seen["silent_seconds"], seen["stack"] or ""))
+            if state["silent_seconds"] > spec.hang_seconds:
+                reports.append((spec.label, state["silent_seconds"], state["stack"] or ""))
             elif unheard > spec.hang_seconds + 5.0:
-                found.append((spec.label, unheard, "no report from the actor, which may hold Python's global lock"))
-        return found
+                reports.append((spec.label, unheard, "no report from the actor, which may hold Python's global lock"))
+        return reports
 
     def snapshot(self, label: str) -> dict[str, Any]:
         """Returns the last reported numbers of a `NodeStateRecord`."""
-        seen = {n: v for n, v in self._seen.get(label, {}).items() if n not in ("silent_seconds", "stack")}
-        if seen.get("heartbeat_age_seconds") is not None:
-            seen["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
-        return {"where": "actor that is starting"} | seen | {"log_tail": tuple(self._logs[label])[-5:]}
+        state = {n: v for n, v in self._seen.get(label, {}).items() if n not in ("silent_seconds", "stack")}
+        if state.get("heartbeat_age_seconds") is not None:
+            state["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
+        return {"where": "actor that is starting"} | state | {"log_tail": tuple(self._logs[label])[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
         """Returns the log lines of the node."""
@@ -121,9 +121,9 @@ class RayHost:
     def _live(self, attempt: int) -> None:
         emit, first, code = self._engine.emit, self.specs[0].label, -9
         try:
-            made = self._made(attempt)
+            actor = self._made(attempt)
             with self._telling:
-                self._actor, waiting, self._waiting = made, self._waiting, []
+                self._actor, waiting, self._waiting = actor, self._waiting, []
             for order in waiting:
                 self._send(*order)
             while not self._killed:  # `kill` may come before the actor exists
@@ -166,7 +166,7 @@ class RayHost:
         order = RayOrder(launch=engine.launch, specs=pickled(self.specs), services=engine.services, attempt=attempt)
         parallel = {spec.label: parallel_calls(spec) for spec in self.specs if spec.kind == "service"}
         needs = {name: sum(spec.resources.get(name, 0.0) for spec in self.specs) for name in engine.names(self.specs)}
-        made = ray.remote(
+        actor_class = ray.remote(
             num_cpus=needs.pop("CPU", 0),
             num_gpus=needs.pop("GPU", 0),
             resources=needs or None,
@@ -183,7 +183,7 @@ class RayHost:
         deadline = time.monotonic() + _NAME_SECONDS
         while True:
             try:
-                return made.options(name=self.specs[0].label, namespace=engine.launch).remote(pickled(order))
+                return actor_class.options(name=self.specs[0].label, namespace=engine.launch).remote(pickled(order))
             except ValueError:  # the actor of the previous attempt still has the name
                 if time.monotonic() > deadline:
                     raise

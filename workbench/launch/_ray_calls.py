@@ -54,28 +54,28 @@ class RayEndpoint:
         place = self._found(method)
         return _Sent(method, place, place.ask_in_order(self.label, payload))
 
-    def answered(self, sent: Collection[_Sent], count: int, seconds: float) -> list[_Sent]:
+    def answered(self, calls: Collection[_Sent], count: int, seconds: float) -> list[_Sent]:
         """Returns answered calls; waits for `count` answers, but at most `seconds`."""
-        of_reference = {each.reference: each for each in sent}
+        of_reference = {call.reference: call for call in calls}
         answered, _ = import_module("ray").wait(list(of_reference), num_returns=count, timeout=seconds)
         return [of_reference[reference] for reference in answered]
 
-    def announce(self, sent: _Sent, notify: Callable[[], None]) -> None:
+    def announce(self, call: _Sent, notify: Callable[[], None]) -> None:
         """Calls `notify` when the call is answered."""
-        sent.reference.future().add_done_callback(lambda _: notify())
+        call.reference.future().add_done_callback(lambda _: notify())
 
-    def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
+    def results(self, calls: Sequence[_Sent]) -> list[Callable[[], Any]]:
         """Returns one function for each call, which returns the result or raises the exception; asks Ray only once."""
         ray = import_module("ray")
 
-        references = [each.reference for each in sent]
+        references = [call.reference for call in calls]
         try:
             answers = [lambda answer=answer: answer for answer in ray.get(references)]
         except ray.exceptions.RayError:  # one call failed
             answers = [functools.partial(ray.get, reference) for reference in references]
         return [
-            functools.partial(self._opened, each.method, each.place, answer)
-            for each, answer in zip(sent, answers, strict=True)
+            functools.partial(self._opened, call.method, call.place, answer)
+            for call, answer in zip(calls, answers, strict=True)
         ]
 
     def connected(self) -> bool:

@@ -103,19 +103,19 @@ class RayNodeActor:
 
     def _seen(self) -> dict[str, dict[str, Any]]:
         times = self._process.cpu_times()
-        whole = {
+        process_state = {
             "where": f"actor in process {self._process.pid}",
             "cpu_seconds": times.user + times.system,
             "memory_bytes": self._process.memory_info().rss,
         }
-        found = {}
+        states = {}
         for label, runner in self._runners.items():
             limit, silent = runner.spec.hang_seconds, runner.silent_seconds()
             hung = limit is not None and silent > limit
-            seen = runner.snapshot() | {"silent_seconds": silent, "stack": runner.stack() if hung else None}
-            seen.pop("native_id")
-            found[label] = seen | whole
-        return found
+            state = runner.snapshot() | {"silent_seconds": silent, "stack": runner.stack() if hung else None}
+            state.pop("native_id")
+            states[label] = state | process_state
+        return states
 
     def _client_of(self, handle: Handle) -> Client:
         with self._changed:

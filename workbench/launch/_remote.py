@@ -175,9 +175,9 @@ def unpacked(answer: bytes) -> Value:
 
 def _manager_class(connection: Callable[[], object] | None) -> type[managers.BaseManager]:
     # A separate class, because `register` changes the class.
-    made = type("DoorManager", (managers.BaseManager,), {})
-    made.register("connection", callable=connection, proxytype=Connection, exposed=("ask",))
-    return made
+    manager = type("DoorManager", (managers.BaseManager,), {})
+    manager.register("connection", callable=connection, proxytype=Connection, exposed=("ask",))
+    return manager
 
 
 def _packed_error(label: str, method: str, error: Exception) -> bytes:

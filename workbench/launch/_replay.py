@@ -110,7 +110,7 @@ class Replay:
             self._wait(lambda: self._allowed(count), timeout_seconds, count)
             self._sampled += count
             places, chances = self._draw(count)
-            found = {
+            batch = {
                 "items": [self._items[place] for place in places],
                 "keys": [int(self._keys[place]) for place in places],
                 "probabilities": chances,
@@ -121,7 +121,7 @@ class Replay:
                 self._oldest = (self._oldest + count) % self._max_size
                 self._size -= count
             self._changed.notify_all()
-            return found
+            return batch
 
     def update_priorities(self, keys: Sequence[int], priorities: Sequence[float]) -> int:
         """Sets new priorities; returns the number of items that still exist."""
@@ -178,16 +178,16 @@ class Replay:
 
     def _wait(self, ready: Callable[[], bool], timeout_seconds: float | None, count: int) -> None:
         context = CURRENT.get(None)
-        left = float("inf") if timeout_seconds is None else timeout_seconds
-        while not self._changed.wait_for(ready, min(_WAIT_SECONDS, max(left, 0.0))):
-            left -= _WAIT_SECONDS
+        budget = float("inf") if timeout_seconds is None else timeout_seconds
+        while not self._changed.wait_for(ready, min(_WAIT_SECONDS, max(budget, 0.0))):
+            budget -= _WAIT_SECONDS
             if context is not None and context.stop_requested:
                 message = (
                     f"`Replay.sample` of {context.label!r} gave up waiting for {count} items: the program is stopping. "
                     "Its nodes end now, so let the caller's `run` return as well."
                 )
                 raise NodeError(message, stage=context.label)
-            if left <= 0:
+            if budget <= 0:
                 message = (
                     f"`Replay.sample` was asked for {count} items within {timeout_seconds} s, but the table has "
                     f"{self._size} (min_size {self._min_size}), after {self._inserted} inserted and {self._sampled} "

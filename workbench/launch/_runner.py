@@ -96,8 +96,8 @@ class NodeRunner:
         idents = [self.thread.ident] if self.thread is not None else []
         idents += self.service.threads() if self.service is not None else []
         frames = sys._current_frames()
-        found = [frames[ident] for ident in dict.fromkeys(idents) if ident in frames]
-        return "\n".join("".join(traceback.format_stack(frame)) for frame in found)
+        stack_frames = [frames[ident] for ident in dict.fromkeys(idents) if ident in frames]
+        return "\n".join("".join(traceback.format_stack(frame)) for frame in stack_frames)
 
     def snapshot(self) -> dict[str, Any]:
         """Returns the numbers of a `NodeStateRecord` that the node's process knows."""

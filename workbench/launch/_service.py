@@ -53,7 +53,7 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
 @functools.lru_cache(256)
 def batchings(target: type) -> Mapping[str, tuple[int, float]]:
     """Returns the batch size and waiting time of each `batched` method."""
-    members = {name: member for each in reversed(target.__mro__) for name, member in vars(each).items()}
+    members = {name: member for base in reversed(target.__mro__) for name, member in vars(base).items()}
     return {name: getattr(member, _BATCHING) for name, member in members.items() if hasattr(member, _BATCHING)}
 
 
@@ -125,10 +125,10 @@ class _Batcher:
     def _columns(self, batch: _Batch) -> tuple[tuple[list[Any], ...], dict[str, list[Any]]]:
         shapes = {(len(args), tuple(sorted(kwargs))) for args, kwargs, _ in batch.calls}
         if len(shapes) > 1:
-            found = ", ".join(f"{count} positional and keywords {list(names)}" for count, names in sorted(shapes))
+            forms = ", ".join(f"{count} positional and keywords {list(names)}" for count, names in sorted(shapes))
             message = (
                 f"The batched method `{self._method}` of {self._label!r} received calls in one batch with different "
-                f"arguments: {found}. A batch has one list per argument, so all callers must pass the same arguments."
+                f"arguments: {forms}. A batch has one list per argument, so all callers must pass the same arguments."
             )
             raise NodeError(message, stage=self._label)
         first_args, first_kwargs, _ = batch.calls[0]

@@ -70,9 +70,9 @@ class ThreadHost:
     def snapshot(self, label: str) -> dict[str, Any]:
         """Returns the numbers of a `NodeStateRecord`, including processor seconds."""
         del label
-        found = self._runner.snapshot()
-        native_id = found.pop("native_id")
-        return found | {
+        snapshot = self._runner.snapshot()
+        native_id = snapshot.pop("native_id")
+        return snapshot | {
             "where": f"thread {native_id}" if native_id else "a thread that ended",
             "cpu_seconds": _CLOCK.seconds(native_id),
         }
