@@ -158,11 +158,11 @@ def calibrate(
                 trials.append(trial)
         end = time.monotonic() + seconds
         for number in itertools.count(1):
-            left = [trial for trial in trials if not trial.is_settled]
-            if not _agreed(float(bool(left) and (time.monotonic() < end or number <= 2))):
+            queue = [trial for trial in trials if not trial.is_settled]
+            if not _agreed(float(bool(queue) and (time.monotonic() < end or number <= 2))):
                 break
-            for trial in trials if jax.process_count() > 1 else left:
-                show(f"round {number}, {len(left)} of {len(trials)} programs left: {trial.name}")
+            for trial in trials if jax.process_count() > 1 else queue:
+                show(f"round {number}, {len(queue)} of {len(trials)} programs left: {trial.name}")
                 if trial.kind not in _CALLS or trial.kind == "array":
                     trial.calls.append(_timed(trial, 0))
                 trial.walls.append(_timed(trial, trial.repeats))
@@ -182,14 +182,14 @@ def _compiled(trials: Iterator[_Trial], show: "_Line") -> Iterator[_Trial]:
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:
             waiting = [None if trial.build is None else pool.submit(trial.build) for trial in every]
-            for number, (trial, each) in enumerate(zip(every, waiting, strict=True), 1):
+            for number, (trial, future) in enumerate(zip(every, waiting, strict=True), 1):
                 show(f"compiling program {number} of {len(every)}: {trial.name}")
-                concurrent.futures.wait([each] if each else [])
+                concurrent.futures.wait([future] if future else [])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    for trial, each in zip(every, waiting, strict=True):
-        error = each.exception() if each else None
+    for trial, future in zip(every, waiting, strict=True):
+        error = future.exception() if future else None
         if error is None:
             yield trial
         elif not isinstance(error, _UNSUPPORTED):
@@ -223,16 +223,16 @@ def _warm(trial: _Trial) -> bool:
     while True:
         # The minimum of three calls, because one slow call would end the search with too few repeats.
         call = 0.0 if trial.kind in _CALLS else _agreed(min(_timed(trial, 0) for _ in range(3)))
-        whole = _agreed(max(0.0, min(_timed(trial, trial.repeats) for _ in range(3)) - call))
-        if whole / trial.repeats > _SLOWEST_SECONDS:
+        run_seconds = _agreed(max(0.0, min(_timed(trial, trial.repeats) for _ in range(3)) - call))
+        if run_seconds / trial.repeats > _SLOWEST_SECONDS:
             return False
         if (
-            whole >= max(_LEAST_SECONDS, _CALLS_OF_A_RUN * call)
+            run_seconds >= max(_LEAST_SECONDS, _CALLS_OF_A_RUN * call)
             or trial.repeats >= _MOST_REPEATS
             or trial.kind in _CALLS
         ):
             return True
-        trial.repeats *= max(2, min(16, int(_LEAST_SECONDS / max(whole, 1e-7))))
+        trial.repeats *= max(2, min(16, int(_LEAST_SECONDS / max(run_seconds, 1e-7))))
 
 
 def _loop_seconds(mesh: Mesh) -> float:
@@ -332,9 +332,9 @@ def _repeated(
         with jax.default_matmul_precision(precision or "default"):
             return jax.tree.leaves(lax.fori_loop(0, times[0], once, start(x[0])))[0][None]
 
-    each = jax.jit(jax.shard_map(repeat, mesh=mesh, in_specs=(spec, P()), out_specs=spec, check_vma=False))
+    program = jax.jit(jax.shard_map(repeat, mesh=mesh, in_specs=(spec, P()), out_specs=spec, check_vma=False))
     sharding = NamedSharding(mesh, spec)
-    given: list[jax.Array] = []
+    inputs: list[jax.Array] = []
     compiled: list[jax.stages.Compiled] = []
 
     def numbers() -> np.ndarray:
@@ -345,14 +345,14 @@ def _repeated(
 
     def build() -> None:
         x = jax.ShapeDtypeStruct((mesh.size, *shape), jnp.dtype(bare), sharding=sharding)
-        compiled.append(each.lower(x, jax.ShapeDtypeStruct((1,), jnp.int32)).compile())
+        compiled.append(program.lower(x, jax.ShapeDtypeStruct((1,), jnp.int32)).compile())
 
     def run(repeats: int) -> None:
         if not compiled:
             build()
-        if not given:  # only programs that run allocate memory
-            given.append(jax.make_array_from_callback((mesh.size, *shape), sharding, lambda _: numbers()))
-        jax.block_until_ready(compiled[0](given[0], jnp.full((1,), repeats, jnp.int32)))
+        if not inputs:  # only programs that run allocate memory
+            inputs.append(jax.make_array_from_callback((mesh.size, *shape), sharding, lambda _: numbers()))
+        jax.block_until_ready(compiled[0](inputs[0], jnp.full((1,), repeats, jnp.int32)))
 
     trial = _Trial(kind, amount, run, dtype if kind == "matrix product" else "", axis, group_size, many)
     trial.build = build
@@ -362,15 +362,15 @@ def _repeated(
 
 def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
     """Memory bytes and number of large operations in one repetition, as `inspect` counts them."""
-    instructions = [each for each in inspect_module(compiled).instructions if not each.fused]
-    pending = [name for each in instructions if each.opcode == "while" for name in each.calls]
+    instructions = [instruction for instruction in inspect_module(compiled).instructions if not instruction.fused]
+    pending = [name for instruction in instructions if instruction.opcode == "while" for name in instruction.calls]
     sizes: list[int] = []
     while pending:
         computation = pending.pop()
-        for each in instructions:
-            if each.computation == computation:
-                pending += [] if each.opcode == "fusion" else each.calls
-                sizes.append(each.accessed_bytes)
+        for instruction in instructions:
+            if instruction.computation == computation:
+                pending += [] if instruction.opcode == "fusion" else instruction.calls
+                sizes.append(instruction.accessed_bytes)
     large = [size for size in sizes if size >= max(sizes) / 4]
     return float(sum(large)), len(large)
 
@@ -450,17 +450,17 @@ def _copies(mesh: Mesh, size: int) -> Iterator[_Trial]:
     local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
     rows = np.ones((size // 4,), np.float32)
     add = jax.jit(lambda x: x + 1.0)
-    given: list[jax.Array] = []
+    arrays: list[jax.Array] = []
 
     def upload(repeats: int) -> None:
         for _ in range(repeats):
             jax.block_until_ready([jax.device_put(rows, device) for device in local])
 
     def download(repeats: int) -> None:
-        if not given:
-            given.extend(jax.device_put(rows, device) for device in local)
+        if not arrays:
+            arrays.extend(jax.device_put(rows, device) for device in local)
         for _ in range(repeats):
-            for fresh in [add(each) for each in given]:  # JAX caches the host copy of an array
+            for fresh in [add(array) for array in arrays]:  # JAX caches the host copy of an array
                 np.asarray(fresh)
 
     yield _Trial("upload", float(size), upload)
@@ -490,30 +490,30 @@ def _collective(mesh: Mesh, kind: RateKind, axis: str, members: int, size: int) 
 def _chip(mesh: Mesh, rates: Sequence[RateRecord]) -> ChipRecord:
     """The chip record of the devices, with the best measured rates as peaks."""
     device = mesh.devices.flat[0]
-    known = _row(device.device_kind)
+    chip_row = _row(device.device_kind)
     every = [rate for rate in rates if rate.kind == "matrix product" and rate.seconds]
     products = [rate for rate in every if ":" not in rate.dtype]
     precise = [rate.amount / rate.seconds for rate in every if ":" in rate.dtype]
-    shared = 1 if known is None else known.devices_per_chip
+    shared = 1 if chip_row is None else chip_row.devices_per_chip
     peaks: dict[str, float] = {}
     for rate in products:
         peaks[rate.dtype] = max(peaks.get(rate.dtype, 0.0), rate.amount / rate.seconds * shared)
     streams = [rate for rate in rates if rate.kind == "elementwise" and rate.seconds]
     largest = max(streams, key=lambda rate: rate.amount)
-    sent = [rate.amount / rate.seconds for rate in rates if rate.kind == "collective-permute" and rate.seconds]
+    bandwidths = [rate.amount / rate.seconds for rate in rates if rate.kind == "collective-permute" and rate.seconds]
     stats = device.memory_stats() or {} if device.process_index == jax.process_index() else {}
     return ChipRecord(
-        name=device.device_kind if known is None else known.name,
+        name=device.device_kind if chip_row is None else chip_row.name,
         peak_flops_per_second=peaks,
         vector_flops_per_second=max(precise, default=0.0) * shared,
-        hbm_bytes=known.hbm_bytes if known is not None else int(stats.get("bytes_limit") or _host_bytes(mesh)),
+        hbm_bytes=chip_row.hbm_bytes if chip_row is not None else int(stats.get("bytes_limit") or _host_bytes(mesh)),
         hbm_bytes_per_second=largest.amount / largest.seconds * shared,
-        link_bytes_per_second=max(sent, default=0.0),
-        links=1 if known is None else known.links,
-        topology="switch" if known is None else known.topology,
+        link_bytes_per_second=max(bandwidths, default=0.0),
+        links=1 if chip_row is None else chip_row.links,
+        topology="switch" if chip_row is None else chip_row.topology,
         devices_per_chip=shared,
-        dcn_bytes_per_second=None if known is None else known.dcn_bytes_per_second,
-        domain=None if known is None else known.domain,
+        dcn_bytes_per_second=None if chip_row is None else chip_row.dcn_bytes_per_second,
+        domain=None if chip_row is None else chip_row.domain,
         rates=tuple(rates),
         source=f"measured on {mesh.size} × {device.device_kind} with JAX {jax.__version__}",
         as_of=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),

@@ -131,10 +131,10 @@ class Checkpoints:
     def load(self, like: object, *, round: int | None = None) -> tuple[int, Any, History]:
         """Returns the number of finished rounds, the state and the history; see `load_checkpoint`."""
         _orbax()
-        known = self.rounds()
-        wanted = known[::-1] if round is None else [step for step in known if step == round]
+        steps = self.rounds()
+        candidates = steps[::-1] if round is None else [step for step in steps if step == round]
         problems = []
-        for finished in wanted:
+        for finished in candidates:
             try:
                 return finished, *self._read(finished, like)
             except Exception as error:  # orbax raises many errors for damaged checkpoints; an older one may be readable
@@ -142,7 +142,7 @@ class Checkpoints:
                 problems.append(f"{finished} ({type(error).__name__}: {text})")
         msg = (
             f"`load_checkpoint` was asked for {'the newest round' if round is None else f'round {round}'} in "
-            f"{str(self.directory)!r}, which has rounds {known or 'none'}"
+            f"{str(self.directory)!r}, which has rounds {steps or 'none'}"
             + (f"; unreadable as a state like the given one: {', '.join(problems)}" if problems else "")
             + ". A checkpoint is read into a state with its original structure, shapes and dtypes: pass the initial "
             "state of that run as `like=`, or another folder or round."

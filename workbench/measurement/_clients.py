@@ -41,9 +41,11 @@ def client_runs(
     for device, clients in slots.items():
         leaves = [leaf for leaf in joined.leaves if leaf.event.device == device]
         loops = [item for item in joined.containers if item.event.device == device]
-        found = _iterations(leaves, loops, nest, stage=stage, count=len(clients), used=over_clients)
+        client_events = _iterations(leaves, loops, nest, stage=stage, count=len(clients), used=over_clients)
         iterations += [
-            (client, device, events) for client, events in zip(clients, found, strict=True) if client is not None
+            (client, device, events)
+            for client, events in zip(clients, client_events, strict=True)
+            if client is not None
         ]
     own_loops = {loop for loop in nest.bodies if _belongs(nest.instructions[loop].stage, stage)} - over_clients
     step_loop = nest.working_loop(Counter(leaf.event.name for _, _, events in iterations for leaf in events), own_loops)
@@ -127,21 +129,21 @@ class _Nest:
     def working_loop(self, executed: Mapping[str, int], loops: Set[str]) -> str | None:
         """Finds the innermost loop that does most of the work in every loop around it."""
         work: defaultdict[str, float] = defaultdict(float)  # per computation, including its callees
-        left = 0.0
+        budget = 0.0
         for name, times in executed.items():
             if (instruction := self.instructions.get(name)) is not None:
                 # Plus one, so that loops that only count also have a weight.
                 weight = times * (instruction.flops + instruction.accessed_bytes + 1.0)
-                left += weight
+                budget += weight
                 for computation in self.around[instruction.computation]:
                     work[computation] += weight
-        found = None
+        choice = None
         while True:
-            nearest = self._nearest(loops, None if found is None else self.bodies[found])
+            nearest = self._nearest(loops, None if choice is None else self.bodies[choice])
             loop = max(nearest, key=lambda name: (work[self.bodies[name]], name), default=None)
-            if loop is None or 2 * work[self.bodies[loop]] < left or not work[self.bodies[loop]]:
-                return found
-            found, left = loop, work[self.bodies[loop]]
+            if loop is None or 2 * work[self.bodies[loop]] < budget or not work[self.bodies[loop]]:
+                return choice
+            choice, budget = loop, work[self.bodies[loop]]
 
     def _nearest(self, loops: Set[str], inside: str | None) -> list[str]:
         """The outermost loops inside a body."""

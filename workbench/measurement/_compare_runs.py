@@ -86,11 +86,11 @@ def compare_runs(
     results = named_runs(results)
     metric = first_metric(results) if metric is None else metric
     named = _histories(results)
-    found = {
-        name: {seed: kept for seed, history in seeds.items() if (kept := values_of(history, metric)) is not None}
+    values = {
+        name: {seed: curve for seed, history in seeds.items() if (curve := values_of(history, metric)) is not None}
         for name, seeds in named.items()
     }
-    if not any(found.values()):
+    if not any(values.values()):
         has = sorted({m for seeds in named.values() for history in seeds.values() for m in history.metrics()})
         message = (
             f"`compare` received metric={metric!r}, which none of {len(named)} results has. They have "
@@ -126,11 +126,11 @@ def is_runs(x: object) -> bool:
     """
     if isinstance(x, Results):
         return True
-    given = list(x.values()) if isinstance(x, Mapping) else x
-    if not isinstance(given, list | tuple) or not given:
+    entries = list(x.values()) if isinstance(x, Mapping) else x
+    if not isinstance(entries, list | tuple) or not entries:
         return False
-    flat = [one for each in given for one in several(each)]
-    return bool(flat) and all(isinstance(one, Run | History | StoredRun) for one in flat)
+    flat = [run for entry in entries for run in several(entry)]
+    return bool(flat) and all(isinstance(run, Run | History | StoredRun) for run in flat)
 
 
 def named_runs(results: object) -> Results | Mapping[Any, Any]:
@@ -143,11 +143,11 @@ def named_runs(results: object) -> Results | Mapping[Any, Any]:
             "`History`, or a dictionary of these by name: pass one of them."
         )
         raise DataError(message)
-    found: dict[str, list[Any]] = {}
+    runs: dict[str, list[Any]] = {}
     for number, run in enumerate(results, 1):
         named = run.about["name"] if isinstance(run, StoredRun) else ""
-        found.setdefault(named or f"run {number}", []).append(run)
-    return found
+        runs.setdefault(named or f"run {number}", []).append(run)
+    return runs
 
 
 def overlay_runs(results: object, *, metric: str | None = None, minimize: bool = True) -> RunOverlayRecord:
@@ -176,10 +176,10 @@ def overlay_runs(results: object, *, metric: str | None = None, minimize: bool =
     return compare_runs(named_runs(results), metric=metric, minimize=minimize).record
 
 
-def several(given: object) -> list[Any]:
-    if isinstance(given, Mapping):
-        return list(given.values())
-    return list(given) if isinstance(given, list | tuple) else [given]
+def several(runs: object) -> list[Any]:
+    if isinstance(runs, Mapping):
+        return list(runs.values())
+    return list(runs) if isinstance(runs, list | tuple) else [runs]
 
 
 def first_metric(named: Results | Mapping[Any, Any]) -> str:
@@ -201,8 +201,8 @@ def first_metric(named: Results | Mapping[Any, Any]) -> str:
 def _metrics_of(named: Results | Mapping[Any, Any]) -> list[str]:
     if isinstance(named, Results):
         return named.metric_names()
-    runs = [one for given in named.values() for one in several(given)]
-    histories = [one if isinstance(one, History) else one.history for one in runs]
+    runs = [run for entry in named.values() for run in several(entry)]
+    histories = [run if isinstance(run, History) else run.history for run in runs]
     return list(dict.fromkeys(name for history in histories for name in history.metrics()))
 
 
@@ -210,37 +210,37 @@ def _outcomes(results: Results | Mapping[Any, Any]) -> dict[str, dict[int, tuple
     """The state of every run, and why it ended early, by name and seed; empty if unknown."""
     if isinstance(results, Results):
         return results.outcomes()
-    found: dict[str, dict[int, tuple[str, str]]] = {}
-    for name, given in results.items():
-        pairs = list(given.items()) if isinstance(given, Mapping) else list(enumerate(several(given)))
-        found[str(name)] = {seed: (getattr(run, "status", ""), "") for seed, run in pairs}
-    return found
+    outcomes: dict[str, dict[int, tuple[str, str]]] = {}
+    for name, runs in results.items():
+        pairs = list(runs.items()) if isinstance(runs, Mapping) else list(enumerate(several(runs)))
+        outcomes[str(name)] = {seed: (getattr(run, "status", ""), "") for seed, run in pairs}
+    return outcomes
 
 
 def _histories(results: Results | Mapping[Any, Any]) -> dict[str, dict[int, History]]:
     if isinstance(results, Results):
         return results.histories()
-    return {str(name): _by_seed(str(name), given) for name, given in results.items()}
+    return {str(name): _by_seed(str(name), runs) for name, runs in results.items()}
 
 
-def _by_seed(name: str, given: object) -> dict[int, History]:
-    if isinstance(given, Run | History | StoredRun):
-        given = [given]
-    if isinstance(given, Mapping):
-        pairs: Iterable[tuple[int, Any]] = given.items()
-    elif isinstance(given, Sequence):
-        pairs = enumerate(given)
+def _by_seed(name: str, runs: object) -> dict[int, History]:
+    if isinstance(runs, Run | History | StoredRun):
+        runs = [runs]
+    if isinstance(runs, Mapping):
+        pairs: Iterable[tuple[int, Any]] = runs.items()
+    elif isinstance(runs, Sequence):
+        pairs = enumerate(runs)
     else:
-        pairs = [(0, given)]
-    found = {}
-    for seed, one in pairs:
-        history = one.history if isinstance(one, Run | StoredRun) else one
+        pairs = [(0, runs)]
+    histories = {}
+    for seed, run in pairs:
+        history = run.history if isinstance(run, Run | StoredRun) else run
         if not isinstance(history, History):
             message = (
-                f"`compare` received a `{type(one).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or a "
+                f"`compare` received a `{type(run).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or a "
                 "`History`, or a list or dictionary of these with one per seed. Pass one of these, or a sweep instead "
                 "of the dictionary."
             )
             raise DataError(message)
-        found[seed] = history
-    return found
+        histories[seed] = history
+    return histories

@@ -334,15 +334,15 @@ def _nested(events: Iterable[tuple[int, int, DeviceEvent]]) -> Iterator[DeviceEv
     around: list[tuple[int, int, DeviceEvent, float]] = []  # start, end, event, seconds inside
     for start, end, event in events:
         while around and not (around[-1][0] <= start < around[-1][1] and end <= around[-1][1] + _TIDY_PS):
-            _, _, done, inside = around.pop()
-            yield done._replace(inner_seconds=inside) if inside else done
+            _, _, parent, inside = around.pop()
+            yield parent._replace(inner_seconds=inside) if inside else parent
         if around:
             begin, stop, outer, inside = around[-1]
             around[-1] = (begin, stop, outer, inside + event.seconds)
         around.append((start, end, event, 0.0))
     while around:
-        _, _, done, inside = around.pop()
-        yield done._replace(inner_seconds=inside) if inside else done
+        _, _, parent, inside = around.pop()
+        yield parent._replace(inner_seconds=inside) if inside else parent
 
 
 def _tpu_name(kind: KindLike) -> str:
@@ -448,13 +448,13 @@ def execution_shares(
             yield event, 1.0
             continue
         place = key(event)
-        held = waiting.setdefault(place, [])
-        if held and (held[-1].name != event.name or len(held) >= _LONGEST):
-            yield from _shared(held)
-            held.clear()
-        held.append(event)
-    for held in waiting.values():
-        yield from _shared(held)
+        group = waiting.setdefault(place, [])
+        if group and (group[-1].name != event.name or len(group) >= _LONGEST):
+            yield from _shared(group)
+            group.clear()
+        group.append(event)
+    for group in waiting.values():
+        yield from _shared(group)
 
 
 _LONGEST = 4096  # kernels of one instruction that are compared at once

@@ -14,17 +14,17 @@ _LOOPS = ("step", "round")
 
 
 @contextlib.contextmanager
-def hearing(wanted: bool) -> Iterator[Callable[[Any], Any]]:
+def hearing(is_enabled: bool) -> Iterator[Callable[[Any], Any]]:
     """Captures emissions in a `with` block; yields a function that adds them to the metrics.
 
     The leading array axis is clients, followed by rounds and steps inside the call. If a name is emitted twice in a
     round, the last value is kept.
     """
-    if not wanted:
+    if not is_enabled:
         yield lambda metrics: metrics
         return
     with listen() as captured:
-        yield lambda metrics: _merged(metrics, {each.name: _clients_first(each.axes, each.value) for each in captured})
+        yield lambda metrics: _merged(metrics, {e.name: _clients_first(e.axes, e.value) for e in captured})
 
 
 def _clients_first(axes: tuple[str, ...], value: AnyArray) -> AnyArray:

@@ -103,9 +103,9 @@ class watch_compilations:
             self.record = self._made(seconds, error, trace)
             if not self.quiet:
                 print(render.text(self.record))
-        except Exception as own:  # errors of the watcher must not end the block
+        except Exception as failure:  # errors of the watcher must not end the block
             if not self.quiet:
-                print(f"watch_compilations: the results cannot be shown ({type(own).__name__}: {own})")
+                print(f"watch_compilations: the results cannot be shown ({type(failure).__name__}: {failure})")
 
     def _made(self, seconds: float, error: BaseException | None, trace: TracebackType | None) -> ExplanationRecord:
         return ExplanationRecord(
@@ -225,10 +225,10 @@ def _retraces(misses: list[tuple[str, str]]) -> tuple[RetraceRecord, ...]:
     called: dict[tuple[str, str], str] = {}
     new: collections.Counter[tuple[str, str]] = collections.Counter()
     for text, line in misses:
-        found = _SEEN.search(text) or _NEW.search(text)
-        if found is None or not is_user_file(found["defined"]):
+        match = _SEEN.search(text) or _NEW.search(text)
+        if match is None or not is_user_file(match["defined"]):
             continue
-        key = found["name"], found["defined"]
+        key = match["name"], match["defined"]
         at = _MISS_AT.search(text)
         called[key] = line or (_short(at["line"]) if at else "")
         if "never seen function" in text:
@@ -238,7 +238,7 @@ def _retraces(misses: list[tuple[str, str]]) -> tuple[RetraceRecord, ...]:
                 reasons.setdefault(key, collections.Counter())[reason] += 1
             continue
         changes = [_change(c["what"], c["now"].strip(), c["before"].strip()) for c in _CHANGE.finditer(text)]
-        changes = changes or [found["text"].strip() for found in _BULLET.finditer(text)]
+        changes = changes or [match["text"].strip() for match in _BULLET.finditer(text)]
         reasons.setdefault(key, collections.Counter())["; ".join(changes) or text.splitlines()[-1].strip()] += 1
     return tuple(
         RetraceRecord(
@@ -256,16 +256,16 @@ def added_compilations(
     one: tuple[CompilationRecord, ...], other: tuple[CompilationRecord, ...]
 ) -> tuple[CompilationRecord, ...]:
     """Merges compilations of two blocks by function, slowest first."""
-    sums = {made.function: made for made in one}
-    for made in other:
-        known = sums.get(made.function)
-        sums[made.function] = made if known is None else made.replace(
-            count=known.count + made.count,
-            trace_seconds=known.trace_seconds + made.trace_seconds,
-            lower_seconds=known.lower_seconds + made.lower_seconds,
-            compile_seconds=known.compile_seconds + made.compile_seconds,
+    sums = {compilation.function: compilation for compilation in one}
+    for compilation in other:
+        total = sums.get(compilation.function)
+        sums[compilation.function] = compilation if total is None else compilation.replace(
+            count=total.count + compilation.count,
+            trace_seconds=total.trace_seconds + compilation.trace_seconds,
+            lower_seconds=total.lower_seconds + compilation.lower_seconds,
+            compile_seconds=total.compile_seconds + compilation.compile_seconds,
         )  # fmt: skip
-    return tuple(sorted(sums.values(), key=lambda made: -made.seconds))
+    return tuple(sorted(sums.values(), key=lambda compilation: -compilation.seconds))
 
 
 def added_retraces(one: tuple[RetraceRecord, ...], other: tuple[RetraceRecord, ...]) -> tuple[RetraceRecord, ...]:
@@ -273,29 +273,29 @@ def added_retraces(one: tuple[RetraceRecord, ...], other: tuple[RetraceRecord, .
     sums = {(retrace.function, retrace.defined): retrace for retrace in one}
     for retrace in other:
         key = retrace.function, retrace.defined
-        known = sums.get(key)
-        reasons = collections.Counter(dict(retrace.reasons if known is None else known.reasons))
-        if known is not None:
+        total = sums.get(key)
+        reasons = collections.Counter(dict(retrace.reasons if total is None else total.reasons))
+        if total is not None:
             reasons.update(dict(retrace.reasons))
-        count = retrace.count + (0 if known is None else known.count)
+        count = retrace.count + (0 if total is None else total.count)
         sums[key] = retrace.replace(count=count, reasons=tuple(reasons.most_common()))
     return tuple(sorted(sums.values(), key=lambda retrace: -retrace.count))
 
 
-def _change(what: str, now: str, before: str) -> str:
+def _change(argument: str, now: str, before: str) -> str:
     """Describes one changed argument."""
     here, there = _TYPE.match(now), _TYPE.match(before)
-    said = f"argument `{what}`: "
+    prefix = f"argument `{argument}`: "
     if here is None or there is None:
-        return f"{said}{now}, before {before}"
+        return f"{prefix}{now}, before {before}"
     if here["dims"] != there["dims"]:
-        return f"{said}its shape changed (now [{here['dims']}], before [{there['dims']}])"
+        return f"{prefix}its shape changed (now [{here['dims']}], before [{there['dims']}])"
     if here["dtype"] != there["dtype"]:
-        return f"{said}its dtype changed (now {here['dtype']}, before {there['dtype']})"
+        return f"{prefix}its dtype changed (now {here['dtype']}, before {there['dtype']})"
     if "weak_type" in now or "weak_type" in before:
         weak = "weak_type=True" in now
-        return f"{said}its weak type changed (now {'weak, as of a Python number' if weak else 'not weak'})"
-    return f"{said}now {now}, before {before}"
+        return f"{prefix}its weak type changed (now {'weak, as of a Python number' if weak else 'not weak'})"
+    return f"{prefix}now {now}, before {before}"
 
 
 def _compilations(durations: list[tuple[str, str, float, str]]) -> tuple[CompilationRecord, ...]:
@@ -303,23 +303,23 @@ def _compilations(durations: list[tuple[str, str, float, str]]) -> tuple[Compila
     counts: collections.Counter[str] = collections.Counter()
     lines: dict[str, str] = {}
     for phase, name, seconds, line in durations:
-        known = sums.setdefault(name, dict.fromkeys(("trace", "lower", "compile"), 0.0))
-        known[phase] += seconds
+        phases = sums.setdefault(name, dict.fromkeys(("trace", "lower", "compile"), 0.0))
+        phases[phase] += seconds
         counts[name] += phase == "compile"
         lines[name] = line or lines.get(name, "")
-    made = [
+    records = [
         CompilationRecord(
             function=name,
             count=counts[name],
-            trace_seconds=known["trace"],
-            lower_seconds=known["lower"],
-            compile_seconds=known["compile"],
+            trace_seconds=phases["trace"],
+            lower_seconds=phases["lower"],
+            compile_seconds=phases["compile"],
             called=lines[name],
         )
-        for name, known in sums.items()
+        for name, phases in sums.items()
         if counts[name]
     ]
-    return tuple(sorted(made, key=lambda record: -record.seconds))
+    return tuple(sorted(records, key=lambda record: -record.seconds))
 
 
 def _out_of_memory(error: BaseException, trace: TracebackType | None) -> OutOfMemoryRecord | None:
@@ -329,22 +329,22 @@ def _out_of_memory(error: BaseException, trace: TracebackType | None) -> OutOfMe
     elif not any(word in text for word in _OUT_OF_MEMORY):
         return None
     frames = [frame for frame, _ in traceback.walk_tb(trace)]
-    own = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
-    names = _variables(own)
+    user_frames = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
+    names = _variables(user_frames)
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for array in own_arrays(jax.live_arrays()):
         groups.setdefault((array.shape, str(array.dtype), array.sharding, _made_at(array)), []).append(array)
     arrays = []
     for (shape, dtype, _, made_at), members in groups.items():
         per_device = max((size for _, size in bytes_per_device(members[0])), default=0)
-        held = [name for array in members for name in names.get(id(array), ())]
+        labels = [name for array in members for name in names.get(id(array), ())]
         arrays.append(
             LiveArrayRecord(
                 shape=tuple(shape),
                 dtype=dtype,
                 count=len(members),
                 device_bytes=per_device * len(members),
-                names=tuple(dict.fromkeys(held))[:4],
+                names=tuple(dict.fromkeys(labels))[:4],
                 made_at=made_at,
             )
         )
@@ -352,7 +352,7 @@ def _out_of_memory(error: BaseException, trace: TracebackType | None) -> OutOfMe
     stats = jax.local_devices()[0].memory_stats() or {}
     return OutOfMemoryRecord(
         message=" ".join(text.split())[:400],
-        line=_line_of(own[-1]) if own else "",
+        line=_line_of(user_frames[-1]) if user_frames else "",
         in_use_bytes=stats.get("bytes_in_use"),
         limit_bytes=stats.get("bytes_limit"),
         arrays=tuple(arrays[:_MOST_ARRAYS]),
@@ -367,7 +367,7 @@ def _made_at(array: object) -> str:
 
 def _variables(frames: list[types.FrameType]) -> dict[int, list[str]]:
     """Names of the variables in the user's functions that refer to arrays, innermost function first."""
-    found: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for frame in reversed(frames):
         where = f" in {frame.f_code.co_name} ({_line_of(frame)})"
         for name, value in list(frame.f_locals.items()):
@@ -379,8 +379,8 @@ def _variables(frames: list[types.FrameType]) -> dict[int, list[str]]:
                 continue
             for path, leaf in leaves[:10_000]:
                 if isinstance(leaf, jax.Array):
-                    found.setdefault(id(leaf), []).append(f"{name}{jax.tree_util.keystr(path)}{where}")
-    return found
+                    names.setdefault(id(leaf), []).append(f"{name}{jax.tree_util.keystr(path)}{where}")
+    return names
 
 
 def _line_of(frame: types.FrameType) -> str:

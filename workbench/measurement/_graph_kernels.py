@@ -53,19 +53,19 @@ def name_kernels(kernels: Sequence[tuple[str, str]], module: ModuleRecord) -> di
         Names of instructions by `graph_name`. Empty if any kernel name contradicts the schedule. Consecutive library
         calls that launched several kernels each are left out.
     """
-    expected = _runs(list(_launched(module)), lambda each: _word(each.name) if each.opcode == "fusion" else _LIBRARY)
-    known = {word for word, _ in expected}
-    calls = {each.name for word, run in expected for each in run if word == _LIBRARY}
+    expected = _runs(list(_launched(module)), lambda i: _word(i.name) if i.opcode == "fusion" else _LIBRARY)
+    words = {word for word, _ in expected}
+    calls = {instruction.name for word, run in expected for instruction in run if word == _LIBRARY}
 
     def word_of(kernel: tuple[str, str]) -> str:
         name = kernel[0] if not kernel[0].startswith(GRAPH) else kernel[1]
-        return _word(name) if name not in calls and _word(name) in known else _LIBRARY
+        return _word(name) if name not in calls and _word(name) in words else _LIBRARY
 
     first = expected[0][0] if expected else ""
     starts = [place for place, kernel in enumerate(kernels) if not is_fill(kernel[1]) and word_of(kernel) == first]
     for start in [0, *starts[:_MOST_STARTS]]:
-        if found := _named([*kernels[start:], *kernels[:start]], expected, calls, word_of):
-            return found
+        if names := _named([*kernels[start:], *kernels[:start]], expected, calls, word_of):
+            return names
     return {}
 
 
@@ -91,12 +91,12 @@ def _named(
             return {}
         for (name, kernel), instruction in pairs:
             if word != _LIBRARY and name.startswith(GRAPH):
-                own = _OTHER.sub("_", instruction.name)
-                is_named_otherwise = own != kernel and own in named
+                instruction_word = _OTHER.sub("_", instruction.name)
+                is_named_otherwise = instruction_word != kernel and instruction_word in named
                 if is_named_otherwise or shapes.setdefault(kernel, instruction.shape) != instruction.shape:
                     return {}
             names[name] = instruction.name
-    return {name: each for name, each in (names | _fills(kernels, names, calls)).items() if name.startswith(GRAPH)}
+    return {name: target for name, target in (names | _fills(kernels, names, calls)).items() if name.startswith(GRAPH)}
 
 
 def _runs(items: Sequence[_Item], word_of: Callable[[_Item], str]) -> list[tuple[str, list[_Item]]]:
@@ -108,18 +108,18 @@ def _launched(module: ModuleRecord) -> Iterator[InstructionRecord]:
     """Instructions that launch a kernel, in schedule order; loop bodies appear once."""
     computations: defaultdict[str, list[InstructionRecord]] = defaultdict(list)
     called: set[str] = set()
-    for each in module.instructions:
-        if not each.fused:
-            computations[each.computation].append(each)
-            called.update(each.calls)
+    for instruction in module.instructions:
+        if not instruction.fused:
+            computations[instruction.computation].append(instruction)
+            called.update(instruction.calls)
 
     def inside(name: str) -> Iterator[InstructionRecord]:
-        for each in computations.get(name, ()):
-            if each.opcode in ("while", "call", "conditional"):
-                for callee in each.calls:
+        for instruction in computations.get(name, ()):
+            if instruction.opcode in ("while", "call", "conditional"):
+                for callee in instruction.calls:
                     yield from inside(callee)
-            elif each.opcode not in _SILENT:
-                yield each
+            elif instruction.opcode not in _SILENT:
+                yield instruction
 
     for name in computations:
         if name not in called:
@@ -137,11 +137,11 @@ def is_fill(kernel: str) -> bool:
 
 def _fills(kernels: Sequence[tuple[str, str]], names: Mapping[str, str], calls: Collection[str]) -> dict[str, str]:
     """Finds kernels that clear memory before a library call, and the instruction of that call."""
-    found: dict[str, str] = {}
+    fills: dict[str, str] = {}
     following = ""
     for name, kernel in reversed(kernels):
         if not is_fill(kernel):
             following = names.get(name, name)
         elif following in calls and kernel.lower().startswith("memset"):
-            found[name] = following
-    return found
+            fills[name] = following
+    return fills

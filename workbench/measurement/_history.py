@@ -39,8 +39,8 @@ class History(Sequence[RoundRecord]):
     @overload
     def __getitem__(self, index: slice) -> "History": ...
     def __getitem__(self, index: int | slice) -> "RoundRecord | History":
-        found = self._rounds[index]
-        return found if isinstance(found, RoundRecord) else History(found)
+        selection = self._rounds[index]
+        return selection if isinstance(selection, RoundRecord) else History(selection)
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -143,20 +143,20 @@ def read_metrics(
     Raises:
         ProgramError: a metric is not a number.
     """
-    found: dict[str, float | tuple[Any, ...]] = {}
+    numbers: dict[str, float | tuple[Any, ...]] = {}
     problems: list[ProblemRecord] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(metrics):
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
-        if name in found:
+        if name in numbers:
             msg = (
                 f"`run_rounds` received a step with two metrics named {name!r} in round {round}. Names of nested "
                 "metrics are joined by dots, and one of the two metrics would be lost: rename one."
             )
             raise ProgramError(msg)
         values = _as_numbers(name, leaf, round)
-        found[name] = _nested(values.tolist())
+        numbers[name] = _nested(values.tolist())
         problems += _not_finite(name, values, round)
-    return found, tuple(problems)
+    return numbers, tuple(problems)
 
 
 def without_clients(record: RoundRecord) -> RoundRecord:
@@ -194,9 +194,9 @@ def _not_finite(name: str, values: np.ndarray, round: int) -> Iterator[ProblemRe
 
 
 def _problem(name: str, value: float, round: int, client: int | None) -> ProblemRecord:
-    whose = "" if client is None else f" of client {client}"
+    owner = "" if client is None else f" of client {client}"
     return ProblemRecord(
-        round=round, metric=name, client=client, value=str(value), what=f"{name}{whose} is {value} in round {round}"
+        round=round, metric=name, client=client, value=str(value), what=f"{name}{owner} is {value} in round {round}"
     )
 
 

@@ -45,21 +45,21 @@ class HistoryFile:
         self.rounds = finished
         return {"rounds": self.rounds, "bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
-    def read(self, known: Mapping[str, Any]) -> History:
+    def read(self, about: Mapping[str, Any]) -> History:
         """Reads a checkpoint's rounds, without later rounds in the file.
 
         Raises:
             DataError: if the rounds differ from the written rounds.
         """
         with self.path.open("rb") as opened:
-            content = opened.read(known["bytes"])
+            content = opened.read(about["bytes"])
         digest = hashlib.sha256(content)
-        if len(content) != known["bytes"] or digest.hexdigest() != known["sha256"]:
+        if len(content) != about["bytes"] or digest.hexdigest() != about["sha256"]:
             msg = f"the history in {NAME} was truncated or changed"
             raise DataError(msg)
         rounds = [round_of(json.loads(line)) for line in content.splitlines()]
-        if len(rounds) != known["rounds"]:
-            msg = f"{NAME} has {len(rounds)} rounds where {known['rounds']} were written"
+        if len(rounds) != about["rounds"]:
+            msg = f"{NAME} has {len(rounds)} rounds where {about['rounds']} were written"
             raise DataError(msg)
         self.rounds, self._bytes, self._digest = len(rounds), len(content), digest
         return History(rounds)

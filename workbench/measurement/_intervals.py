@@ -76,8 +76,8 @@ def paired_tests(
         else:
             row |= dict.fromkeys(("difference", "low", "high"), float("nan"))
         rows.append(row | {"p": _p_value(differences, test, resamples)})
-    known = [row for row in rows if np.isfinite(row["p"])]
-    for row, p in zip(known, corrected([row["p"] for row in known], correction), strict=True):
+    finite_rows = [row for row in rows if np.isfinite(row["p"])]
+    for row, p in zip(finite_rows, corrected([row["p"] for row in finite_rows], correction), strict=True):
         row["p_corrected"] = p
     return [{"p_corrected": float("nan")} | row for row in rows]
 
@@ -90,7 +90,7 @@ def _p_value(differences: np.ndarray, test: Test, resamples: int) -> float:
     if not differences.any():
         return 1.0
     if test == "permutation":
-        made = scipy.stats.permutation_test(
+        outcome = scipy.stats.permutation_test(
             (differences,),
             np.mean,
             permutation_type="samples",
@@ -98,7 +98,7 @@ def _p_value(differences: np.ndarray, test: Test, resamples: int) -> float:
             n_resamples=max(resamples, 9999),
             rng=np.random.default_rng(0),
         )
-        return float(made.pvalue)
+        return float(outcome.pvalue)
     if test == "wilcoxon":
         ranked: Foreign = scipy.stats.wilcoxon(differences)
         return float(ranked.pvalue)
@@ -127,6 +127,6 @@ def corrected(p_values: Sequence[float], correction: Correction) -> list[float]:
         return scipy.stats.false_discovery_control(p_values, method="bh").tolist()
     order = np.argsort(p_values)
     steps = np.asarray(p_values)[order] * np.arange(len(p_values), 0, -1)
-    found = np.empty(len(p_values))
-    found[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return found.tolist()
+    values = np.empty(len(p_values))
+    values[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return values.tolist()

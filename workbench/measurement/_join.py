@@ -75,32 +75,34 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
         The events in time order, and the shares of events with an instruction and with a stage.
     """
     by_name = {instruction.name: instruction for instruction in module.instructions}
-    mine, notes = _of_module(profile, module.name, by_name)
-    mine, unnamed = _with_graphs(mine, module)
+    events, notes = _of_module(profile, module.name, by_name)
+    events, unnamed = _with_graphs(events, module)
     notes += describe_others([*profile.others, *unnamed])
-    enclosing = _enclosing(module, {event.name for event in mine})
+    enclosing = _enclosing(module, {event.name for event in events})
     collectives = {collective.name: collective for collective in module.collectives}
-    waits = _waits([event for event in mine if _is_collective(by_name.get(event.name), collectives)], collectives, mesh)
+    waits = _waits(
+        [event for event in events if _is_collective(by_name.get(event.name), collectives)], collectives, mesh
+    )
     leaves, containers = [], []
-    for event, share in execution_shares(mine):
+    for event, share in execution_shares(events):
         instruction = find_instruction(by_name, event.name)
         kind: Kind = "collective" if _is_collective(instruction, collectives) else "compute"
         joined = JoinedEvent(event, instruction, kind, waits.get(id(event), 0.0), share)
         (containers if event.name in enclosing else leaves).append(joined)
-    if any(event.kernel for event in mine):  # kernels are buffered until their execution ends
+    if any(event.kernel for event in events):  # kernels are buffered until their execution ends
         leaves.sort(key=_moment)
         containers.sort(key=_moment)
     total = sum(leaf.event.seconds for leaf in leaves)
-    counted = len(mine) + len(unnamed) + profile.other_events
-    unknown = Counter(event.name for event in mine if find_instruction(by_name, event.name) is None)
+    counted = len(events) + len(unnamed) + profile.other_events
+    unknown = Counter(event.name for event in events if find_instruction(by_name, event.name) is None)
     if unknown:
-        seconds = sum(event.seconds for event in mine if event.name in unknown)
+        seconds = sum(event.seconds for event in events if event.name in unknown)
         named = ", ".join(f"`{name}`" for name, _ in unknown.most_common(3))
         notes.append(f"{sum(unknown.values())} events of {seconds:.4g} s name no instruction of the module: {named}.")
     return JoinedProfile(
         leaves=tuple(leaves),
         containers=tuple(containers),
-        joined=sum(find_instruction(by_name, event.name) is not None for event in mine) / counted if counted else 0.0,
+        joined=sum(find_instruction(by_name, event.name) is not None for event in events) / counted if counted else 0.0,
         attributed=sum(leaf.event.seconds for leaf in leaves if leaf.stage is not None) / total if total else 0.0,
         notes=tuple(notes),
     )
@@ -148,16 +150,16 @@ def _with_graphs(events: list[DeviceEvent], module: ModuleRecord) -> tuple[list[
     names: dict[str, str] = {}
     for kernels in order.values():
         names |= name_kernels(list(kernels.items()), module)
-    found, unnamed = [], []
+    matches, unnamed = [], []
     for event in events:
         if not event.name.startswith(GRAPH):
-            found.append(event)
+            matches.append(event)
         elif event.name in names:
-            found.append(event._replace(name=names[event.name]))
+            matches.append(event._replace(name=names[event.name]))
         else:
             where = event.device, COMMAND_BUFFERS, event.kernel
             unnamed.append(OtherEvent(*where, event.start_seconds, event.seconds))
-    return found, unnamed
+    return matches, unnamed
 
 
 def _enclosing(module: ModuleRecord, ran: set[str]) -> set[str]:
@@ -178,11 +180,11 @@ def find_instruction(instructions: Mapping[str, InstructionRecord], name: str) -
         instructions: Instructions of the module, by name.
         name: Name in the event.
     """
-    found = instructions.get(name)
-    if found is None:
+    instruction = instructions.get(name)
+    if instruction is None:
         call = instructions.get(name.rpartition(".")[0])
-        found = call if call is not None and call.opcode == "custom-call" else None
-    return found
+        instruction = call if call is not None and call.opcode == "custom-call" else None
+    return instruction
 
 
 def _is_collective(instruction: InstructionRecord | None, collectives: Mapping[str, CollectiveRecord]) -> bool:
@@ -210,17 +212,17 @@ def _of_module(
         fitting = Counter(event.program for event in named if event.name in instructions)
         sizes = Counter(event.program for event in named)
         best = max(programs, key=lambda program: (fitting[program] / sizes[program], sizes[program]))
-        mine = [event for event in named if event.program == best]
+        events = [event for event in named if event.program == best]
         notes.append(
-            f"{len(programs)} programs are called {name}; {len(named) - len(mine)} of their events are left "
+            f"{len(programs)} programs are called {name}; {len(named) - len(events)} of their events are left "
             f"out, because they do not belong to program {best}, the closest match."
         )
     else:
-        mine = named
-    others = Counter(event.module for event in profile.events if event.module not in (name, ""))
-    if others:
-        notes.append(f"{sum(others.values())} events of other programs left out: {', '.join(sorted(others))}.")
-    return mine, notes
+        events = named
+    counts = Counter(event.module for event in profile.events if event.module not in (name, ""))
+    if counts:
+        notes.append(f"{sum(counts.values())} events of other programs left out: {', '.join(sorted(counts))}.")
+    return events, notes
 
 
 def _waits(
@@ -231,8 +233,8 @@ def _waits(
     for event in events:
         together[event.name, event.run, _group(collectives.get(event.name), event.device, mesh)].append(event)
     waits = {}
-    for same in together.values():
-        for participants in _meetings(same):
+    for group in together.values():
+        for participants in _meetings(group):
             work = min(event.seconds for event in participants)
             waits.update({id(event): event.seconds - work for event in participants})
     return waits
@@ -247,14 +249,14 @@ def _meetings(events: Sequence[DeviceEvent]) -> Iterator[list[DeviceEvent]]:
     per_device: dict[int, list[DeviceEvent]] = defaultdict(list)
     for event in events:
         per_device[event.device].append(event)
-    counts = {len(own) for own in per_device.values()}
+    counts = {len(members) for members in per_device.values()}
     if events[0].run is not None and len(counts) == 1:
         yield from map(list, zip(*per_device.values(), strict=True))
         return
     meeting: list[DeviceEvent] = []
     for event in sorted(events, key=lambda event: event.start_seconds):
-        ends = min((other.end_seconds for other in meeting), default=0.0)
-        if meeting and (event.start_seconds >= ends or any(other.device == event.device for other in meeting)):
+        ends = min((member.end_seconds for member in meeting), default=0.0)
+        if meeting and (event.start_seconds >= ends or any(member.device == event.device for member in meeting)):
             yield meeting
             meeting = []
         meeting.append(event)

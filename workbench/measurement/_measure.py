@@ -162,8 +162,8 @@ def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
         share = most / len(spans)
         spans = [
             span
-            for mine in by_device.values()
-            for span in sorted(mine, key=lambda span: -span.seconds)[: max(1, int(share * len(mine)))]
+            for device_spans in by_device.values()
+            for span in sorted(device_spans, key=lambda span: -span.seconds)[: max(1, int(share * len(device_spans)))]
         ]
     return tuple(sorted(spans, key=lambda span: span.start_seconds))
 
@@ -189,11 +189,11 @@ def caller_of(
 
     Arguments are moved once to the program's input shardings; donated arguments are copied before each call.
     """
-    whole = bool(kwargs)
+    has_kwargs = bool(kwargs)
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs or {})))
-    infos, wanted = (each if whole else each[0] for each in (compiled.args_info, compiled.input_shardings))
+    infos, target = (pair if has_kwargs else pair[0] for pair in (compiled.args_info, compiled.input_shardings))
     donated = [info.donated for info in jax.tree.leaves(infos)]
-    shardings = jax.tree.leaves(wanted, is_leaf=lambda leaf: leaf is None)
+    shardings = jax.tree.leaves(target, is_leaf=lambda leaf: leaf is None)
     if len(shardings) == len(leaves):
         leaves = [_placed(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
 
@@ -206,10 +206,10 @@ def caller_of(
             raise _out_of_memory(module, error) from error
 
     def timed(walls: list[float]) -> object:
-        fresh = [jnp.copy(leaf) if gone else leaf for leaf, gone in zip(leaves, donated, strict=True)]
-        own = jax.block_until_ready(tree.unflatten(fresh))
+        fresh = [jnp.copy(leaf) if is_donated else leaf for leaf, is_donated in zip(leaves, donated, strict=True)]
+        inputs = jax.block_until_ready(tree.unflatten(fresh))
         started = time.perf_counter()
-        result = jax.block_until_ready(compiled(*own[0], **own[1]))
+        result = jax.block_until_ready(compiled(*inputs[0], **inputs[1]))
         walls.append(time.perf_counter() - started)
         return result
 
@@ -249,8 +249,8 @@ def _devices_of(compiled: Foreign) -> list[Device]:
 def _fullest(devices: Iterable[Any], *, peak: bool = False) -> int | None:
     live = live_bytes()
     figures = [memory.peak if peak else memory.in_use for memory in (read_memory(device, live) for device in devices)]
-    known = [figure for figure in figures if figure is not None]
-    return max(known) if known else None
+    readings = [figure for figure in figures if figure is not None]
+    return max(readings) if readings else None
 
 
 def _peak(devices: Sequence[Any], before: int | None, module: ModuleRecord) -> int | None:
@@ -270,16 +270,20 @@ def _stage_runs(
     options: ReadingOptions,
 ) -> tuple[StageRunRecord, ...]:
     """Sums seconds and work by stage; fused instructions are divided among their stages."""
-    collectives = {each.name: each.by_stage() for each in module.collectives if each.stages}
+    collectives = {collective.name: collective.by_stage() for collective in module.collectives if collective.stages}
     sums: defaultdict[tuple[str, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     at_peak: dict[str, float | None] = {}  # seconds of one execution of an instruction
     chip = options.chip
     for leaf in leaves:
-        found, device = leaf.instruction, leaf.event.device
-        if found is not None and found.name in collectives:
-            shares = collectives[found.name]
+        instruction, device = leaf.instruction, leaf.event.device
+        if instruction is not None and instruction.name in collectives:
+            shares = collectives[instruction.name]
         else:
-            shares = {None: 1.0} if found is None else {part.stage: share for part, share in found.time_by_stage()}
+            shares = (
+                {None: 1.0}
+                if instruction is None
+                else {part.stage: share for part, share in instruction.time_by_stage()}
+            )
         for stage, share in shares.items():
             if not share:
                 continue
@@ -287,14 +291,16 @@ def _stage_runs(
             total[leaf.kind] += share * leaf.work_seconds / rounds
             total["wait"] += share * leaf.wait_seconds / rounds
         executions = leaf.execution_share / rounds
-        if found is not None and found.name not in at_peak:
-            once = [found.replace(executions=1.0)]
-            at_peak[found.name] = None if chip is None else seconds_at_peak(once, chip, options.dtype)
-        for part in found.by_stage() if found is not None else ():
+        if instruction is not None and instruction.name not in at_peak:
+            once = [instruction.replace(executions=1.0)]
+            at_peak[instruction.name] = None if chip is None else seconds_at_peak(once, chip, options.dtype)
+        for part in instruction.by_stage() if instruction is not None else ():
             total = sums[part.stage or UNATTRIBUTED, device]
-            if part.flops and found is not None and found.flops:
-                seconds = at_peak[found.name]
-                total["at peak"] += math.nan if seconds is None else seconds * part.flops / found.flops * executions
+            if part.flops and instruction is not None and instruction.flops:
+                seconds = at_peak[instruction.name]
+                total["at peak"] += (
+                    math.nan if seconds is None else seconds * part.flops / instruction.flops * executions
+                )
             total["flops"] += part.flops * executions
             total["elementwise"] += part.elementwise_flops * executions
             if leaf.kind == "compute":
@@ -331,25 +337,25 @@ def _clients(
         return (), []
     ranges = [] if options.mesh is None else list(options.mesh.clients)
     if options.placement is not None:
-        ranges = [held for held in ranges if held.placement == options.placement]
-    slots = {held.device_id: _slots(held) for held in ranges}
+        ranges = [range_ for range_ in ranges if range_.placement == options.placement]
+    slots = {range_.device_id: _slots(range_) for range_ in ranges}
     if not slots and options.clients is not None:
         slots = {device: list(range(options.clients)) for device in labels}
-    found: list[ClientRunRecord] = []
+    all_runs: list[ClientRunRecord] = []
     notes = []
     for stage in options.client_stages:
         runs = client_runs(joined, module, slots, stage=stage, labels=labels, rounds=rounds)
-        found += runs
+        all_runs += runs
         if not runs:
             notes.append(
                 f"Stage {stage}: the devices report no loop with one iteration per client. A client with few "
                 "operations is compiled into one kernel with its loop."
             )
-    return tuple(found), notes
+    return tuple(all_runs), notes
 
 
-def _slots(held: ClientRange) -> list[int | None]:
-    return [*range(held.start, held.stop), *[None] * held.padding]
+def _slots(range_: ClientRange) -> list[int | None]:
+    return [*range(range_.start, range_.stop), *[None] * range_.padding]
 
 
 def _notes(
@@ -366,8 +372,8 @@ def _notes(
         f"(medians of {len(walls.plain)})."
     ]
     if spans > options.max_events:
-        kept = options.max_events
-        notes.append(f"The timeline contains the longest {kept} of {spans} spans, in equal shares per device.")
+        limit = options.max_events
+        notes.append(f"The timeline contains the longest {limit} of {spans} spans, in equal shares per device.")
     if devices[0].platform == "cpu":
         notes.append("Devices simulated on one CPU share its cores: their seconds do not predict an accelerator.")
     else:

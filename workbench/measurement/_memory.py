@@ -60,8 +60,8 @@ def free_bytes(devices: Sequence[Device]) -> int | None:
 
     Devices without memory statistics are CPU devices, which share the host's memory.
     """
-    known = [read_memory(device, {}) for device in devices]
-    free = [each.limit - each.in_use for each in known if each.limit is not None and each.in_use is not None]
+    readings = [read_memory(device, {}) for device in devices]
+    free = [r.limit - r.in_use for r in readings if r.limit is not None and r.in_use is not None]
     if free:
         return min(free)
     try:
@@ -99,9 +99,9 @@ def live_bytes(arrays: Iterable[Any] | None = None) -> dict[int, int]:
 
 def own_arrays(arrays: Iterable[Any]) -> list[Any]:
     """Selects arrays that own memory; views of another array's shard are left out."""
-    known = list(arrays)
-    shared = _shard_views(known)
-    return [array for array in known if id(array) not in shared]
+    all_arrays = list(arrays)
+    shared = _shard_views(all_arrays)
+    return [array for array in all_arrays if id(array) not in shared]
 
 
 def _shard_views(arrays: Sequence[Any]) -> set[int]:
@@ -119,13 +119,13 @@ def _shard_views(arrays: Sequence[Any]) -> set[int]:
                 alone.setdefault((array.shape, array.dtype), []).append(array)
             else:
                 spread.append((array, (array.sharding.shard_shape(array.shape), array.dtype)))
-    found: set[int] = set()
+    views: set[int] = set()
     for array, form in spread:
         if form in alone:
             with contextlib.suppress(Exception):  # deleted in the meantime, or memory without an address
                 addresses = {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
-                found.update(id(one) for one in alone[form] if one.unsafe_buffer_pointer() in addresses)
-    return found
+                views.update(id(view) for view in alone[form] if view.unsafe_buffer_pointer() in addresses)
+    return views
 
 
 def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[ArrayRecord, ...]:
@@ -143,11 +143,11 @@ def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[Arr
     """
     sizes = []
     for array in jax.live_arrays() if arrays is None else arrays:
-        held = bytes_per_device(array)
-        if held:
-            sizes.append((sum(size for _, size in held), len(sizes), array, held))
+        shards = bytes_per_device(array)
+        if shards:
+            sizes.append((sum(size for _, size in shards), len(sizes), array, shards))
     sizes.sort(key=lambda item: (-item[0], item[1]))
-    return tuple(_array_record(array, held) for _, _, array, held in sizes[:count])
+    return tuple(_array_record(array, shards) for _, _, array, shards in sizes[:count])
 
 
 def bytes_per_device(array: jax.Array) -> list[tuple[Any, int]]:
@@ -166,15 +166,16 @@ def bytes_per_device(array: jax.Array) -> list[tuple[Any, int]]:
         return []
 
 
-def _array_record(array: jax.Array, held: list[tuple[Any, int]]) -> ArrayRecord:
+def _array_record(array: jax.Array, shards: list[tuple[Any, int]]) -> ArrayRecord:
     frame = user_frame_of(array, is_user_file)
     spec = getattr(array.sharding, "spec", None)
     return ArrayRecord(
         shape=tuple(array.shape),
         dtype=str(array.dtype),
-        size_bytes=sum(size for _, size in held),
+        size_bytes=sum(size for _, size in shards),
         bytes_per_device={
-            device_label(device): size for device, size in sorted(held, key=lambda item: (item[0].platform, item[0].id))
+            device_label(device): size
+            for device, size in sorted(shards, key=lambda item: (item[0].platform, item[0].id))
         },
         sharding=str(spec) if spec is not None else type(array.sharding).__name__,
         made_at=SourceLine(file=frame[0], line=frame[1], function=frame[2]) if frame else None,

@@ -52,13 +52,13 @@ class NvmlReader:
                 self._raise_if_lost(error)
                 self.notes[index] = f"NVML does not find GPU {index} of CUDA_VISIBLE_DEVICES: {error}"
                 return GpuFigures(None, None, None)
-        whole = self._whole(handle)
-        if whole is not handle:
+        gpu = self._whole(handle)
+        if gpu is not handle:
             self.notes[index] = "a MIG slice: no utilisation; power and temperature are for the whole GPU"
         return GpuFigures(
             self._ask(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
-            self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1000),  # milliwatts
-            self._ask(lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))),
+            self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000),  # milliwatts
+            self._ask(lambda: float(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))),
         )
 
     def close(self) -> None:
@@ -72,10 +72,12 @@ class NvmlReader:
         try:
             return self._nvml.nvmlDeviceGetHandleByUUID(name)
         except self._nvml.NVMLError:
-            found = [handle for uuid, handle in self._identities(mig=name.startswith("MIG-")) if uuid.startswith(name)]
-            if len(found) != 1:  # CUDA accepts a unique prefix of a UUID
+            handles = [
+                handle for uuid, handle in self._identities(mig=name.startswith("MIG-")) if uuid.startswith(name)
+            ]
+            if len(handles) != 1:  # CUDA accepts a unique prefix of a UUID
                 raise
-            return found[0]
+            return handles[0]
 
     def _identities(self, *, mig: bool) -> Iterator[tuple[str, Any]]:
         """The UUID and handle of every GPU, or of every MIG slice."""
@@ -97,8 +99,8 @@ class NvmlReader:
             lambda: nvml.nvmlDeviceIsMigDeviceHandle(handle)
         ):
             return handle
-        whole = self._ask(lambda: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
-        return handle if whole is None else whole
+        gpu = self._ask(lambda: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+        return handle if gpu is None else gpu
 
     def _raise_if_lost(self, error: Exception) -> None:
         if getattr(error, "value", None) == _GPU_IS_LOST:

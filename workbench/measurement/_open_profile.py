@@ -91,20 +91,20 @@ def open_profile(path: str | Path, program: object = None, *, max_events: int = 
     return _Recorder(reader).record(Path(path).name, files)
 
 
-def _require_one_program(read: ProfileReader, asked: str, name: str) -> None:
-    seconds = Counter(read.left_out)
-    found: set[str] = set()
-    for (program, _), total in read.sums.items():
+def _require_one_program(reader: ProfileReader, query: str, name: str) -> None:
+    seconds = Counter(reader.left_out)
+    programs: set[str] = set()
+    for (program, _), total in reader.sums.items():
         seconds[program] += sum(total.seconds.values())  # pyright: ignore[reportArgumentType] -- a Counter of floats
-        found.add(program)
-    if len(found) == 1 or not seconds:
+        programs.add(program)
+    if len(programs) == 1 or not seconds:
         return
-    listed = [program for program, _ in seconds.most_common() if program in found or not found]
+    listed = [program for program, _ in seconds.most_common() if program in programs or not programs]
     table = ", ".join(f"{program!r} ({seconds[program]:.3g} s)" for program in listed[:_MOST_LISTED])
     more = f", and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
-    fact = f"{len(found)} programs of it have this name" if found else "none of its programs has this name"
+    fact = f"{len(programs)} programs of it have this name" if programs else "none of its programs has this name"
     msg = (
-        f"`open_profile` was given program={asked!r} for `{name}`; {fact}: {table}{more}. A program is selected by "
+        f"`open_profile` was given program={query!r} for `{name}`; {fact}: {table}{more}. A program is selected by "
         "its full name, or by a unique module name: pass one of these names, or omit `program` to read all."
     )
     raise ProfileError(msg)
@@ -119,16 +119,16 @@ def _files(path: Path) -> list[Path]:
             "`*.trace.json.gz`: pass the same path as to `jax.profiler.start_trace`."
         )
         raise ProfileError(msg)
-    found = sorted(path.rglob("*.xplane.pb")) or sorted({file for name in _TRACES for file in path.rglob(name)})
-    if not found:
+    files = sorted(path.rglob("*.xplane.pb")) or sorted({file for name in _TRACES for file in path.rglob(name)})
+    if not files:
         msg = (
             f"`open_profile` was given the directory `{path}`, which contains no `*.xplane.pb` and no "
             "`*.trace.json.gz`. JAX writes them below `plugins/profile/<date>/` when `jax.profiler.stop_trace()` is "
             "called: stop the trace, then pass the same directory as to `start_trace`."
         )
         raise ProfileError(msg)
-    newest = max(found, key=lambda file: (file.stat().st_mtime, file.parent.name)).parent
-    return [file for file in found if file.parent == newest]
+    newest = max(files, key=lambda file: (file.stat().st_mtime, file.parent.name)).parent
+    return [file for file in files if file.parent == newest]
 
 
 def _given_modules(program: Argument) -> list[ModuleRecord]:
@@ -150,8 +150,8 @@ def _given_modules(program: Argument) -> list[ModuleRecord]:
 class _Recorder:
     """Makes the record of the profile."""
 
-    def __init__(self, read: ProfileReader) -> None:
-        self._read = read
+    def __init__(self, reader: ProfileReader) -> None:
+        self._read = reader
 
     def record(self, name: str, files: Sequence[Path]) -> ProfileRecord:
         """The profile data, joined to HLO."""
@@ -197,15 +197,15 @@ class _Recorder:
                 total = self._read.sums.get((program, instruction.name))
                 for where, seconds in total.seconds.items() if total else ():
                     inside[instruction.computation][where] += seconds
-            taken = {}
+            shares = {}
             for instruction in module.instructions:
                 total = self._read.sums.get((program, instruction.name))
                 if total is not None and not total.nested and instruction.opcode in ("while", "conditional", "call"):
-                    taken[instruction.name] = {
+                    shares[instruction.name] = {
                         where: max(0.0, seconds - sum(inside[callee][where] for callee in instruction.calls))
                         for where, seconds in total.seconds.items()
                     }
-            for name, seconds in taken.items():
+            for name, seconds in shares.items():
                 self._read.sums[program, name].seconds.update(seconds)
 
     def _modules(self) -> tuple[dict[str, ModuleRecord], tuple[ProfiledProgramRecord, ...]]:
@@ -239,21 +239,21 @@ class _Recorder:
         return modules, tuple(records)
 
     def _module(self, program: str) -> tuple[ModuleRecord | None, str, tuple[str, ...]]:
-        given = self._read.given.get(module_name(program))
+        module = self._read.given.get(module_name(program))
         proto = self._read.protos.get(program) or next(
-            (found for name, found in self._read.protos.items() if module_name(name) == program), None
+            (data for name, data in self._read.protos.items() if module_name(name) == program), None
         )
         if proto is None:
-            return given, "given" if given else "missing", ()
+            return module, "given" if module else "missing", ()
         if len(proto) > _MOST_HLO_BYTES:
-            return given, "given" if given else "unreadable", (f"its HLO has {len(proto)} bytes, too many to read",)
+            return module, "given" if module else "unreadable", (f"its HLO has {len(proto)} bytes, too many to read",)
         text = hlo_text_of_proto(proto)
         if text is None:
-            return given, "given" if given else "unreadable", ("this jaxlib cannot print its HLO",)
+            return module, "given" if module else "unreadable", ("this jaxlib cannot print its HLO",)
         try:
             return inspect_module(self._with_groups(program, text)), "carried", ()
         except InspectionError as error:
-            return given, "given" if given else "unreadable", (str(error)[:300],)
+            return module, "given" if module else "unreadable", (str(error)[:300],)
 
     def _with_groups(self, program: str, text: str) -> str:
         """Adds the collective groups, which a profile stores only in event names, to the HLO."""
@@ -263,7 +263,7 @@ class _Recorder:
             groups = _GROUPS.search(str(total.facts.get("long_name", "")))
             if groups:
                 line = re.compile(rf"(%?{re.escape(name)} = [^\n]*?)replica_groups=\{{\}}")
-                text = line.sub(lambda match, found=groups[0]: match[1] + found, text, count=1)
+                text = line.sub(lambda match, group=groups[0]: match[1] + group, text, count=1)
         return text
 
     def _operation(
@@ -293,9 +293,9 @@ class _Recorder:
             )
             seconds, bound = predict_operation(flops, accessed, dtype, chip, kind=class_of)
         elif chip is not None and kind == "collective" and module is not None:
-            sent = next((found for found in module.collectives if found.name == name), None)
-            if sent is not None and sent.group_size > 1:
-                seconds = seconds_of_collective(sent, chip)
+            collective = next((c for c in module.collectives if c.name == name), None)
+            if collective is not None and collective.group_size > 1:
+                seconds = seconds_of_collective(collective, chip)
         return ProfiledOperationRecord(
             name=name,
             program=program,
@@ -322,10 +322,10 @@ class _Recorder:
     def _tree(
         self, program: str, modules: Mapping[str, ModuleRecord], operations: Sequence[ProfiledOperationRecord]
     ) -> CallTreeRecord:
-        own = [operation for operation in operations if operation.program == program]
+        members = [operation for operation in operations if operation.program == program]
         module = modules.get(program)
         tree = module.call_tree if module is not None else None
-        return tree_of_names(program, own) if tree is None else measured_tree(tree, own, module)
+        return tree_of_names(program, members) if tree is None else measured_tree(tree, members, module)
 
     def _device_records(self, operations: Sequence[ProfiledOperationRecord]) -> Iterator[ProfiledDeviceRecord]:
         sums: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -352,14 +352,14 @@ class _Recorder:
 
     def _time_line(self, operations: Sequence[ProfiledOperationRecord]) -> tuple[EventRecord, ...]:
         by_name = {(operation.program, operation.name): operation for operation in operations}
-        each = max(1, self._read.max_events // max(1, len(self._read.devices)))
-        kept: list[EventRecord] = []
+        share = max(1, self._read.max_events // max(1, len(self._read.devices)))
+        events: list[EventRecord] = []
         for device in self._read.devices.values():
-            kept += sorted(device.kept, key=lambda event: event.start_seconds)[:each]
-        kept.sort(key=lambda event: event.start_seconds)
-        start = kept[0].start_seconds if kept else 0.0
+            events += sorted(device.kept, key=lambda event: event.start_seconds)[:share]
+        events.sort(key=lambda event: event.start_seconds)
+        start = events[0].start_seconds if events else 0.0
         described = []
-        for event in kept:
+        for event in events:
             name = self._read.graph_names.get((event.program or "", event.name), event.name)
             if not name:  # a kernel of a command buffer without an instruction
                 described.append(
@@ -375,7 +375,7 @@ class _Recorder:
         return tuple(described)
 
     def _unjoined_records(self, operations: Sequence[ProfiledOperationRecord]) -> tuple[UnjoinedRecord, ...]:
-        found = [
+        records = [
             UnjoinedRecord(
                 kind=kind,
                 events=count,
@@ -389,16 +389,16 @@ class _Recorder:
         for operation in operations:
             if not operation.joined:
                 lost[operation.program].append(operation)
-        for program, held in lost.items():
-            found.append(
+        for program, members in lost.items():
+            records.append(
                 UnjoinedRecord(
                     kind=f"operations of {program or 'no program'} without an instruction in HLO",
-                    events=sum(operation.events for operation in held),
-                    seconds=sum(operation.seconds for operation in held),
-                    names={operation.name: operation.seconds for operation in held[:5]},
+                    events=sum(operation.events for operation in members),
+                    seconds=sum(operation.seconds for operation in members),
+                    names={operation.name: operation.seconds for operation in members[:5]},
                 )
             )
-        return tuple(sorted(found, key=lambda record: -record.seconds))
+        return tuple(sorted(records, key=lambda record: -record.seconds))
 
     def _shares(self, operations: Sequence[ProfiledOperationRecord]) -> dict[str, float]:
         apart = [(count, seconds) for (_, overlaps), (count, seconds, _) in self._read.unjoined.items() if not overlaps]
@@ -426,8 +426,8 @@ class _Recorder:
         return tuple(sorted(records, key=lambda record: -record.peak_bytes))
 
     def _note_of_choice(self, operations: Sequence[ProfiledOperationRecord]) -> str:
-        own, others = sum(operation.seconds for operation in operations), sum(self._read.left_out.values())
-        share = own / (own + others) if own + others else 0.0
+        inside, outside = sum(operation.seconds for operation in operations), sum(self._read.left_out.values())
+        share = inside / (inside + outside) if inside + outside else 0.0
         return (
             f"Only {self._read.only} is read: {share:.1%} of the seconds of all programs. Left out are "
             f"{len(self._read.left_out)} other programs (between runs of this program, their seconds count as the "
@@ -439,8 +439,8 @@ class _Recorder:
             yield self._note_of_choice(operations)
         total = sum(device.events for device in self._read.devices.values())
         if total > self._read.max_events:
-            kept = self._read.max_events
-            yield f"The timeline contains the first {kept} of {total} events; all sums count every event."
+            limit = self._read.max_events
+            yield f"The timeline contains the first {limit} of {total} events; all sums count every event."
         if ordered := sum(bool(name) for name in self._read.graph_names.values()):
             yield f"The instructions of {ordered} kernels in command buffers (CUDA graphs) are inferred from order."
         if any(kind == COMMAND_BUFFERS for kind, _ in self._read.unjoined):
@@ -461,6 +461,6 @@ def _text_of(instruction: InstructionRecord | None, module: ModuleRecord | None)
     """Formats an instruction as a line of HLO: result, opcode, and operands with shapes."""
     if instruction is None or module is None:
         return ""
-    shapes = {each.name: each.shape for each in module.instructions} if instruction.operands else {}
+    shapes = {i.name: i.shape for i in module.instructions} if instruction.operands else {}
     operands = ", ".join(f"{shapes.get(name, '')} %{name}".strip() for name in instruction.operands)
     return f"%{instruction.name} = {instruction.shape} {instruction.opcode}({operands})"[:_MOST_TEXT]

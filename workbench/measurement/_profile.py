@@ -144,11 +144,9 @@ def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "di
         moment = first_moment(planes)
         for plane in planes:
             try:
-                for found in read_plane(plane, origin_ps=moment):
-                    kinds = (
-                        events if isinstance(found, DeviceEvent) else runs if isinstance(found, ModuleRun) else others
-                    )
-                    kinds.append(found)  # pyright: ignore[reportArgumentType] -- a list of jaxlib's type
+                for item in read_plane(plane, origin_ps=moment):
+                    kinds = events if isinstance(item, DeviceEvent) else runs if isinstance(item, ModuleRun) else others
+                    kinds.append(item)  # pyright: ignore[reportArgumentType] -- a list of jaxlib's type
             except WireError as error:
                 msg = f"`capture_profile` received a profile that it cannot read: {error}. Measure once more."
                 raise EngineError(msg) from error

@@ -90,13 +90,15 @@ class ProfileReader:
         only: The program to read, by its name or module name; for all other programs, only seconds are counted.
     """
 
-    def __init__(self, max_events: int, given: Sequence[ModuleRecord], only: str | None = None) -> None:
+    def __init__(self, max_events: int, modules: Sequence[ModuleRecord], only: str | None = None) -> None:
         self.max_events = max_events
         self.only = only
         self.left_out: Counter[str] = Counter()  # program -> seconds, for programs that were not selected
-        self.given = {module.name: module for module in given}
+        self.given = {module.name: module for module in modules}
         self.sums: dict[tuple[str, str], MeasuredSum] = {}  # (program, instruction)
-        self._found: dict[tuple[str, int | None, str], tuple[str, MeasuredSum]] = {}  # the same, by the names in events
+        self._sums_by_event: dict[
+            tuple[str, int | None, str], tuple[str, MeasuredSum]
+        ] = {}  # the same, by the names in events
         # Device -> seconds of other programs since the last event of the selected program.
         self._between: dict[str, float] = {}
         self.devices: dict[str, MeasuredDevice] = {}
@@ -147,9 +149,9 @@ class ProfileReader:
             where = f"{place}{named[0]}:{named[1]}"
             self._describe(self.devices.setdefault(where, MeasuredDevice(named[0])), plane.stats)
         platform = named[0] if named else "cpu"
-        found = read_plane(plane, origin_ps=origin)
+        events = read_plane(plane, origin_ps=origin)
         labels: dict[int, str] = {}
-        for event, share in self._shared(found, f"{place}{platform}"):
+        for event, share in self._shared(events, f"{place}{platform}"):
             where = labels.get(event.device)
             if where is None:
                 where = labels[event.device] = f"{place}{platform}:{event.device}"
@@ -157,9 +159,9 @@ class ProfileReader:
         if plane.name == "/host:CPU" and isinstance(plane, Plane):
             self._allocations(plane, place, origin)
 
-    def _shared(self, found: Iterable[Any], prefix: str) -> Iterator[tuple[DeviceEvent, float]]:
+    def _shared(self, events: Iterable[Any], prefix: str) -> Iterator[tuple[DeviceEvent, float]]:
         def only_executions() -> Iterator[DeviceEvent]:
-            for event in found:
+            for event in events:
                 if isinstance(event, DeviceEvent):
                     if self.only is None or self._is_of_chosen(event, f"{prefix}:{event.device}"):
                         yield event
@@ -175,10 +177,10 @@ class ProfileReader:
         if device is None:
             device = self.devices[where] = MeasuredDevice(platform)
         place = event.module, event.program, event.name
-        found = self._found.get(place)
-        if found is None:
-            found = self._found[place] = self._sum_of(event)
-        program, total = found
+        entry = self._sums_by_event.get(place)
+        if entry is None:
+            entry = self._sums_by_event[place] = self._sum_of(event)
+        program, total = entry
         start, seconds, inner = event.start_seconds, event.seconds, event.inner_seconds
         total.events += 1
         total.executions += share
@@ -215,8 +217,8 @@ class ProfileReader:
 
     def _sum_of(self, event: DeviceEvent) -> tuple[str, MeasuredSum]:
         program = program_name(event.module, event.program)
-        found = MeasuredSum(event.category, event.facts, kernel=event.kernel, first=event.start_seconds)
-        return program, self.sums.setdefault((program, event.name), found)
+        total = MeasuredSum(event.category, event.facts, kernel=event.kernel, first=event.start_seconds)
+        return program, self.sums.setdefault((program, event.name), total)
 
     def name_graphs(self, program: str, module: ModuleRecord | None) -> None:
         """Renames command-buffer kernels to their instructions; unknown kernels stay unjoined."""
@@ -224,13 +226,13 @@ class ProfileReader:
         graphs = {name: total for name, total in of_program.items() if name.startswith(GRAPH)}
         names: dict[str, str] = {}
         for device in {name.partition(".")[0] for name in graphs} if module is not None else ():
-            own = [
+            members = [
                 (name, total)
                 for name, total in of_program.items()
                 if name not in graphs or name.startswith(device + ".")
             ]
-            own.sort(key=lambda item: item[1].first)
-            kernels = [(name, total.kernel) for name, total in own]
+            members.sort(key=lambda item: item[1].first)
+            kernels = [(name, total.kernel) for name, total in members]
             names |= {} if module is None else name_kernels(kernels, module)
         for name, total in graphs.items():
             del self.sums[program, name]
@@ -238,11 +240,11 @@ class ProfileReader:
                 for where, seconds in total.seconds.items():
                     self._add_other(COMMAND_BUFFERS, total.kernel, where, seconds, total.events // len(total.seconds))
                 continue
-            whole = self.sums.setdefault((program, names[name]), MeasuredSum())
-            whole.events += total.events
-            whole.executions += 0.0 if is_fill(total.kernel) else total.executions
+            instruction_sum = self.sums.setdefault((program, names[name]), MeasuredSum())
+            instruction_sum.events += total.events
+            instruction_sum.executions += 0.0 if is_fill(total.kernel) else total.executions
             for where, seconds in total.seconds.items():
-                whole.seconds[where] += seconds
+                instruction_sum.seconds[where] += seconds
         self.graph_names |= {(program, name): names.get(name, "") for name in graphs}
 
     def _add_other(self, kind: str, name: str, where: str, spent: float, events: int) -> None:

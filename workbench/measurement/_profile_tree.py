@@ -26,33 +26,33 @@ def measured_tree(
         module: The program. If given, an asynchronous copy that the compiler inserted counts at the node of the copied
             value.
     """
-    made = {i.name: i.operands[:1] for i in module.instructions} if module is not None else {}
+    operands_of = {i.name: i.operands[:1] for i in module.instructions} if module is not None else {}
     places: dict[str, list[tuple[int, float]]] = {}
     for node in tree.nodes:
         for name, share in node.instructions.items():
             places.setdefault(name, []).append((node.id, share))
-    own: dict[int, dict[str, float]] = {}
+    by_node: dict[int, dict[str, float]] = {}
     lost: list[ProfiledOperationRecord] = []
     ends: dict[int, str] = {}  # for `-start` nodes: the `-done` operation whose seconds are added
     for operation in operations:
-        found = places.get(operation.name, [])
+        shares = places.get(operation.name, [])
         name = operation.name
         for _ in range(_HOPS if _COPY.match(name) else 0):  # from the end of a copy to its start and its operand
-            if found or not made.get(name):
+            if shares or not operands_of.get(name):
                 break
-            (name,) = made[name]
-            found = places.get(name, [])
-        total = sum(share for _, share in found)
+            (name,) = operands_of[name]
+            shares = places.get(name, [])
+        total = sum(share for _, share in shares)
         if not total:
             lost.append(operation)
             continue
-        for number, share in found:
-            _add(own.setdefault(number, {}), operation.seconds_by_device, share / total)
+        for number, share in shares:
+            _add(by_node.setdefault(number, {}), operation.seconds_by_device, share / total)
             if operation.category.endswith("-done") and tree.nodes[number].name.endswith("-start"):
                 ends[number] = operation.category
     nodes = list(tree.nodes)
-    nodes += _lost_nodes(lost, len(nodes), own)
-    sums: dict[int, dict[str, float]] = {number: dict(seconds) for number, seconds in own.items()}
+    nodes += _lost_nodes(lost, len(nodes), by_node)
+    sums: dict[int, dict[str, float]] = {number: dict(seconds) for number, seconds in by_node.items()}
     for node in reversed(nodes):  # parents precede their children
         if node.parent is not None and node.id in sums:
             _add(sums.setdefault(node.parent, {}), sums[node.id], 1.0)
@@ -60,7 +60,7 @@ def measured_tree(
         nodes=tuple(
             node.replace(
                 name=f"{node.name} and {ends[node.id]}" if node.id in ends else node.name,
-                own=node.own.replace(measured_seconds=own.get(node.id, {})),
+                own=node.own.replace(measured_seconds=by_node.get(node.id, {})),
                 total=node.total.replace(measured_seconds=sums.get(node.id, {})),
             )
             for node in nodes
@@ -87,9 +87,9 @@ def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> C
     def visit(path: tuple[str, ...], parent: int | None) -> dict[str, float]:
         number = len(nodes)
         here = leaves.get(path, [])
-        own: dict[str, float] = {}
+        by_device: dict[str, float] = {}
         for operation in here:
-            _add(own, operation.seconds_by_device, 1.0)
+            _add(by_device, operation.seconds_by_device, 1.0)
         source = next((operation.source for operation in here if operation.source), None)
         nodes.append(
             CallNodeRecord(
@@ -103,11 +103,11 @@ def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> C
                 instructions={operation.name: 1.0 for operation in here},
             )
         )
-        total = dict(own)
+        total = dict(by_device)
         for below in children.get(path, {}):
             _add(total, visit((*path, below), number), 1.0)
         nodes[number] = nodes[number].replace(
-            own=CallFiguresRecord(measured_seconds=own), total=CallFiguresRecord(measured_seconds=total)
+            own=CallFiguresRecord(measured_seconds=by_device), total=CallFiguresRecord(measured_seconds=total)
         )
         return total
 
@@ -120,13 +120,13 @@ def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> C
 
 
 def _lost_nodes(
-    lost: list[ProfiledOperationRecord], first: int, own: dict[int, dict[str, float]]
+    lost: list[ProfiledOperationRecord], first: int, by_node: dict[int, dict[str, float]]
 ) -> list[CallNodeRecord]:
     if not lost:
         return []
     nodes = [CallNodeRecord(id=first, parent=0, kind="unattributed", name=UNKNOWN)]
     for number, operation in enumerate(lost, start=first + 1):
-        own[number] = dict(operation.seconds_by_device)
+        by_node[number] = dict(operation.seconds_by_device)
         nodes.append(
             CallNodeRecord(
                 id=number, parent=first, kind="operation", name=operation.name, instructions={operation.name: 1.0}

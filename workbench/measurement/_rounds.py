@@ -278,13 +278,13 @@ class Run:
         return self
 
     def _take_up(self, resume: bool) -> None:
-        known = self._checkpoints.rounds() if self._checkpoints else []
-        if not known or self._checkpoints is None:
+        rounds = self._checkpoints.rounds() if self._checkpoints else []
+        if not rounds or self._checkpoints is None:
             return
         if not resume:
             msg = (
                 f"`Run` was given resume=False and checkpoint_dir={str(self._checkpoints.directory)!r}, which already "
-                f"has rounds {known}. Two runs must not share a folder: pass another folder, empty this folder, or "
+                f"has rounds {rounds}. Two runs must not share a folder: pass another folder, empty this folder, or "
                 "omit `resume` to continue from there."
             )
             raise MeasureError(msg)
@@ -292,7 +292,7 @@ class Run:
         shortened = 0 if self._client_rounds is None else max(0, finished - self._client_rounds)
         self._records = [*map(without_clients, history[:shortened]), *history[shortened:]]
         self._last, self._saved = _Finished(state, finished), finished
-        self._resumed_from = known[-1]
+        self._resumed_from = rounds[-1]
         if self._checkpoints.program not in ("", _program_of(self._step)):
             self._note(
                 f"the checkpoint of round {finished} was written by another step ({self._checkpoints.program}); this "
@@ -412,24 +412,24 @@ class Run:
         record = RoundRecord(
             round=self.finished, seconds=seconds, metrics=values, problems=problems, unix_seconds=time.time()
         )
-        done = self._last.rounds
-        self._records[done:] = [record]  # also overwrites a record that an interrupt left there
-        self._last = _Finished(state, done + 1)
+        count = self._last.rounds
+        self._records[count:] = [record]  # also overwrites a record that an interrupt left there
+        self._last = _Finished(state, count + 1)
         self._pending = None
-        if self._client_rounds is not None and done >= self._client_rounds:
-            old = done - self._client_rounds  # all earlier rounds were already shortened
+        if self._client_rounds is not None and count >= self._client_rounds:
+            old = count - self._client_rounds  # all earlier rounds were already shortened
             self._records[old] = without_clients(self._records[old])
         return True
 
     def _add_evaluation(self) -> None:
         """Adds the metrics from `evaluate` to the last round; the round is kept if `evaluate` fails."""
-        done = self.finished
-        if self._evaluate is None or (done % self._every and done < self.rounds):
+        count = self.finished
+        if self._evaluate is None or (count % self._every and count < self.rounds):
             return
-        record = self._records[done - 1]
+        record = self._records[count - 1]
         try:
-            found = jax.block_until_ready(self._evaluate(self._last.state))
-            values, problems = read_metrics(found, round=record.round)
+            metrics = jax.block_until_ready(self._evaluate(self._last.state))
+            values, problems = read_metrics(metrics, round=record.round)
         except Exception as error:
             msg = (
                 f"`evaluate` failed after round {record.round}: {type(error).__name__}: {error}. It receives only the "
@@ -442,7 +442,7 @@ class Run:
                 'One of the two would be lost: use different names, such as "test loss".'
             )
             raise ProgramError(msg)
-        self._records[done - 1] = record.replace(
+        self._records[count - 1] = record.replace(
             metrics=record.metrics | values, problems=(*record.problems, *problems)
         )
 
@@ -459,10 +459,10 @@ class Run:
         try:
             self._checkpoints.save(finished, self.state, self._records, program=_program_of(self._step))
         except Exception as error:  # a full disk must not stop the run, whose state is still in memory
-            kept = f"the checkpoint of round {self._saved} is kept" if self._saved else "there is no earlier checkpoint"
+            note = f"the checkpoint of round {self._saved} is kept" if self._saved else "there is no earlier checkpoint"
             reason = (str(error).splitlines() or [""])[0][:300]
             self._note(
-                f"checkpoint of round {finished} could not be written ({type(error).__name__}: {reason}); {kept}"
+                f"checkpoint of round {finished} could not be written ({type(error).__name__}: {reason}); {note}"
             )
         else:
             self._saved = finished
@@ -482,13 +482,13 @@ class Run:
         if not self._trackers:
             return
         state, data, key, name = self._about
-        gone = _gone(state)
-        known = None if gone else state
-        about = describe_run(self._step, known, data=data, key=key, rounds=self.rounds, name=name)
+        is_deleted = _gone(state)
+        start_state = None if is_deleted else state
+        about = describe_run(self._step, start_state, data=data, key=key, rounds=self.rounds, name=name)
         about["earlier"] = self._records[: self._last.rounds]
-        program = {"step": self._step, "state": known, "data": data, "key": key, "rounds": self.rounds}
+        program = {"step": self._step, "state": start_state, "data": data, "key": key, "rounds": self.rounds}
         program |= {"emitted": self._emitted, "evaluate": self._evaluate, "every": self._every}
-        if gone:
+        if is_deleted:
             program["cannot"] = "the step donates its state, and the first state is no longer available"
         elif hasattr(data, "__next__"):
             program["cannot"] = "the data are an iterator, which can be read only once"
@@ -514,17 +514,17 @@ class Run:
         """
         return load_run(path, run_rounds)
 
-    def _note(self, what: str) -> None:
-        self._problems.append(ProblemRecord(round=max(self.finished - 1, 0), what=what))
+    def _note(self, text: str) -> None:
+        self._problems.append(ProblemRecord(round=max(self.finished - 1, 0), what=text))
 
     def _round_error(self, error: BaseException) -> RoundError:
         if not _gone(self._last.state):
-            kept = (
+            advice = (
                 f"The state and the history of the {self.finished} finished rounds are kept in `error.run` (`.state`, "
                 "`.history`). Fix the error and continue with `error.run.start()`."
             )
         else:
-            kept = (
+            advice = (
                 "The step donates its state, and the failed round has reused its memory. The history of the "
                 f"{self.finished} finished rounds is kept in `error.run`"
                 + (
@@ -536,7 +536,7 @@ class Run:
                 )
             )
         failed = RoundError(
-            f"`run_rounds`: round {self.finished} of {self.rounds} failed: {type(error).__name__}: {error}\n{kept}",
+            f"`run_rounds`: round {self.finished} of {self.rounds} failed: {type(error).__name__}: {error}\n{advice}",
             round=self.finished,
             run=self,
         )
@@ -654,18 +654,20 @@ def _program_of(step: Callable) -> str:
 
 def _check(**settings: tuple[Any, int]) -> None:
     """Checks settings against their minimum values; names all settings that are too small."""
-    given = {name: value for name, (value, _) in settings.items() if value is not None}
-    if texts := [f"{name}={value!r}" for name, value in given.items() if not _is_integer(value)]:
+    entries = {name: value for name, (value, _) in settings.items() if value is not None}
+    if texts := [f"{name}={value!r}" for name, value in entries.items() if not _is_integer(value)]:
         msg = (
             f"`Run` was given {' and '.join(texts)}. These are counts: pass whole numbers, such as "
             f"{texts[0].partition('=')[0]}=10."
         )
         raise MeasureError(msg)
-    wrong = [name for name, value in given.items() if value < settings[name][1]]
+    wrong = [name for name, value in entries.items() if value < settings[name][1]]
     if wrong:
-        given = " and ".join(f"{name}={settings[name][0]}" for name in wrong)
+        entries = " and ".join(f"{name}={settings[name][0]}" for name in wrong)
         rules = " and ".join(f"{name} >= {settings[name][1]}" for name in wrong)
-        msg = f"`Run` was given {given}, but `rounds` must be at least 0 and all other counts at least 1. Pass {rules}."
+        msg = (
+            f"`Run` was given {entries}, but `rounds` must be at least 0 and all other counts at least 1. Pass {rules}."
+        )
         raise MeasureError(msg)
 
 

@@ -115,15 +115,17 @@ class RunFolder:
 def trackers_of(log: object) -> list[Tracker]:
     """Converts `log=` to trackers; a path becomes a `RunFolder`."""
     items = list(log) if isinstance(log, Sequence) and not isinstance(log, str) else [] if log is None else [log]
-    made: list[Any] = [RunFolder(os.fspath(item)) if isinstance(item, str | os.PathLike) else item for item in items]
-    if wrong := [type(item).__name__ for item in made if not isinstance(item, Tracker)]:
+    trackers: list[Any] = [
+        RunFolder(os.fspath(item)) if isinstance(item, str | os.PathLike) else item for item in items
+    ]
+    if wrong := [type(item).__name__ for item in trackers if not isinstance(item, Tracker)]:
         message = (
             f"`run_rounds` received log={', '.join(wrong)}. A tracker has the methods start, log and finish: pass one "
             "of `workbench.measurement` (RunFolder, TensorBoardLog, WandbLog, MlflowLog, TrackioLog), your own, or a "
             "folder."
         )
         raise MeasureError(message)
-    return made
+    return trackers
 
 
 def describe_run(
@@ -173,11 +175,11 @@ def names_of_devices() -> list[str]:
 
 def installed_versions() -> dict[str, str]:
     """Versions of Python and of the libraries that affect a run's numbers."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _VERSIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def _inner(step: Callable) -> Callable:

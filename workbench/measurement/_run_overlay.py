@@ -49,32 +49,36 @@ def _result(
     comparison: RunTables, name: str, metrics: Sequence[str], longest: int, running: bool
 ) -> OverlaidResultRecord:
     seeds, outcomes = comparison.results.get(name, {}), comparison.outcomes.get(name, {})
-    whole = dict(seeds) if running else {seed: h for seed, h in seeds.items() if len(h) == longest}
-    known = {metric: {s: v for s, h in whole.items() if (v := values_of(h, metric)) is not None} for metric in metrics}
-    compared = {s for s, v in known[comparison.metric].items() if running or np.isfinite(v[-comparison.last :]).all()}
+    full_seeds = dict(seeds) if running else {seed: h for seed, h in seeds.items() if len(h) == longest}
+    values_by_metric = {
+        metric: {s: v for s, h in full_seeds.items() if (v := values_of(h, metric)) is not None} for metric in metrics
+    }
+    compared = {
+        s for s, v in values_by_metric[comparison.metric].items() if running or np.isfinite(v[-comparison.last :]).all()
+    }
     drawn = tuple(sorted(compared or seeds))
-    left_out = tuple(
+    exclusions = tuple(
         f"seed {seed}: {_why(*outcomes.get(seed, ('', '')), len(history), longest)}"
         for seed, history in sorted(seeds.items())
         if seed not in compared
     )
     never = [seed for seed in sorted(outcomes) if seed not in seeds]
-    left_out += tuple(f"seed {seed}: {_why(*outcomes[seed], 0, longest)}" for seed in never)
+    exclusions += tuple(f"seed {seed}: {_why(*outcomes[seed], 0, longest)}" for seed in never)
     curves = [_curve(comparison, metric, {s: seeds[s] for s in drawn}, bool(compared)) for metric in metrics]
     return OverlaidResultRecord(
         name=name,
         status=_status([state for state, _ in outcomes.values()]),
         seeds=drawn,
         compared=len(compared),
-        left_out=left_out,
+        left_out=exclusions,
         metrics=tuple(curve for curve in curves if curve is not None),
     )
 
 
 def _why(status: str, reason: str, rounds: int, longest: int) -> str:
-    said = f"{status}: {reason}" if status and reason else status or reason
+    label = f"{status}: {reason}" if status and reason else status or reason
     fact = f"{rounds} of {longest} rounds" if rounds < longest else "its last value is missing or not finite"
-    return f"{said} ({fact})" if said else fact
+    return f"{label} ({fact})" if label else fact
 
 
 def _status(states: Sequence[str]) -> str:
@@ -92,20 +96,20 @@ def _curve(
         return None
     length = min(map(len, rows))  # a mean over fewer seeds would jump where a seed ends
     numbers = [record.round for record in next(iter(seeds.values()))[:length]]
-    kept = _thinned(length)
-    table = np.stack([row[:length][kept] for row in rows], axis=-1)
-    known = np.isfinite(table).all(axis=-1)  # no mean if a seed is not finite
-    mean, low, high = (np.full(len(kept), np.nan) for _ in range(3))
-    if known.any():
-        found = mean_interval(table[known], confidence=comparison.confidence)
-        mean[known], low[known], high[known] = found
+    places = _thinned(length)
+    table = np.stack([row[:length][places] for row in rows], axis=-1)
+    mask = np.isfinite(table).all(axis=-1)  # no mean if a seed is not finite
+    mean, low, high = (np.full(len(places), np.nan) for _ in range(3))
+    if mask.any():
+        interval = mean_interval(table[mask], confidence=comparison.confidence)
+        mean[mask], low[mask], high[mask] = interval
     ends: list[float | None] = [None, None, None]
     if compared:
         finals = np.array([row[-comparison.last :].mean() for row in rows])
         ends = [_finite(v) for v in mean_interval(finals, confidence=comparison.confidence)]
     return OverlaidMetricRecord(
         metric=metric,
-        rounds=tuple(numbers[place] for place in kept),
+        rounds=tuple(numbers[place] for place in places),
         mean=_numbers(mean),
         low=_numbers(low),
         high=_numbers(high),
@@ -118,8 +122,8 @@ def _curve(
 
 def _thinned(length: int) -> list[int]:
     step = max(1, -(-length // MOST_POINTS))
-    kept = list(range(0, length, step))
-    return kept if kept[-1] == length - 1 else [*kept, length - 1]
+    places = list(range(0, length, step))
+    return places if places[-1] == length - 1 else [*places, length - 1]
 
 
 def _finite(value: float | np.ndarray) -> float | None:

@@ -67,10 +67,10 @@ class StoredRun(Generic[R]):
             raise DataError(message)
         import cloudpickle
 
-        kept = cloudpickle.loads(file.read_bytes())
+        entries = cloudpickle.loads(file.read_bytes())
         names = ("step", "state", "rounds")
-        settings = {name: value for name, value in kept.items() if name not in (*names, "cannot")}
-        return self.make_run(*(kept[name] for name in names), progress=progress, **settings)
+        settings = {name: value for name, value in entries.items() if name not in (*names, "cannot")}
+        return self.make_run(*(entries[name] for name in names), progress=progress, **settings)
 
     def differences(self, run: _HasHistory) -> list[str]:
         """Describes differences from another run, in versions, devices, and the bits of metrics.
@@ -78,22 +78,22 @@ class StoredRun(Generic[R]):
         Returns: Sentences; empty if both runs had the same set-up and produced the same numbers.
         """
         versions = installed_versions()
-        found = [
+        texts = [
             f"{name} was {old} and is {versions.get(name, 'not installed')}"
             for name, old in self.about["versions"].items()
             if old != versions.get(name)
         ]
         if self.about["devices"] != names_of_devices():
-            found.append(
+            texts.append(
                 f"the devices were {len(self.about['devices'])} ({self.about['devices'][0]}) and are different now"
             )
         if len(run.history) != len(self.history):
-            found.append(f"{len(self.history)} rounds had finished, and {len(run.history)} have now")
+            texts.append(f"{len(self.history)} rounds had finished, and {len(run.history)} have now")
         for old, new in zip(self.history, run.history, strict=False):
             for name in sorted(set(old.metrics) | set(new.metrics)):
                 if not _same(old.metrics.get(name), new.metrics.get(name)):
-                    return [*found, f"{name} differs from round {old.round} on"]
-        return found
+                    return [*texts, f"{name} differs from round {old.round} on"]
+        return texts
 
 
 def _same(old: object, new: object) -> bool:
@@ -132,8 +132,8 @@ def _no_run(*_: object, **__: object) -> NoReturn:
 def _stored_runs(folder: str | Path) -> list[StoredRun[NoReturn]]:
     """Lists all runs in a registry, in start order."""
     place = Path(folder).expanduser()
-    found = [load_run(file.parent, _no_run) for file in sorted(place.glob(f"*/{ABOUT}"))]
-    return sorted(found, key=lambda run: run.about["started_unix_seconds"])
+    runs = [load_run(file.parent, _no_run) for file in sorted(place.glob(f"*/{ABOUT}"))]
+    return sorted(runs, key=lambda run: run.about["started_unix_seconds"])
 
 
 def list_runs(folder: str | Path) -> "pd.DataFrame":

@@ -50,10 +50,10 @@ class RunTables:
         self._left_out: dict[str, int] = {}
         for name, seeds in results.items():
             curves = {seed: values_of(history, metric) for seed, history in seeds.items()}
-            whole = {
+            finals = {
                 s: v for s, v in curves.items() if v is not None and len(v) == longest and np.isfinite(v[-last:]).all()
             }
-            self._values[name], self._left_out[name] = whole, len(seeds) - len(whole)
+            self._values[name], self._left_out[name] = finals, len(seeds) - len(finals)
 
     def __repr__(self) -> str:
         seeds = ", ".join(f"{name}: {len(values)}" for name, values in self._values.items())
@@ -125,8 +125,8 @@ class RunTables:
             if seconds and np.isfinite(seconds).all():
                 units["seconds"] = seconds
             if bytes_per_round is not None:
-                each = bytes_per_round[name] if isinstance(bytes_per_round, Mapping) else bytes_per_round
-                units["bytes"] = [rounds * each for rounds in reached.values()]
+                round_bytes = bytes_per_round[name] if isinstance(bytes_per_round, Mapping) else bytes_per_round
+                units["bytes"] = [rounds * round_bytes for rounds in reached.values()]
             for unit, values in units.items():
                 mean, low, high = self._interval(np.array(values)) if values else (np.nan,) * 3
                 row = {"result": name, "unit": unit, "reached": len(values), "seeds": len(seeds)}
@@ -201,7 +201,7 @@ class RunTables:
                 continue
             statistics = [_spread(clients, self.minimize) for clients in per_client]
             for statistic in statistics[0]:
-                mean, low, high = self._interval(np.array([found[statistic] for found in statistics]))
+                mean, low, high = self._interval(np.array([spread[statistic] for spread in statistics]))
                 row = {"result": name, "statistic": statistic, "mean": float(mean)}
                 rows.append(row | {"low": float(low), "high": float(high)})
         if not rows:
@@ -228,9 +228,9 @@ def _spread(clients: np.ndarray, minimize: bool) -> dict[str, float]:
     tenth = max(1, len(ordered) // 10)
     small, large = float(ordered[:tenth].mean()), float(ordered[-tenth:].mean())
     deciles = np.quantile(ordered, np.arange(1, 10) / 10)
-    found = {"mean": float(ordered.mean()), "std": float(ordered.std())}
-    found |= {f"decile {number}": float(value) for number, value in enumerate(deciles, 1)}
-    return found | {"worst 10 %": large if minimize else small, "best 10 %": small if minimize else large}
+    figures = {"mean": float(ordered.mean()), "std": float(ordered.std())}
+    figures |= {f"decile {number}": float(value) for number, value in enumerate(deciles, 1)}
+    return figures | {"worst 10 %": large if minimize else small, "best 10 %": small if minimize else large}
 
 
 def _pandas() -> ModuleType:

@@ -111,8 +111,8 @@ class Sampler:
             notes = self._notes_on(device)
             kind = str(device.device_kind)
         except Exception as error:  # a lost device may raise any error; the monitor continues
-            gone = f"{label} could not be read: {type(error).__name__}: {error}"
-            return DeviceSampleRecord(where=label, present=False, notes=(gone,), **identity)
+            note = f"{label} could not be read: {type(error).__name__}: {error}"
+            return DeviceSampleRecord(where=label, present=False, notes=(note,), **identity)
         return DeviceSampleRecord(
             where=label,
             kind=kind,
@@ -142,7 +142,7 @@ class Sampler:
         """Maps duty cycles, which are measured per chip, to devices; on v2, v3 and v7x, a chip is two devices."""
         if _TWO_CORES.fullmatch(str(device.device_kind)):
             return 2
-        count = sum(other.platform == "tpu" for other in self._devices)
+        count = sum(peer.platform == "tpu" for peer in self._devices)
         return 2 if count == 2 * chips else 1
 
     def _notes_on(self, device: Device) -> tuple[str, ...]:

@@ -184,10 +184,10 @@ def _chosen(profiles: ClientProfiles, selected: Sequence[int] | None) -> np.ndar
     return chosen
 
 
-def _check(deadline_seconds: float | None, wanted: int | None, clients: int) -> None:
-    if (deadline_seconds is not None and deadline_seconds <= 0) or (wanted is not None and not 1 <= wanted <= clients):
+def _check(deadline_seconds: float | None, count: int | None, clients: int) -> None:
+    if (deadline_seconds is not None and deadline_seconds <= 0) or (count is not None and not 1 <= count <= clients):
         msg = (
-            f"`simulate_round` was given deadline_seconds={deadline_seconds} and wanted={wanted} for {clients} "
+            f"`simulate_round` was given deadline_seconds={deadline_seconds} and wanted={count} for {clients} "
             "clients. A round takes time and needs at least one client: pass a positive deadline and a `wanted` "
             f"between 1 and {clients}, or None."
         )
@@ -224,12 +224,12 @@ def _dropouts(profiles: ClientProfiles, seed: int) -> np.ndarray:
 
 
 def _end_of_round(
-    finish: np.ndarray, leave: np.ndarray, deadline: float | None, wanted: int | None
+    finish: np.ndarray, leave: np.ndarray, deadline: float | None, count: int | None
 ) -> tuple[float, frozenset[int]]:
     stays = np.flatnonzero(np.isinf(leave))
     order = stays[np.argsort(finish[stays], kind="stable")]
-    enough = order if wanted is None else order[:wanted]
-    if wanted is not None and len(enough) == wanted:
+    enough = order if count is None else order[:count]
+    if count is not None and len(enough) == count:
         over = float(finish[enough[-1]])
     else:
         over = float(np.minimum(finish, leave).max())  # until the last client has finished or left

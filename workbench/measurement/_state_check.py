@@ -20,21 +20,21 @@ def describe_state(state: PyTree[Array]) -> dict[str, list[Any]]:
 
 def misfits(like: object, saved: dict[str, list[Any]]) -> list[str]:
     """Describes the leaves of `like` whose kind or shape differs from the saved state."""
-    wanted = {
+    template = {
         jax.tree_util.keystr(path): (leaf, _form(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(like)
     }
-    found = [f"{_name(path)} is not in the checkpoint" for path in wanted if path not in saved]
-    found += [f"{_name(path)} is only in the checkpoint" for path in saved if path not in wanted]
-    for path, (leaf, form) in wanted.items():
+    problems = [f"{_name(path)} is not in the checkpoint" for path in template if path not in saved]
+    problems += [f"{_name(path)} is only in the checkpoint" for path in saved if path not in template]
+    for path, (leaf, form) in template.items():
         if path in saved and not _fits(leaf, form, saved[path]):
-            found.append(f"{_name(path)} is {_shown(form)} and was saved as {_shown(saved[path])}")
-    return found
+            problems.append(f"{_name(path)} is {_shown(form)} and was saved as {_shown(saved[path])}")
+    return problems
 
 
 def changed_leaves(state: PyTree[Array], saved: dict[str, list[Any]]) -> list[str]:
     """Lists the leaves whose bits differ from the saved bits."""
-    found = describe_state(state)
-    return [_name(path) for path, entry in saved.items() if entry[2] and found.get(path, [None] * 3)[2] != entry[2]]
+    entries = describe_state(state)
+    return [_name(path) for path, entry in saved.items() if entry[2] and entries.get(path, [None] * 3)[2] != entry[2]]
 
 
 def _form(leaf: PyTree[Array]) -> tuple[str, list[int]]:

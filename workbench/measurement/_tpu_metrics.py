@@ -32,7 +32,7 @@ class TpuMetrics:
         self._timeout = timeout_seconds
         self._every = every_seconds
         self._process: subprocess.Popen[str] | None = None
-        self._asked = float("-inf")
+        self._last_request = float("-inf")
         self.latest: dict[str, list[float]] = {}
         self.problem: str | None = None
 
@@ -40,14 +40,14 @@ class TpuMetrics:
         """Returns the last answer, after reading a finished answer and starting the next query if it is due."""
         now = time.monotonic()
         if self._process is None:
-            if self.problem is None and now - self._asked >= self._every:
-                self._asked = now
+            if self.problem is None and now - self._last_request >= self._every:
+                self._last_request = now
                 self._process = subprocess.Popen(
                     self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
                 )
         elif self._process.poll() is not None:
             self._read()
-        elif now - self._asked > self._timeout:
+        elif now - self._last_request > self._timeout:
             self.close()
             self.problem = f"The TPU's monitoring did not answer within {self._timeout:g} s and is not queried again."
         return self.latest

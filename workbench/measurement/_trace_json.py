@@ -54,7 +54,7 @@ def read_trace(path: Path) -> tuple[list[TracePlane], str]:
     """
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}
-    found: defaultdict[tuple[int, int], list[PlaneEvent]] = defaultdict(list)
+    by_thread: defaultdict[tuple[int, int], list[PlaneEvent]] = defaultdict(list)
     kinds: dict[str, EventKind] = {}
     damage, count = "", 0
     try:
@@ -67,22 +67,22 @@ def read_trace(path: Path) -> tuple[list[TracePlane], str]:
                 elif event.get("name") == "thread_name":
                     threads[place] = name
             elif event.get("ph") == "X":
-                found[place].append(_event(event, kinds))
+                by_thread[place].append(_event(event, kinds))
                 count += 1
                 if count >= MOST_EVENTS:
                     damage = f"only its first {MOST_EVENTS} events were read"
                     break
     except _DAMAGE as error:
         damage = f"{type(error).__name__}: {error}"
-    if not found:
+    if not by_thread:
         msg = (
             f"`open_profile` was given `{path}`, which is not a trace: {damage or 'it has no events'}. A trace is "
             "the `*.trace.json.gz` that XProf or `jax.profiler.start_trace(create_perfetto_trace=True)` writes: copy "
             "it again in binary mode, or open the `*.xplane.pb` next to it."
         )
         raise ProfileError(msg)
-    planes = {pid: TracePlane(processes.get(pid, f"process {pid}")) for pid, _ in found}
-    for (pid, tid), events in found.items():
+    planes = {pid: TracePlane(processes.get(pid, f"process {pid}")) for pid, _ in by_thread}
+    for (pid, tid), events in by_thread.items():
         planes[pid].rows[tid] = _Row(threads.get((pid, tid), str(tid)), 0, events)
     return list(planes.values()), damage
 

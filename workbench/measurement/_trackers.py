@@ -23,20 +23,20 @@ def scalars_of(record: RoundRecord) -> dict[str, float]:
         >>> scalars_of(RoundRecord(round=0, seconds=0.5, metrics={"loss": (1.0, 3.0)}))
         {'loss': 2.0, 'loss.least': 1.0, 'loss.largest': 3.0, 'seconds': 0.5}
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, values in record.metrics.items():
         array = np.asarray(values, np.float64)
-        found[name] = float(array.mean())
+        numbers[name] = float(array.mean())
         if array.ndim:
-            found |= {f"{name}.least": float(array.min()), f"{name}.largest": float(array.max())}
-    return found | {"seconds": record.seconds}
+            numbers |= {f"{name}.least": float(array.min()), f"{name}.largest": float(array.max())}
+    return numbers | {"seconds": record.seconds}
 
 
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
     """Values that can be stored in a tracker's parameter table."""
-    found = {"rounds": about["rounds"], **{name: about[name] for name in _TEXTS}}
-    found |= {f"version {name}": version for name, version in about["versions"].items()}
-    return found | {"devices": ", ".join(about["devices"][:8]), "key": str(about["key"])}
+    parameters = {"rounds": about["rounds"], **{name: about[name] for name in _TEXTS}}
+    parameters |= {f"version {name}": version for name, version in about["versions"].items()}
+    return parameters | {"devices": ", ".join(about["devices"][:8]), "key": str(about["key"])}
 
 
 class TensorBoardLog:
@@ -122,10 +122,10 @@ class MlflowLog:
         with needs_library("mlflow", extra="mlflow", needed_for="`MlflowLog`"):
             from mlflow.tracking import MlflowClient
         self._client = MlflowClient(tracking_uri=self._uri)
-        found = self._client.get_experiment_by_name(self._experiment)
+        match = self._client.get_experiment_by_name(self._experiment)
         path = self._uri.removeprefix("sqlite:///")  # next to a database; MLflow's default is the working directory
         place = None if path == self._uri else (Path(path).resolve().parent / "mlruns").as_uri()
-        experiment = self._client.create_experiment(self._experiment, place) if found is None else found.experiment_id
+        experiment = self._client.create_experiment(self._experiment, place) if match is None else match.experiment_id
         self._id = self._client.create_run(experiment, run_name=about["name"]).info.run_id
         for name, value in _plain(about).items():
             self._client.log_param(self._id, name, str(value)[:500])

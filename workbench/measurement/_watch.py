@@ -228,14 +228,14 @@ class Watch:
             self._reader = reader
             core.donated |= reader.of_state
             self._note_problems()
-        known = self._compiled
+        versions = self._compiled
         # With many arrays, shapes are compared only after the function was compiled for several shapes.
-        if step.heard or len(known) != 1 or len(next(iter(known))) <= _FEW_ARRAYS:
+        if step.heard or len(versions) != 1 or len(next(iter(versions))) <= _FEW_ARRAYS:
             step.version = shapes_of(call.args, call.kwargs)
         else:
-            (step.version,) = known
-        if step.heard or step.version not in known:  # a call may run a program that was compiled before the loop
-            known[step.version] = None
+            (step.version,) = versions
+        if step.heard or step.version not in versions:  # a call may run a program that was compiled before the loop
+            versions[step.version] = None
             self._look(call, step.version)
         reader = self._reader
         try:

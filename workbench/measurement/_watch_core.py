@@ -182,10 +182,10 @@ class Core:
         """Adds a note to the record, unless the record already has it."""
         self._notes[text] = None
 
-    def problem(self, step: int, what: str, *, metric: str | None = None, value: str | None = None) -> None:
+    def problem(self, step: int, text: str, *, metric: str | None = None, value: str | None = None) -> None:
         """Adds a problem in a step; the first hundred problems are kept."""
         if len(self._problems) < _MOST_PROBLEMS:
-            self._problems.append(ProblemRecord(round=step, what=what, metric=metric, value=value))
+            self._problems.append(ProblemRecord(round=step, what=text, metric=metric, value=value))
         else:
             self.note(f"only the first {_MOST_PROBLEMS} problems are kept")
 
@@ -235,11 +235,17 @@ class Core:
                         waiting.append(following)
             now = time.perf_counter()
             begin = max(step.called, last)
-            for number, each in enumerate(together, 1):
+            for number, watched in enumerate(together, 1):
                 end = begin + max(now - begin, 0.0) * number / len(together)
-                end = each.returned if each.probe is None else end if each.ready is None else min(end, each.ready)
-                each.end = last = max(end, each.called, last)
-                self._ready.put(each)
+                end = (
+                    watched.returned
+                    if watched.probe is None
+                    else end
+                    if watched.ready is None
+                    else min(end, watched.ready)
+                )
+                watched.end = last = max(end, watched.called, last)
+                self._ready.put(watched)
             if not waiting:
                 waiting.append(self._queue.get())
         self._ready.put(None)
@@ -341,8 +347,8 @@ class Core:
             numbers = value if isinstance(value, tuple) else (value,)
             wrong = next((number for number in numbers if not math.isfinite(number)), None)
             if wrong is not None and not any(problem.metric == name for problem in self._problems):
-                what = f"{name} is {wrong} in step {step.index}"
-                self.problem(step.index, what, metric=name, value=str(wrong))
+                text = f"{name} is {wrong} in step {step.index}"
+                self.problem(step.index, text, metric=name, value=str(wrong))
         step.values = {}
         return values
 
@@ -353,9 +359,9 @@ class Core:
         compilations, retraces = step.heard.compilations(), step.heard.retraces()
         self._compilations = added_compilations(self._compilations, compilations)
         self._retraces = added_retraces(self._retraces, retraces)
-        seconds = sum(made.seconds for made in compilations)
+        seconds = sum(compilation.seconds for compilation in compilations)
         if step.index and compilations:
-            names = ", ".join(f"`{made.function}`" for made in compilations[:3])
+            names = ", ".join(f"`{compilation.function}`" for compilation in compilations[:3])
             reasons = "; ".join(reason for retrace in retraces for reason, _ in retrace.reasons)
             self.problem(
                 step.index, f"step {step.index} compiled {names} in {seconds:.2g} s" + (f": {reasons}" * bool(reasons))
@@ -370,11 +376,11 @@ class Core:
         here = jax.process_index()
         with contextlib.suppress(RuntimeError):
             self._devices = [device for device in step.probe.sharding.device_set if device.process_index == here]
-        stats = [found for device in self._devices if (found := device.memory_stats())]
+        stats = [stat for device in self._devices if (stat := device.memory_stats())]
         if not stats:
             return {}
-        used = max(int(found.get("bytes_in_use", 0)) for found in stats)
-        peaks = [int(found["peak_bytes_in_use"]) for found in stats if "peak_bytes_in_use" in found]
+        used = max(int(stat.get("bytes_in_use", 0)) for stat in stats)
+        peaks = [int(stat["peak_bytes_in_use"]) for stat in stats if "peak_bytes_in_use" in stat]
         self._memory = used, max(peaks, default=None)
         return {"memory_bytes": float(used)} | ({"peak_bytes": float(max(peaks))} if peaks else {})
 
@@ -467,8 +473,8 @@ class Core:
             raise
         except Exception as error:  # a full disk or a lost connection must not stop the loop
             self.trackers.remove(tracker)
-            what = f"{type(tracker).__name__} failed and was removed ({type(error).__name__}: {error})"
-            self.problem(max(self.finished - 1, 0), what)
+            text = f"{type(tracker).__name__} failed and was removed ({type(error).__name__}: {error})"
+            self.problem(max(self.finished - 1, 0), text)
 
     def start_trackers(self, about: Mapping[str, Any]) -> None:
         """Starts the trackers' runs.
@@ -525,25 +531,25 @@ class Core:
         """The program that most of the recent steps ran; among equally frequent programs, the latest."""
         counts = collections.Counter(entry[5] for entry in tuple(self._recent))
         with self._lock:
-            known = list(self._versions.items())
-        return max(reversed(known), key=lambda item: counts[item[0]], default=((), _UNKNOWN))[1]
+            versions = list(self._versions.items())
+        return max(reversed(versions), key=lambda item: counts[item[0]], default=((), _UNKNOWN))[1]
 
     def record(self, *, history: bool = True) -> WatchRecord:
         """Everything so far."""
         recent, shown = tuple(self._recent), self.shown
         module = None if shown.program is None else shown.program.module
         step_seconds = self.step_seconds
-        own = [entry[0] for entry in recent if self._of(entry[5]) is shown]
+        durations = [entry[0] for entry in recent if self._of(entry[5]) is shown]
         periods = sum(entry[4] for entry in recent)
-        own_seconds = _typical(own)
+        own_seconds = _typical(durations)
         rates = {name: rate / own_seconds for name, rate in shown.rates.items() if own_seconds}
         notes = list(self._notes)
         if len(self._versions) > 1:
             notes.append(
                 f"{len(self._versions)} programs ran, because shapes or static arguments changed: FLOPs, rates, "
-                f"planned memory and collectives describe {len(own)} of the {len(recent)} latest steps"
+                f"planned memory and collectives describe {len(durations)} of the {len(recent)} latest steps"
             )
-        found = WatchRecord(
+        record = WatchRecord(
             name=self.name,
             status=self.status,
             steps=self._done,
@@ -570,11 +576,11 @@ class Core:
             notes=tuple(notes),
         )
         if self.previous is None:
-            return found
+            return record
         before = self.previous.record(history=False)
         codes = [self.previous.shown.codes, shown.codes]
         is_timed = min(len(recent), len(self.previous._recent)) >= _TIMED_STEPS
-        return found.replace(changes=changes_of(before, found, codes, is_timed=is_timed))
+        return record.replace(changes=changes_of(before, record, codes, is_timed=is_timed))
 
     def forget(self) -> None:
         """Drops the steps and earlier versions; keeps the data for comparisons."""
@@ -585,8 +591,8 @@ def _numbers_of(leaf: Foreign) -> float | tuple[float, ...]:
     """Converts an output to Python numbers; returns one number if all are equal, as under `pmap`."""
     if getattr(leaf, "shape", ()) == () and getattr(leaf, "is_fully_addressable", True):
         return float(leaf)  # fast path for nearly all outputs, without a numpy array
-    found = read_here(leaf)
-    array = np.asarray(found.compressed() if isinstance(found, np.ma.MaskedArray) else found, np.float64)
+    data = read_here(leaf)
+    array = np.asarray(data.compressed() if isinstance(data, np.ma.MaskedArray) else data, np.float64)
     if array.size and np.all(array == array.flat[0]):
         return float(array.flat[0])
     return tuple(array.reshape(-1).tolist())
@@ -612,7 +618,7 @@ def changes_of(
         codes: The source code of both, as in `compare_measured`.
         is_timed: Whether both have enough steps to compare their times.
     """
-    whole, lines = [], []
+    totals, lines = [], []
     for row in compare_measured([old, new], codes).differences:
         if row.name in _TIMES and not is_timed:
             continue
@@ -620,20 +626,20 @@ def changes_of(
         if before is None or now is None:
             continue
         ratio = "" if row.ratio is None else f" ({row.ratio - 1:+.0%})"
-        said = amount_text(before, row.unit), amount_text(now, row.unit)
-        if said[0] == said[1]:
+        texts = amount_text(before, row.unit), amount_text(now, row.unit)
+        if texts[0] == texts[1]:
             continue
-        text = f"{said[0]} → {said[1]}{ratio}"
+        text = f"{texts[0]} → {texts[1]}{ratio}"
         if row.group.endswith("per line"):
             lines.append(f"{row.name}: {row.group.removesuffix(' per line')} {text}")
         else:
-            whole.append(f"{row.name}: {text}")
-    return (*whole, *lines[:_MOST_CHANGED_LINES])
+            totals.append(f"{row.name}: {text}")
+    return (*totals, *lines[:_MOST_CHANGED_LINES])
 
 
 def _median(values: Any) -> float | None:
-    known = list(values)
-    return statistics.median(known) if known else None
+    numbers = list(values)
+    return statistics.median(numbers) if numbers else None
 
 
 _UNKNOWN = StepProgram()
@@ -648,14 +654,14 @@ def _typical(seconds: list[float]) -> float | None:
 
 
 def _executions(collectives: tuple[CollectiveRecord, ...]) -> int | None:
-    counts = [each.executions for each in collectives]
+    counts = [collective.executions for collective in collectives]
     return None if any(count is None for count in counts) else round(sum(count or 0 for count in counts))
 
 
 def _sent(collectives: tuple[CollectiveRecord, ...]) -> float | None:
-    if any(each.wire_bytes is None or (each.executions is None and each.wire_bytes) for each in collectives):
+    if any(c.wire_bytes is None or (c.executions is None and c.wire_bytes) for c in collectives):
         return None
-    return sum((each.wire_bytes or 0.0) * (each.executions or 0.0) for each in collectives)
+    return sum((collective.wire_bytes or 0.0) * (collective.executions or 0.0) for collective in collectives)
 
 
 def _is_ready(step: WatchedStep) -> bool:

@@ -50,7 +50,7 @@ class Reader:
         of_state: Outputs deep inside a result, which the next call may donate.
     """
 
-    def __init__(self, fn: Callable | None, wanted: Wanted, call: WatchedCall, before: Mapping[int, object]) -> None:
+    def __init__(self, fn: Callable | None, selection: Wanted, call: WatchedCall, before: Mapping[int, object]) -> None:
         self.problems: list[str] = []
         self._functions: dict[str, Callable[[Any], Any]] = {}
         leaves = [
@@ -60,7 +60,7 @@ class Reader:
         ]
         self.is_traced = any(isinstance(leaf, Tracer) for _, leaf in leaves)
         named = _named(leaves, _returned_names(fn), _parameters(fn), call)
-        chosen = self._chosen(wanted, named)
+        chosen = self._chosen(selection, named)
         numbers = [(path, leaf) for path, leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
         # Without results, wait for an argument that is updated in place, as in NNX.
         smallest = min(numbers, key=lambda entry: (entry[0][0].idx, entry[1].size, len(entry[0])), default=None)
@@ -78,7 +78,7 @@ class Reader:
         values = {name: getter(call) for name, getter in self._outputs.items()}
         for name, function in list(self._functions.items()):
             try:
-                found = function(call.result)
+                outputs = function(call.result)
             except Exception as error:  # a failing user function must not stop the loop
                 del self._functions[name]
                 self.problems.append(
@@ -87,12 +87,12 @@ class Reader:
                 )
                 continue
             values |= {
-                name + jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(found)
+                name + jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(outputs)
             }
         return (None if self._probe is None else self._probe(call)), values
 
-    def _chosen(self, wanted: Wanted, named: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-        if wanted is None:
+    def _chosen(self, selection: Wanted, named: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+        if selection is None:
             scalars = {
                 name: entry
                 for name, entry in named.items()
@@ -101,7 +101,7 @@ class Reader:
             depth = {name: (entry[0][0].idx, len(entry[0])) for name, entry in scalars.items()}
             return {name: scalars[name] for name in sorted(scalars, key=depth.__getitem__)[:MOST_DEFAULT_OUTPUTS]}
         chosen = {}
-        for name, place in outputs_by_name(wanted).items():
+        for name, place in outputs_by_name(selection).items():
             if callable(place):
                 self._functions[name] = place
                 continue
@@ -121,7 +121,7 @@ class Reader:
         return chosen
 
 
-def outputs_by_name(wanted: Wanted) -> dict[str, str | Callable[[Any], Any]]:
+def outputs_by_name(selection: Wanted) -> dict[str, str | Callable[[Any], Any]]:
     """Maps names to chosen outputs.
 
     Raises:
@@ -131,12 +131,12 @@ def outputs_by_name(wanted: Wanted) -> dict[str, str | Callable[[Any], Any]]:
         >>> outputs_by_name(["loss", "metrics.accuracy"])
         {'loss': 'loss', 'metrics.accuracy': 'metrics.accuracy'}
     """
-    if wanted is None:
+    if selection is None:
         return {}
-    if isinstance(wanted, Mapping):
-        chosen: dict[str, Any] = dict(wanted)
+    if isinstance(selection, Mapping):
+        chosen: dict[str, Any] = dict(selection)
     else:
-        items: Sequence[Any] = [wanted] if isinstance(wanted, str) or callable(wanted) else wanted
+        items: Sequence[Any] = [selection] if isinstance(selection, str) or callable(selection) else selection
         chosen = {_name_of(item): item for item in items}
     wrong = [repr(item) for item in chosen.values() if not (isinstance(item, str) or callable(item))]
     if wrong:
@@ -229,13 +229,13 @@ def _getter(path: tuple[Any, ...], call: WatchedCall, leaf: object) -> Getter:
     if place is leaf:
 
         def walk(call: WatchedCall) -> object:
-            found: Any = call
+            value: Any = call
             for step in steps:
-                found = step(found)
-            return found
+                value = step(value)
+            return value
 
         return walk
-    index = next(i for i, other in enumerate(jax.tree.leaves(tuple(call))) if other is leaf)
+    index = next(i for i, candidate in enumerate(jax.tree.leaves(tuple(call))) if candidate is leaf)
     return lambda call: jax.tree.leaves(tuple(call))[index]
 
 
@@ -275,13 +275,13 @@ def _returned_names(fn: Callable | None) -> list[str] | None:
 
 
 def _returns(node: ast.AST) -> list[ast.Return]:
-    found = []
+    returns = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Return):
-            found.append(child)
+            returns.append(child)
         elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            found += _returns(child)
-    return found
+            returns += _returns(child)
+    return returns
 
 
 def _names_in(value: ast.expr | None) -> list[str]:

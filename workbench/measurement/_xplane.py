@@ -126,26 +126,26 @@ class Plane:
         named = None if kinds is None else {key for key in self._kind_spans if self.kind(key).name in kinds}
         if named is not None and not named:
             return
-        buffer, start_ps, known, kind_of = self._buffer, line.start_ps, self._known_stats, self.kind
-        read = line.span.start
+        buffer, start_ps, cache, kind_of = self._buffer, line.start_ps, self._known_stats, self.kind
+        position = line.span.start
         for field_number, span in fields(buffer, line.span):
             if field_number != 4:
                 continue
-            if span.start - read > _RELEASED:
-                read = _release(buffer, read, span.start)
+            if span.start - position > _RELEASED:
+                position = _release(buffer, position, span.start)
             key, offset, duration, pieces = _event(buffer[span.start : span.stop])
             if named is not None and key not in named:
                 continue
             stats: dict[str, Any] = {}
             for piece in pieces:
-                found = known.get(piece)
-                if found is None:
-                    found = self._stat(MessageSpan(0, len(piece)), piece)
-                    if len(known) < _MOST_STATS:
-                        known[piece] = found
-                stats[found[0]] = found[1]
+                stat = cache.get(piece)
+                if stat is None:
+                    stat = self._stat(MessageSpan(0, len(piece)), piece)
+                    if len(cache) < _MOST_STATS:
+                        cache[piece] = stat
+                stats[stat[0]] = stat[1]
             yield PlaneEvent(kind_of(key), start_ps + offset, duration, stats)
-        _release(buffer, read, line.span.stop)
+        _release(buffer, position, line.span.stop)
 
     def forget(self) -> None:
         """Drops cached data about the plane's events, which other planes do not need."""
@@ -263,19 +263,19 @@ def trim_profile(path: Path) -> bytes:
     spans = [value for number, value in fields(buffer, MessageSpan(0, len(buffer))) if number == 1]
     names = [Plane(buffer, span).name for span in spans]
     on_devices = any(name.startswith("/device:") and "CUSTOM" not in name for name in names)
-    kept = []
+    pieces = []
     for span, name in zip(spans, names, strict=True):
         if name == "/host:metadata" or name.startswith("/device:") or (name == "/host:CPU" and not on_devices):
-            kept.append(b"\x0a" + _length(span.stop - span.start) + bytes(buffer[span.start : span.stop]))
-    return b"".join(kept)
+            pieces.append(b"\x0a" + _length(span.stop - span.start) + bytes(buffer[span.start : span.stop]))
+    return b"".join(pieces)
 
 
 def _length(value: int) -> bytes:
-    found = bytearray()
+    digits = bytearray()
     while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
+        digits.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*digits, value])
 
 
 def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
