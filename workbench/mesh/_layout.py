@@ -84,12 +84,12 @@ def _warn_of_typo(placement: Placement, names: tuple[str, ...], explicit: tuple[
     """Warns of mistyped axis names; on Explicit axes they would silently replicate all clients on every device."""
     candidates = [name for name, is_explicit in zip(names, explicit, strict=True) if is_explicit]
     for axis in placement.mesh_axes:
-        meant = difflib.get_close_matches(axis, candidates, n=1, cutoff=0.75)
-        if meant and axis not in names:
+        near = difflib.get_close_matches(axis, candidates, n=1, cutoff=0.75)
+        if near and axis not in names:
             warnings.warn(
                 f'placement "{placement.name}" is held by the mesh axis "{axis}", which the mesh {names} does not '
-                f'have; did you mean "{meant[0]}"? Its clients are not spread, and every device computes all of them. '
-                f'Name the axis: `program(..., axes={{"{placement.name}": "{meant[0]}"}})`.',
+                f'have; did you mean "{near[0]}"? Its clients are not spread, and every device computes all of them. '
+                f'Name the axis: `program(..., axes={{"{placement.name}": "{near[0]}"}})`.',
                 stacklevel=2,
             )
 
@@ -152,14 +152,14 @@ def gather(x: jax.Array, layout: Layout | None) -> jax.Array:
 
 def align(x: jax.Array, like: jax.Array, axes: range) -> jax.Array:
     """Shards the unsharded `axes` of `x` explicitly like those of `like`, because vmap requires identical types."""
-    given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
-    if wanted.mesh.empty or not any(wanted.spec[axis] for axis in axes if axis < len(wanted.spec)):
+    sharding, target = jax.typeof(x).sharding, jax.typeof(like).sharding
+    if target.mesh.empty or not any(target.spec[axis] for axis in axes if axis < len(target.spec)):
         return x
-    spec = [*given.spec, *(None,) * (x.ndim - len(given.spec))]
-    changed = [axis for axis in axes if spec[axis] is None and wanted.spec[axis] is not None]
+    spec = [*sharding.spec, *(None,) * (x.ndim - len(sharding.spec))]
+    changed = [axis for axis in axes if spec[axis] is None and target.spec[axis] is not None]
     for axis in changed:
-        spec[axis] = wanted.spec[axis]
-    return jax.sharding.reshard(x, NamedSharding(wanted.mesh, P(*spec))) if changed else x
+        spec[axis] = target.spec[axis]
+    return jax.sharding.reshard(x, NamedSharding(target.mesh, P(*spec))) if changed else x
 
 
 def _rest(sharding: object, ndim: int) -> tuple[SpecEntry, ...]:

@@ -171,10 +171,10 @@ def _same(new: object, old: object) -> bool:
 def _with_fields(value: object, changes: Mapping[str, object]) -> object:
     if not changes:
         return value
-    made = copy.copy(value)
+    clone = copy.copy(value)
     for name, field in changes.items():
-        object.__setattr__(made, name, field)
-    return made
+        object.__setattr__(clone, name, field)
+    return clone
 
 
 def _without(entry: object, hidden: frozenset[str]) -> object:

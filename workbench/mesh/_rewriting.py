@@ -29,7 +29,7 @@ class Rewriting:
 
     def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
         """The equations of one part, in order."""
-        return jaxpr.replace(eqns=[self.equation(self.inside(each)) for each in jaxpr.eqns])
+        return jaxpr.replace(eqns=[self.equation(self.inside(equation)) for equation in jaxpr.eqns])
 
     def equation(self, equation: JaxprEqn) -> JaxprEqn:
         """Returns the replacement for an equation whose jaxprs have been rewritten."""
