@@ -28,44 +28,44 @@ class AlikeRows:
     """The client-invariant rows of a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self._made: dict[Var, AlikeRow | Any] = {}  # keyed by the rows' variable; for a broadcast, the server value
+        self._rows: dict[Var, AlikeRow | Any] = {}  # keyed by the rows' variable; for a broadcast, the server value
         self._places: dict[Var, tuple[Step, int]] = {}
         for step in plan.steps:
             if step.kind == "broadcast":
-                self._made[step.outputs[0]] = step.equation.invars[0]
+                self._rows[step.outputs[0]] = step.equation.invars[0]
             elif step.kind == "clients" and step.jaxpr is not None and not step.jaxpr.effects:
                 self._look_at(step, step.jaxpr)
 
     def find(self, v: Var) -> AlikeRow | None:
         """The common row for `v`; None if clients differ, or if the value is on the server."""
-        if v not in self._made and v in self._places:
-            self._made[v] = self._make(*self._places[v])
-        found = self._made.get(v)
-        return found if isinstance(found, AlikeRow) else None
+        if v not in self._rows and v in self._places:
+            self._rows[v] = self._make(*self._places[v])
+        row = self._rows.get(v)
+        return row if isinstance(row, AlikeRow) else None
 
     def _look_at(self, step: Step, jaxpr: ClosedJaxpr) -> None:
         if any(uses_primitives(equation) for equation in jaxpr.eqns) or _jax_compat.uses_named_axes(jaxpr):
             return
         differs = [self._differs(atom) for atom in _operands(step)]
-        own = Differs().run(jaxpr, differs)
-        self._places.update((v, (step, i)) for i, v in enumerate(step.outputs) if not own[i])
+        flags = Differs().run(jaxpr, differs)
+        self._places.update((v, (step, i)) for i, v in enumerate(step.outputs) if not flags[i])
 
     def _differs(self, atom: object) -> bool:
-        return not isinstance(atom, Literal) and atom not in self._made and atom not in self._places
+        return not isinstance(atom, Literal) and atom not in self._rows and atom not in self._places
 
     def _make(self, step: Step, position: int) -> AlikeRow | None:
         assert step.jaxpr is not None
-        wanted = [i == position for i in range(len(step.outputs))]
-        jaxpr, used = _jax_compat.drop_dead_code(step.jaxpr, wanted)
+        mask = [i == position for i in range(len(step.outputs))]
+        jaxpr, used = _jax_compat.drop_dead_code(step.jaxpr, mask)
         operands = [atom for atom, needed in zip(_operands(step), used, strict=True) if needed]
         if any(self._differs(atom) for atom in operands):
             return None
         inputs = []
         for atom in operands:
-            made = atom if isinstance(atom, Literal) else self.find(atom) or self._made.get(atom)
-            if made is None:
+            value = atom if isinstance(atom, Literal) else self.find(atom) or self._rows.get(atom)
+            if value is None:
                 return None
-            inputs.append(made)
+            inputs.append(value)
         return AlikeRow(step, jaxpr, tuple(inputs))
 
 

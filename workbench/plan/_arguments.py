@@ -30,8 +30,11 @@ def check_call(
             nested more than 500 deep, deleted arrays, and dimensions that are not numbers.
     """
     name = getattr(fn, "__name__", type(fn).__name__)
-    given = [*((f"argument {i}", x) for i, x in enumerate(args)), *((f"argument {k!r}", x) for k, x in kwargs.items())]
-    for place, x in given:
+    arguments = [
+        *((f"argument {i}", x) for i, x in enumerate(args)),
+        *((f"argument {k!r}", x) for k, x in kwargs.items()),
+    ]
+    for place, x in arguments:
         if problem := nesting_problem(x):
             message = (
                 f"{operation} was given `{name}` and {place}, {problem}. A pytree is a finite tree of arrays: pass the "
@@ -39,7 +42,7 @@ def check_call(
             )
             raise ProgramError(message)
     _check_signature(operation, fn, name, args, kwargs)
-    problems = [f"{place}{path} {what}" for place, x in given for path, what in _leaves(x, symbolic)]
+    problems = [f"{place}{path} {fault}" for place, x in arguments for path, fault in _leaves(x, symbolic)]
     if problems:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         message = (
@@ -49,13 +52,13 @@ def check_call(
         )
         raise ProgramError(message)
     if not hasattr(fn, "lower"):  # a jit may accept static arguments, and rejects others itself
-        _refuse_opaque(operation, name, given)
+        _refuse_opaque(operation, name, arguments)
 
 
-def _refuse_opaque(operation: str, name: str, given: Sequence[tuple[str, Any]]) -> None:
+def _refuse_opaque(operation: str, name: str, arguments: Sequence[tuple[str, Any]]) -> None:
     opaque = [
         f"{place}{jax.tree_util.keystr(path)}, a {type(leaf).__name__}"
-        for place, x in given
+        for place, x in arguments
         for path, leaf in _leaves_with_path(x)
         if is_opaque(leaf)
     ]
@@ -117,8 +120,8 @@ def _leaves(x: object, symbolic: bool) -> Iterator[tuple[str, str]]:
         if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
             yield place, f"(shape {leaf.shape}) was deleted or donated"
         shape = getattr(leaf, "shape", ())
-        known = symbolic or not isinstance(shape, tuple) or all(map(_is_number, shape))
-        if not known:
+        is_static = symbolic or not isinstance(shape, tuple) or all(map(_is_number, shape))
+        if not is_static:
             yield place, f"has the symbolic shape {shape}"
 
 

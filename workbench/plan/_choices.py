@@ -41,13 +41,13 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
     like_these = _shapes(plan)
     if not any(name.startswith(like_these) for name in names):
         return None
-    if (kept := cache.load(_key(plan, form))) is None:
+    if (data := cache.load(_key(plan, form))) is None:
         return None
     try:
-        found = PlanChoiceRecord.from_dict(kept)
+        choice = PlanChoiceRecord.from_dict(data)
     except RecordError:  # from another version, so measure again
         return None
-    return found.replace(source="cache", why=f"Measured before by this user on the same devices: {found.why}")
+    return choice.replace(source="cache", why=f"Measured before by this user on the same devices: {choice.why}")
 
 
 def store_choice(plan: Plan, form: LoopForm, choice: PlanChoiceRecord) -> None:

@@ -125,8 +125,8 @@ class _Products(Differs):
         name = equation.primitive.name
         if name == "dot_general" and any(operands):
             (contracting, _), _ = equation.params["dimension_numbers"]
-            left = type_of(equation.invars[0]).shape
-            flops = 2.0 * type_of(equation.outvars[0]).size * math.prod(left[d] for d in contracting) * self.executions
+            shape = type_of(equation.invars[0]).shape
+            flops = 2.0 * type_of(equation.outvars[0]).size * math.prod(shape[d] for d in contracting) * self.executions
             self.tally["all"] += flops
             self.tally["shared"] += 0.0 if all(operands) else flops
         elif name == "conv_general_dilated" and all(operands):

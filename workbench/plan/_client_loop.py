@@ -59,13 +59,13 @@ class ClientLoop:
         alone = layout is None or (layout.size == 1 and not layout.explicit and phase.divisible)
         if alone:
             with jax.named_scope(scope):
-                kept, totals = shard.run(padded, shared, None)
+                row_outputs, totals = shard.run(padded, shared, None)
         else:
             assert layout is not None
             over = _spread_by_shard_map if way == "shard_map" else _spread_by_vmap
-            kept, totals = over(layout, shard, padded, shared, scope)
+            row_outputs, totals = over(layout, shard, padded, shared, scope)
         with jax.named_scope(scope):
-            results = {v: _unpad(x, clients, layout) for v, x in zip(phase.kept, kept, strict=True)}
+            results = {v: _unpad(x, clients, layout) for v, x in zip(phase.kept, row_outputs, strict=True)}
         for step, total in zip(phase.reductions, totals, strict=True):
             with jax.named_scope(self.scope_of(step)), _jax_compat.source_of(step.equation, mesh=False):
                 results[step.equation.outvars[0]] = REDUCTION_OF[step.equation.primitive].finish(step.equation, total)
@@ -106,16 +106,16 @@ class ClientShard:
         self, rows: Sequence[jax.Array], shared: Sequence[jax.Array], shard_index: jax.Array | None
     ) -> tuple[list[jax.Array], list[jax.Array]]:
         """This shard's kept rows and totals; the caller merges the totals over the mesh."""
-        chunks, one = self.per_shard // self.chunk_size, self.chunk_size == 1
+        chunks, is_single = self.per_shard // self.chunk_size, self.chunk_size == 1
         starts = tuple(_start(step.equation, self.hidden) for step in self.phase.reductions)
         first_slot: jax.Array | int = 0
         if self.clients is not None and shard_index is not None:
             first_slot = shard_index.astype(jnp.int32) * self.per_shard
         if chunks == 1:
-            totals, kept = self._chunk(
-                starts, [jax.lax.squeeze(x, (0,)) for x in rows] if one else rows, shared, first_slot
+            totals, row_outputs = self._chunk(
+                starts, [jax.lax.squeeze(x, (0,)) for x in rows] if is_single else rows, shared, first_slot
             )
-            return [jax.lax.expand_dims(x, (0,)) for x in kept] if one else kept, list(totals)
+            return [jax.lax.expand_dims(x, (0,)) for x in row_outputs] if is_single else row_outputs, list(totals)
 
         def iteration(
             totals: tuple[jax.Array, ...], chunk: tuple[jax.Array | None, list[jax.Array]]
@@ -127,11 +127,13 @@ class ClientShard:
 
         # A single row has no client axis, because with it, XLA's CPU compiler would copy all rows to another layout
         # (JAX 0.10).
-        stacked = rows if one else [x.reshape(chunks, self.chunk_size, *x.shape[1:]) for x in rows]
+        stacked = rows if is_single else [x.reshape(chunks, self.chunk_size, *x.shape[1:]) for x in rows]
         numbers = None if self.clients is None else jnp.arange(chunks, dtype=jnp.int32)
         unroll = min(self.loop.form.unroll, chunks)
-        totals, kept = jax.lax.scan(iteration, starts, (numbers, list(stacked)), length=chunks, unroll=unroll)
-        return kept if one else [x.reshape(self.per_shard, *x.shape[2:]) for x in kept], list(totals)
+        totals, row_outputs = jax.lax.scan(iteration, starts, (numbers, list(stacked)), length=chunks, unroll=unroll)
+        return row_outputs if is_single else [x.reshape(self.per_shard, *x.shape[2:]) for x in row_outputs], list(
+            totals
+        )
 
     def _chunk(
         self,
@@ -141,14 +143,14 @@ class ClientShard:
         first_slot: jax.Array | int,
     ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
         """Adds the rows of `chunk_size` clients to the totals; a single client's rows have no client axis."""
-        one, mask = self.chunk_size == 1, None
+        is_single, mask = self.chunk_size == 1, None
         if self.clients is not None:
-            slots = jnp.asarray(first_slot) if one else first_slot + jnp.arange(self.chunk_size, dtype=jnp.int32)
+            slots = jnp.asarray(first_slot) if is_single else first_slot + jnp.arange(self.chunk_size, dtype=jnp.int32)
             mask = slots < self.clients
         values: dict[Var, tuple[jax.Array, bool]] = {
             v: (x, False) for v, x in zip(self.phase.shared, shared, strict=True)
         }
-        values.update((v, (x, not one)) for v, x in zip(self.phase.rows, rows, strict=True))
+        values.update((v, (x, not is_single)) for v, x in zip(self.phase.rows, rows, strict=True))
         added = list(totals)
         position = 0
         for step in self.phase.steps:
@@ -159,12 +161,12 @@ class ClientShard:
                         for atom in step.equation.invars
                         if not (step.glue and isinstance(atom, Literal))
                     ]
-                    made = zip(step.outputs, self._client(step, operands, mask), strict=True)
-                    values.update((v, y) for v, y in made if v not in values)
+                    outputs = zip(step.outputs, self._client(step, operands, mask), strict=True)
+                    values.update((v, y) for v, y in outputs if v not in values)
                 else:
                     operands = [self._as_rows(*_read(values, atom)) for atom in step.equation.invars]
                     reduction = REDUCTION_OF[step.equation.primitive]
-                    add = reduction.add_one if one else reduction.add
+                    add = reduction.add_one if is_single else reduction.add
                     with _jax_compat.source_of(step.equation, mesh=False):
                         added[position] = add(step.equation, added[position], operands, mask)
                     position += 1
@@ -174,18 +176,18 @@ class ClientShard:
         self, step: Step, operands: Sequence[tuple[jax.Array, bool]], mask: jax.Array | None
     ) -> list[tuple[jax.Array, bool]]:
         assert step.jaxpr is not None
-        call, given = functools.partial(self._call, step, None), operands
+        call, arguments = functools.partial(self._call, step, None), operands
         if mask is not None and calls_back(step.jaxpr):
-            given = [(mask, self.chunk_size != 1), *operands]
+            arguments = [(mask, self.chunk_size != 1), *operands]
             call = functools.partial(self._call, step)
-        batched = [is_batched for _, is_batched in given]
+        batched = [is_batched for _, is_batched in arguments]
         if not any(batched) and (self.chunk_size == 1 or not step.jaxpr.effects):
-            return [(y, False) for y in call(*(x for x, _ in given))]
+            return [(y, False) for y in call(*(x for x, _ in arguments))]
         axes = tuple(0 if is_batched else None for is_batched in batched)
         # Client-invariant values, such as shared weights for a second pass, are computed only once.
         differs = [True] * len(step.outputs) if step.jaxpr.effects else Differs().run(step.jaxpr, batched)
-        out_axes = [0 if own else None for own in differs]
-        ys = jax.vmap(call, in_axes=axes, out_axes=out_axes, axis_size=self.chunk_size)(*(x for x, _ in given))
+        out_axes = [0 if is_different else None for is_different in differs]
+        ys = jax.vmap(call, in_axes=axes, out_axes=out_axes, axis_size=self.chunk_size)(*(x for x, _ in arguments))
         return list(zip(ys, differs, strict=True))
 
     def _call(self, step: Step, present: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
@@ -235,8 +237,8 @@ def _spread_by_shard_map(
     ) -> tuple[list[jax.Array], list[jax.Array]]:
         with jax.named_scope(scope):
             index = None if shard.clients is None else sum(first, jax.lax.axis_index(layout.axes))
-            kept, totals = shard.run(rows, shared, index)
-        return kept, _merged(shard, totals, layout.axes)
+            row_outputs, totals = shard.run(rows, shared, index)
+        return row_outputs, _merged(shard, totals, layout.axes)
 
     over = jax.shard_map(
         per_device,
@@ -279,9 +281,9 @@ def _spread_by_vmap(
         index: jax.Array, rows: Sequence[jax.Array], shared: Sequence[jax.Array]
     ) -> tuple[list[jax.Array], list[jax.Array]]:
         with jax.named_scope(scope):
-            kept, totals = shard.run([pinned(x) for x in rows], shared, index)
-            kept, totals = [pinned(x) for x in kept], [pinned(x) for x in totals]
-        return kept, _merged(shard, totals, _SHARDS)
+            row_outputs, totals = shard.run([pinned(x) for x in rows], shared, index)
+            row_outputs, totals = [pinned(x) for x in row_outputs], [pinned(x) for x in totals]
+        return row_outputs, _merged(shard, totals, _SHARDS)
 
     def everywhere(rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
         apart = [x.reshape(size, -1, *x.shape[1:]) for x in rows]
@@ -294,8 +296,8 @@ def _spread_by_vmap(
             axis_size=size,
             spmd_axis_name=layout.entry,
         )
-        kept, totals = mapped(index, apart, shared)
-        return [x.reshape(-1, *x.shape[2:]) for x in kept], totals
+        row_outputs, totals = mapped(index, apart, shared)
+        return [x.reshape(-1, *x.shape[2:]) for x in row_outputs], totals
 
     if not layout.explicit:
         return everywhere(list(rows), list(shared))
@@ -356,5 +358,5 @@ def _run_whole(
         operands = [atom.val if isinstance(atom, Literal) else values[atom] for atom in step.equation.invars]
         with jax.named_scope(loop.scope_of(step)):
             values.update(zip(step.outputs, bind_here(step.equation, operands), strict=True))
-    wanted = [*phase.kept, *(step.equation.outvars[0] for step in phase.reductions)]
-    return {v: values[v] for v in wanted}
+    variables = [*phase.kept, *(step.equation.outvars[0] for step in phase.reductions)]
+    return {v: values[v] for v in variables}

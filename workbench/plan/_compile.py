@@ -125,9 +125,9 @@ def jit(
             jit, chunk_size=chunk_size, spread=spread, plan=plan, tune_seconds=tune_seconds, **options
         )
     if plan is not None:
-        made = Jitted(fn, plan.chunk_size, options, form_of(plan))
-        made.computes_as(plan.chunk_size, made.form, plan)
-        return made
+        jitted = Jitted(fn, plan.chunk_size, options, form_of(plan))
+        jitted.computes_as(plan.chunk_size, jitted.form, plan)
+        return jitted
     if chunk_size == "tune":
         return TunedJitted(fn, options, LoopForm(spread), float(tune_seconds))
     return Jitted(fn, chunk_size, options, LoopForm(spread))

@@ -211,8 +211,8 @@ def main_product(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> str | None:
         if work.flops and equation.primitive.name in ("dot_general", "conv_general_dilated"):
             dtypes = [var.aval.dtype for var in equation.invars]  # pyright: ignore[reportAttributeAccessIssue]
             dtype = max(dtypes, key=lambda dtype: dtype.itemsize)
-            asked = str(equation.params.get("precision")).upper()
-            precision = next((f":{name.lower()}" for name in ("HIGHEST", "HIGH") if name in asked), "")
+            setting = str(equation.params.get("precision")).upper()
+            precision = next((f":{name.lower()}" for name in ("HIGHEST", "HIGH") if name in setting), "")
             key = f"{dtype.name}{precision if dtype.name == 'float32' else ''}"
             flops[key] = flops.get(key, 0.0) + work.flops
     return max(flops, key=lambda key: flops[key], default=None)
@@ -236,18 +236,18 @@ def _walk(
                     readers.setdefault(value, index)
         else:
             written.update(value for value in equation.operands if value in fused)
-    read = [0.0] * len(equations)
+    reads = [0.0] * len(equations)
     for value, index in readers.items():
-        read[index] += _size(value)
+        reads[index] += _size(value)
     for index, equation in enumerate(equations):
-        inner, factor, known = _nested_work(equation)
+        inner, factor, is_exact = _nested_work(equation)
         if inner is not None:
-            once = at_least or not known
+            once = at_least or not is_exact
             times = copies * (_copies(equation) if equation.name == "shard_map" else 1)
             for body in inner:
                 yield from _walk(body, equation.chain, executions * factor, times, at_least=once)
         cost = _Cost() if inner is not None else _equation_cost(equation)
-        size = cost.bytes + read[index] + _sizes(value for value in equation.results if value in written)
+        size = cost.bytes + reads[index] + _sizes(value for value in equation.results if value in written)
         flops, elementwise, accessed = (_known(x) * executions for x in (cost.flops, cost.elementwise, size))
         yield EquationWork(equation.chain, flops, elementwise, accessed, executions, copies, at_least)
 
@@ -280,12 +280,12 @@ def _fuses(name: str) -> bool:
 
 def _live(equations: list[_Equation], outputs: set[_Value]) -> list[_Equation]:
     """Equations whose results are read; derivatives leave dead equations behind, which compilers remove."""
-    needed, kept = set(outputs), []
+    needed, survivors = set(outputs), []
     for equation in reversed(equations):
         if equation.effects or not needed.isdisjoint(equation.results):
             needed.update(equation.operands)
-            kept.append(equation)
-    return kept[::-1]
+            survivors.append(equation)
+    return survivors[::-1]
 
 
 def _inlined(jaxpr: core.Jaxpr, scope: _Scope, chain: tuple[JaxprEqn, ...] = ()) -> Iterator[_Equation]:

@@ -97,11 +97,11 @@ def _placement_record(placement: Placement, chunks: Callable[[], Chunks]) -> Pla
 
 def _computations(plan: Plan, kept_bytes: float) -> dict[int, int]:
     """Number of executions per client of each step that runs more than once, keyed by equation id."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     levels = {} if math.isinf(kept_bytes) else find_phases(plan, kept_bytes=kept_bytes)
     for level in levels.values():
-        found.update(id(step.equation) for phase in level for step in phase.steps if step.kind == "clients")
-    return {equation: count for equation, count in found.items() if count > 1}
+        counts.update(id(step.equation) for phase in level for step in phase.steps if step.kind == "clients")
+    return {equation: count for equation, count in counts.items() if count > 1}
 
 
 def _repeated_note(stage: StageRecord) -> str:
@@ -130,10 +130,10 @@ class _Names:
 
     def value(self, atom: Atom, name: str | None = None, argument: str = "") -> ValueRecord:
         aval = type_of(atom)
-        known = "" if isinstance(atom, Literal) else self.names.get(atom, "")
+        label = "" if isinstance(atom, Literal) else self.names.get(atom, "")
         spec = getattr(getattr(aval, "sharding", None), "spec", None)
         return ValueRecord(
-            name=name or known or str(atom),
+            name=name or label or str(atom),
             shape=tuple(aval.shape),
             dtype=_dtype_name(aval.dtype),
             size_bytes=math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 4),
@@ -155,9 +155,9 @@ def _stage_record(
     outer: tuple[SourceLine, ...] = (),
 ) -> StageRecord:
     step = stage.steps[0]
-    made = {v for s in stage.steps for v in s.outputs}
-    inputs = list(dict.fromkeys(v for s in stage.steps for v in s.inputs if v not in made))
-    outputs = [v for v in _read_elsewhere(plan, stage) if v in made]
+    variables = {v for s in stage.steps for v in s.outputs}
+    inputs = list(dict.fromkeys(v for s in stage.steps for v in s.inputs if v not in variables))
+    outputs = [v for v in _read_elsewhere(plan, stage) if v in variables]
     jaxpr = functools.cache(functools.partial(_stage_jaxpr, stage, inputs, outputs))
     work = functools.cache(lambda: _work(stage, jaxpr()))
     arguments = _arguments(stage)
@@ -204,9 +204,9 @@ def _arguments(stage: Stage) -> dict[Var, str]:
 
 def _read_elsewhere(plan: Plan, stage: Stage) -> list[Var]:
     inside = {id(step.equation) for step in stage.steps}
-    read = {v for s in plan.steps if id(s.equation) not in inside for v in s.inputs}
-    read |= {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
-    return [v for step in stage.steps for v in step.outputs if v in read]
+    inputs = {v for s in plan.steps if id(s.equation) not in inside for v in s.inputs}
+    inputs |= {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
+    return [v for step in stage.steps for v in step.outputs if v in inputs]
 
 
 def _stage_jaxpr(stage: Stage, inputs: Sequence[Var], outputs: Sequence[Var]) -> ClosedJaxpr | None:
@@ -266,7 +266,7 @@ def _body(
         prefix = f"{path}{stage.index}{suffix}."
         inside = _Names(inner, names, prefix)
         again = _computations(inner, kept_bytes)
-        records.extend(_stage_record(inner, each, inside, prefix, again, kept_bytes, outer) for each in inner.stages)
+        records.extend(_stage_record(inner, s, inside, prefix, again, kept_bytes, outer) for s in inner.stages)
     return tuple(records)
 
 

@@ -42,7 +42,7 @@ class Differs(Interpreter[bool]):
         """Evaluates a conditional; its results differ if its index differs."""
         index, inputs = flow.split(operands)
         branches = [self.run(branch, inputs) for branch in flow.bodies]
-        return [index or any(made) for made in zip(*branches, strict=True)]
+        return [index or any(flags) for flags in zip(*branches, strict=True)]
 
     def call(self, flow: InnerCall[bool], operands: Sequence[bool]) -> list[bool]:
         """Evaluates a call without a name scope, because no operations are created."""

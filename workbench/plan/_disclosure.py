@@ -29,13 +29,13 @@ def find_disclosed(
         mean, and inputs that clients may exchange over a named axis.
     """
     records: Records = {}
-    read = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
+    server_inputs = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
     for (path, step, i), record in records.items():
         if path == "0" and step < 0:
             records[path, step, i] = record.replace(name=inputs[i].name)
     leaving = tuple(records[key] for key in sorted(records, key=_place))
-    read |= _inputs_of_clients(plan, reduced=True).keys() | _exchanged(plan)
-    staying = [_of_one(inputs[i], axis) for i, axis in _inputs_of_clients(plan).items() if i not in read]
+    server_inputs |= _inputs_of_clients(plan, reduced=True).keys() | _exchanged(plan)
+    staying = [_of_one(inputs[i], axis) for i, axis in _inputs_of_clients(plan).items() if i not in server_inputs]
     return leaving, tuple(staying)
 
 
@@ -74,17 +74,17 @@ def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
     With `reduced`, lists only inputs
     """
     axes: dict[Any, int] = {}
-    same: dict[Any, Any] = {}  # unchanged results of clients -> inputs
+    aliases: dict[Any, Any] = {}  # unchanged results of clients -> inputs
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
             for i, axis in _operands_of_clients(plan, step, reduced=reduced).items():
                 v = step.equation.invars[i]
-                axes.setdefault(same.get(v, v), axis)
+                axes.setdefault(aliases.get(v, v), axis)
         elif step.kind == "reduce" and reduced:
             v = step.equation.invars[0]
-            axes.setdefault(same.get(v, v), 0)
+            axes.setdefault(aliases.get(v, v), 0)
         elif step.kind not in ("server", "broadcast"):
-            same |= {returned: same.get(v, v) for returned, v in _unchanged(step)}
+            aliases |= {returned: aliases.get(v, v) for returned, v in _unchanged(step)}
             for v in () if reduced else step.inputs:
                 axes.setdefault(v, 0)
     return {i: axes[v] for i, v in enumerate(plan.closed.jaxpr.invars) if v in axes}
@@ -96,14 +96,14 @@ def _unchanged(step: Step) -> Iterator[tuple[Any, Any]]:
         return
     jaxpr = step.jaxpr.jaxpr
     operands = step.inputs if step.glue else step.equation.invars  # a row operation contains its literals
-    got = dict(zip(jaxpr.invars, operands, strict=True))
+    inputs = dict(zip(jaxpr.invars, operands, strict=True))
     for equation in jaxpr.eqns:
         v = equation.invars[0] if equation.primitive.name == "convert_element_type" else None
-        if v is not None and not isinstance(v, Literal) and v in got:
-            got[equation.outvars[0]] = got[v]
+        if v is not None and not isinstance(v, Literal) and v in inputs:
+            inputs[equation.outvars[0]] = inputs[v]
     for returned, v in zip(step.equation.outvars, jaxpr.outvars, strict=True):
-        if not isinstance(v, Literal) and v in got and not isinstance(got[v], Literal):
-            yield returned, got[v]
+        if not isinstance(v, Literal) and v in inputs and not isinstance(inputs[v], Literal):
+            yield returned, inputs[v]
 
 
 def _operands_of_clients(plan: Plan, step: Step, *, reduced: bool) -> dict[int, int]:
@@ -127,25 +127,27 @@ def _place(key: tuple[str, int, int]) -> tuple[list[int], int, int]:
 def _follow(plan: Plan, path: str, results: set[int], records: Records) -> set[int]:
     """Adds a plan's records, given that the server reads these results; returns the inputs that it then reads."""
     outputs, inputs = plan.closed.jaxpr.outvars, plan.closed.jaxpr.invars
-    read: set[Any] = {outputs[i] for i in results if not isinstance(outputs[i], Literal)}
+    server_reads: set[Any] = {outputs[i] for i in results if not isinstance(outputs[i], Literal)}
     of_clients: set[Any] = set()
     for position in reversed(range(len(plan.steps))):
         step = plan.steps[position]
         if step.kind in ("server", "broadcast"):
-            read.update(step.inputs)
+            server_reads.update(step.inputs)
         elif step.kind in ("loop", "branch"):
-            wanted = _through_loop(plan, step, path, {i for i, v in enumerate(step.outputs) if v in read}, records)
-            read.update(v for i in wanted if not isinstance(v := step.equation.invars[i], Literal))
+            operands = _through_loop(
+                plan, step, path, {i for i, v in enumerate(step.outputs) if v in server_reads}, records
+            )
+            server_reads.update(v for i in operands if not isinstance(v := step.equation.invars[i], Literal))
         else:
             of_clients.update(step.inputs)
-            _of_clients(plan, position, path, read, records)
+            _of_clients(plan, position, path, server_reads, records)
     for i, v in enumerate(inputs):
-        if v in read and v in of_clients:
+        if v in server_reads and v in of_clients:
             records[f"{path}0", -1, i] = _record(f"{path}0", f"input {i}", v.aval, 1)
-    return {i for i, v in enumerate(inputs) if v in read}
+    return {i for i, v in enumerate(inputs) if v in server_reads}
 
 
-def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: Records) -> None:
+def _of_clients(plan: Plan, position: int, path: str, server_reads: set[Any], records: Records) -> None:
     step = plan.steps[position]
     stage, where = plan.stages[step.stage], f"{path}{step.stage}"
     if step.kind == "reduce":
@@ -155,7 +157,7 @@ def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: R
         )
         return
     for i, v in enumerate(step.outputs):
-        if v in read:
+        if v in server_reads:
             name = f"{stage.name}[{i}]" if len(step.outputs) > 1 else stage.name
             records[where, position, i] = _record(where, name, v.aval, 1)
 
@@ -167,20 +169,20 @@ def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records:
     bodies = [plan_jaxpr(closed, plan.name) for closed in flow.bodies]
     inner = f"{path}{step.stage}"
     if not isinstance(flow, Scan | While):
-        found = [_follow(body, f"{inner}[{i}].", results, records) for i, body in enumerate(bodies)]
-        return {0} | {i + 1 for some in found for i in some}
+        inputs = [_follow(body, f"{inner}[{i}].", results, records) for i, body in enumerate(bodies)]
+        return {0} | {i + 1 for some in inputs for i in some}
     before, (body,) = flow.offset, bodies
     consts, carries = flow.consts, flow.carries
-    passed, read = set(results), set[int]()
+    passed, operands = set(results), set[int]()
     if isinstance(flow, While):
         condition = _follow(plan_jaxpr(flow.condition, plan.name), f"{inner}?.", {0}, records)
         passed |= {i - before for i in condition if i >= before}
-        read |= {i if i < before else i + consts for i in condition}
+        operands |= {i if i < before else i + consts for i in condition}
     while True:  # the carry read by an iteration is the result of the previous iteration
-        found = _follow(body, f"{inner}.", passed, records)
-        more = passed | {i - consts for i in found if consts <= i < consts + carries}
+        inputs = _follow(body, f"{inner}.", passed, records)
+        more = passed | {i - consts for i in inputs if consts <= i < consts + carries}
         if more == passed:
-            return read | {i + before for i in found}
+            return operands | {i + before for i in inputs}
         passed = more
 
 

@@ -41,9 +41,9 @@ def _traced(
     emissions: list[Emission] = []
 
     def flat(*inputs: object) -> list[Any]:
-        outputs, found = _collect(closed, inputs)
-        emissions.extend(emission for emission, _ in found)
-        return [*outputs, *(value for _, value in found)]
+        outputs, pairs = _collect(closed, inputs)
+        emissions.extend(emission for emission, _ in pairs)
+        return [*outputs, *(value for _, value in pairs)]
 
     jaxpr, closed_over = _jax_compat.trace_to_jaxpr(
         flat, closed.in_avals, name=name, axis_sizes=axis_sizes, arguments=_jax_compat.argument_names(closed)
@@ -92,9 +92,9 @@ class _Collector(Interpreter[Any]):
         def iteration(
             carry: Sequence[jax.Array], x: Sequence[jax.Array]
         ) -> tuple[tuple[jax.Array, ...], tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]]:
-            outputs, found = _collect(flow.body, [*consts, *carry, *x])
-            emissions[:] = [emission for emission, _ in found]
-            return tuple(outputs[:carries]), (tuple(outputs[carries:]), tuple(value for _, value in found))
+            outputs, pairs = _collect(flow.body, [*consts, *carry, *x])
+            emissions[:] = [emission for emission, _ in pairs]
+            return tuple(outputs[:carries]), (tuple(outputs[carries:]), tuple(value for _, value in pairs))
 
         unroll = flow.equation.params["unroll"]
         with _jax_compat.source_of(flow.equation):
@@ -118,8 +118,8 @@ class _Collector(Interpreter[Any]):
         def branch_of(number: int, jaxpr: ClosedJaxpr) -> Callable:
             def call(*values: object) -> tuple:
                 outputs = jaxpr_as_fun(jaxpr)(*values)
-                own = iter(outputs[plain:])
-                filled = [next(own) if owner == number else _absent(aval) for owner, _, aval in slots]
+                stream = iter(outputs[plain:])
+                filled = [next(stream) if owner == number else _absent(aval) for owner, _, aval in slots]
                 return (*outputs[:plain], *filled)
 
             return call

@@ -47,9 +47,9 @@ def evaluate(
 
 def resolve_choice(plan: Plan, chunk_size: ChunkSize, form: LoopForm) -> tuple[ChunkSize, LoopForm]:
     """Resolves "auto" to the measured choice for this plan on these devices, if there is one."""
-    if chunk_size != "auto" or (kept := load_choice(plan, form)) is None:
+    if chunk_size != "auto" or (choice := load_choice(plan, form)) is None:
         return chunk_size, form
-    return kept.chunk_size, form_of(kept)
+    return choice.chunk_size, form_of(choice)
 
 
 def form_of(choice: PlanChoiceRecord) -> LoopForm:

@@ -57,14 +57,14 @@ def _holds_primitives(jaxpr: Jaxpr) -> bool:
 
 def bodies(equation: JaxprEqn) -> list[Jaxpr]:
     """The jaxprs among the parameters of an equation."""
-    found = []
+    jaxprs = []
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, ClosedJaxpr):
-                found.append(item.jaxpr)
+                jaxprs.append(item.jaxpr)
             elif isinstance(item, Jaxpr):
-                found.append(item)
-    return found
+                jaxprs.append(item)
+    return jaxprs
 
 
 def _sizes(jaxpr: Jaxpr) -> Iterator[int]:

@@ -161,8 +161,8 @@ class InnerCall(Generic[Value]):
     @property
     def body(self) -> ClosedJaxpr:
         """The jaxpr that is called."""
-        found = self.equation.params[CALLS[self.equation.primitive.name]]
-        return found if isinstance(found, ClosedJaxpr) else ClosedJaxpr(found, ())
+        jaxpr = self.equation.params[CALLS[self.equation.primitive.name]]
+        return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
     @property
     def bodies(self) -> tuple[ClosedJaxpr, ...]:

@@ -90,8 +90,8 @@ def _hidden(tree: PyTree[Array]) -> PyTree[Array]:
 def _argument_name(fn: Callable, path: KeyPath) -> str:
     import inspect
 
-    which, position, *rest = path
-    if which.idx == 1:
+    root, position, *rest = path
+    if root.idx == 1:
         return f"{position.key}{jax.tree_util.keystr(tuple(rest))}"
     try:
         parameters = list(inspect.signature(fn).parameters)
@@ -103,9 +103,9 @@ def _argument_name(fn: Callable, path: KeyPath) -> str:
 
 def _refuse_readers(fn: Callable, arguments: object) -> None:
     """Raises an error for clients that are read during a run, because compiled programs cannot read clients."""
-    found = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
-    if found is not None:
-        name, kind = getattr(fn, "__name__", "the program"), type(found).__name__
+    reader = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
+    if reader is not None:
+        name, kind = getattr(fn, "__name__", "the program"), type(reader).__name__
         message = (
             f"`{name}`, a program of `workbench.jit`, received a `{kind}`, whose clients are read while the program "
             "runs. Compiled programs take arrays; engines read clients. Run it on an engine, "

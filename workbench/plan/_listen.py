@@ -123,9 +123,9 @@ class Captured:
             if self._client is not None and axes:
                 position = next((i for i, axis in enumerate(axes) if not axis.startswith(("step", "round"))), None)
                 if position is not None:
-                    whole = value if getattr(value, "is_fully_addressable", True) else read_here(value)
-                    take = jax.numpy.take if whole is value else np.ma.take
-                    value = take(whole, self._client, axis=position)
+                    array = value if getattr(value, "is_fully_addressable", True) else read_here(value)
+                    take = jax.numpy.take if array is value else np.ma.take
+                    value = take(array, self._client, axis=position)
                     axes = axes[:position] + axes[position + 1 :]
             captured = CapturedValue(program, call, emission.name, axes, value)
             self._values.append(captured)

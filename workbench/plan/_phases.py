@@ -99,7 +99,7 @@ class _Flow:
     def __init__(self, plan: Plan, kept_bytes: float, alike: bool) -> None:
         self.producer = {v: step for step in plan.steps for v in step.outputs}
         readers = [step for step in plan.steps if step.kind in ("clients", "reduce")]
-        whole = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
+        kept_vars = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
         crossing: set[Var] = set()
         # Recomputed rows could differ in the last bit from the extreme value that was computed from them.
         compared: set[Var] = set()
@@ -111,20 +111,20 @@ class _Flow:
                 if made_by is None or made_by.kind != "clients":
                     continue
                 if step not in readers or made_by.placement != step.placement:
-                    whole.add(v)
+                    kept_vars.add(v)
                 elif made_by.level < step.level:
                     crossing.add(v)
-        crossing -= whole
-        found = AlikeRows(plan) if alike and crossing else None
+        crossing -= kept_vars
+        rows = AlikeRows(plan) if alike and crossing else None
         self.alike: dict[Var, AlikeRow] = {}
-        if found is not None:
-            self.alike = {v: row for v in crossing if (row := found.find(v)) is not None}
+        if rows is not None:
+            self.alike = {v: row for v in crossing if (row := rows.find(v)) is not None}
         crossing -= set(self.alike)
         waiting = {v for v in crossing if not self._alone(self.producer[v])}
         self.waiting_bytes = sum(size_bytes(v) for v in waiting - compared)
         if sum(size_bytes(v) for v in waiting) > kept_bytes:
             crossing -= waiting - compared
-        self.kept = whole | crossing
+        self.kept = kept_vars | crossing
 
     def _alone(self, step: Step) -> bool:
         """Returns whether each device has at most one client, so that keeping its rows needs no additional memory."""
@@ -150,10 +150,10 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
     for step in steps:
         add(step)
     all_steps = tuple(chosen.values())
-    made = {v for step in all_steps if step.kind == "clients" for v in step.outputs}
+    outputs = {v for step in all_steps if step.kind == "clients" for v in step.outputs}
     shared: dict[Var, Any] = {}
     rows: dict[Var, None] = {}
-    for v in (v for step in all_steps for v in step.inputs if v not in made or _kept_before(flow, v, level)):
+    for v in (v for step in all_steps for v in step.inputs if v not in outputs or _kept_before(flow, v, level)):
         made_by = flow.producer.get(v)
         if made_by is not None and made_by.kind == "broadcast":
             shared[v] = made_by.equation.invars[0]
@@ -161,8 +161,8 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
             shared[v] = flow.alike[v]
         else:
             rows[v] = None
-    kept = [v for step in steps if step.kind == "clients" for v in step.outputs if v in flow.kept]
-    return Phase(placement, _layout_here(placement, all_steps), all_steps, tuple(rows), shared, tuple(kept))
+    row_outputs = [v for step in steps if step.kind == "clients" for v in step.outputs if v in flow.kept]
+    return Phase(placement, _layout_here(placement, all_steps), all_steps, tuple(rows), shared, tuple(row_outputs))
 
 
 def _kept_before(flow: _Flow, v: Var, level: int) -> bool:

@@ -104,19 +104,19 @@ def _inner_placements(step: Step) -> list[Placement]:
     """Placements of the clients inside a loop or a branch."""
     if step.kind not in ("loop", "branch"):
         return []
-    found: list[Placement] = []
+    placements: list[Placement] = []
 
     def search(jaxpr: Jaxpr) -> None:
         for equation in jaxpr.eqns:
             if equation.primitive is map_p or equation.primitive is broadcast_p or equation.primitive in REDUCTIONS:
-                found.append(equation.params["placement"])
+                placements.append(equation.params["placement"])
             else:
                 for inner in _jax_compat.inner_jaxprs(equation):
                     search(inner)
 
     for inner in _jax_compat.inner_jaxprs(step.equation):
         search(inner)
-    return found
+    return placements
 
 
 class _Levels:
@@ -210,21 +210,26 @@ def _is_rowwise(equation: JaxprEqn) -> bool:
 
 def _rows_given(closed: ClosedJaxpr) -> dict[Var, Placement]:
     """The arguments that clients read as rows, and values computed elementwise from these arguments."""
-    read: dict[Var, Placement] = {}  # by clients, directly or through elementwise operations
+    placements: dict[Var, Placement] = {}  # by clients, directly or through elementwise operations
     for equation in reversed(closed.jaxpr.eqns):
         if equation.primitive is map_p or equation.primitive in REDUCTIONS:
             placement = equation.params["placement"]
-        elif _is_rowwise(equation) and equation.outvars[0] in read:
-            placement = read[equation.outvars[0]]
+        elif _is_rowwise(equation) and equation.outvars[0] in placements:
+            placement = placements[equation.outvars[0]]
         else:
             continue
-        read.update((v, placement) for v in equation.invars if isinstance(v, Var))
-    given = {v: read[v] for v in closed.jaxpr.invars if v in read}
+        placements.update((v, placement) for v in equation.invars if isinstance(v, Var))
+    arguments = {v: placements[v] for v in closed.jaxpr.invars if v in placements}
     for equation in closed.jaxpr.eqns:
         variables = [v for v in equation.invars if not isinstance(v, Literal)]
-        if variables and all(v in given for v in variables) and _is_rowwise(equation) and equation.outvars[0] in read:
-            given[equation.outvars[0]] = read[equation.outvars[0]]
-    return given
+        if (
+            variables
+            and all(v in arguments for v in variables)
+            and _is_rowwise(equation)
+            and equation.outvars[0] in placements
+        ):
+            arguments[equation.outvars[0]] = placements[equation.outvars[0]]
+    return arguments
 
 
 def _make_constants_late(steps: list[Step]) -> None:
@@ -328,12 +333,12 @@ def source_line(equation: JaxprEqn) -> SourceLine | None:
         package = package_of(file)
         if package in ("workbench", "python") or (package is not None and of_library is not None):
             continue
-        found = SourceLine(
+        source = SourceLine(
             file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function
         )
         if package is None:
-            return found
-        of_library = found
+            return source
+        of_library = source
     return of_library
 
 

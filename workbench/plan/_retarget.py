@@ -22,26 +22,26 @@ def retarget(closed: ClosedJaxpr, mesh: AbstractMesh) -> ClosedJaxpr:
         RebaseError: if the program must be traced again: it enters a `shard_map`, constrains values over axes that the
             mesh lacks, or its value types depend on other Explicit axes.
     """
-    own = mesh_of_program(closed)
-    if own is not None and own.shape == mesh.shape:
+    program_mesh = mesh_of_program(closed)
+    if program_mesh is not None and program_mesh.shape == mesh.shape:
         closed = _OverOtherDevices(mesh).closed(closed)
     return _Elsewhere(mesh).closed(closed)
 
 
 def mesh_of_program(closed: ClosedJaxpr) -> Mesh | AbstractMesh | None:
     """The mesh of the first `shard_map` that a program enters; None if there is none."""
-    found: list[Mesh | AbstractMesh] = []
+    meshes: list[Mesh | AbstractMesh] = []
 
     def search(jaxpr: Jaxpr) -> None:
         for equation in jaxpr.eqns:
             if equation.primitive.name == "shard_map":
-                found.append(equation.params["mesh"])
-            if not found:
+                meshes.append(equation.params["mesh"])
+            if not meshes:
                 for inner in _jax_compat.inner_jaxprs(equation):
                     search(getattr(inner, "jaxpr", inner))
 
     search(closed.jaxpr)
-    return found[0] if found else None
+    return meshes[0] if meshes else None
 
 
 class _OverOtherDevices(MeshRewriting):
@@ -79,8 +79,8 @@ class _Elsewhere(MeshRewriting):
 
     def type(self, aval: AbstractValue) -> Aval:
         sharding = getattr(aval, "sharding", None)
-        known = sharding.mesh if isinstance(sharding, NamedSharding) else None
-        if known is not None and (_explicit_axes(known) != _explicit_axes(self.mesh)):
+        mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+        if mesh is not None and (_explicit_axes(mesh) != _explicit_axes(self.mesh)):
             message = "its values have types with different Explicit axes."
             raise RebaseError(message)
         return super().type(aval)

@@ -69,8 +69,8 @@ def single_client(plan: Plan, step: Step) -> str:
 def _of(
     jaxpr: Jaxpr, constants: dict[Any, Any], outer: Callable[[Var], tuple[Atom, _Values] | None], *, per_client: bool
 ) -> _Values:
-    made = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
-    return _Values(made, constants, outer, per_client)
+    equations = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
+    return _Values(equations, constants, outer, per_client)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +84,8 @@ class _Search:
             return None
         operands = equation.invars
         if name == "mul":
-            found = [find(each, values) for each in operands for find in (self.mask, self.masked)]
-            return next((each for each in found if each is not None), None)
+            clients = [find(operand, values) for operand in operands for find in (self.mask, self.masked)]
+            return next((client for client in clients if client is not None), None)
         if name == "select_n" and len(operands) == 3:
             predicate, otherwise, chosen = operands
             if self._is_zero(otherwise, values):
@@ -99,8 +99,8 @@ class _Search:
 
     def mask(self, v: Atom, values: _Values, *, false: bool = False) -> str | None:
         """Returns the one client whose mask entry is nonzero (or zero, if `false` is True); None if unknown."""
-        found = self._written_mask(v, values, false=false)
-        return self._computed_mask(v, values, false=false) if found is None else found
+        client = self._written_mask(v, values, false=false)
+        return self._computed_mask(v, values, false=false) if client is None else client
 
     def _computed_mask(self, v: Atom, values: _Values, *, false: bool) -> str | None:
         """Like `mask`, for masks computed from constants and at most one integer on the server.
@@ -117,12 +117,12 @@ class _Search:
         for number in range(self.clients if leaves else 1):
             try:
                 with jax.ensure_compile_time_eval():
-                    given = self._given(v, values, {leaf: number for leaf in leaves}, false=false)
+                    clients = self._given(v, values, {leaf: number for leaf in leaves}, false=false)
             except Exception:  # an operation may need state that does not exist during planning
                 return None
-            if len(given) != 1:
+            if len(clients) != 1:
                 return None
-            alone |= given
+            alone |= clients
         return _ONE_CLIENT if leaves else f"client {alone.pop()}"
 
     def _given(self, v: Atom, values: _Values, numbers: dict[int, int], *, false: bool) -> set[int]:
@@ -138,11 +138,11 @@ class _Search:
             return set()
         return {c for c in range(self.clients) if holds(mask[c])}
 
-    def _find_leaves(self, v: Atom, values: _Values, leaves: dict[int, tuple[Var, _Values]], left: list[int]) -> bool:
+    def _find_leaves(self, v: Atom, values: _Values, leaves: dict[int, tuple[Var, _Values]], budget: list[int]) -> bool:
         """Returns whether a value is computed by only a few equations, and collects its unknown variables."""
         _, equation, v, values = self._maker(v, values)
-        left[0] -= 1
-        if left[0] < 0:
+        budget[0] -= 1
+        if budget[0] < 0:
             return False
         if equation is None:
             if not isinstance(v, Literal) and v not in values.constants:
@@ -150,7 +150,7 @@ class _Search:
             return len(leaves) <= 1
         if equation.effects or type_of(equation.outvars[0]).size > _MOST_CLIENTS:
             return False
-        return all(self._find_leaves(each, values, leaves, left) for each in equation.invars)
+        return all(self._find_leaves(invar, values, leaves, budget) for invar in equation.invars)
 
     @staticmethod
     def _is_number(v: Var, values: _Values) -> bool:
@@ -164,34 +164,34 @@ class _Search:
         within = values.per_client
         _, equation, v, values = self._maker(v, values)
         if equation is None:
-            known = v.val if isinstance(v, Literal) else values.constants.get(v)
-            found = np.asarray(numbers[id(v)], type_of(v).dtype) if known is None else known
+            constant = v.val if isinstance(v, Literal) else values.constants.get(v)
+            result = np.asarray(numbers[id(v)], type_of(v).dtype) if constant is None else constant
         elif equation.primitive is broadcast_p:
             of_all = np.asarray(self._value(equation.invars[0], values, numbers, client))
-            found = np.broadcast_to(of_all, (self.clients, *of_all.shape))
+            result = np.broadcast_to(of_all, (self.clients, *of_all.shape))
         else:
-            operands = [self._value(each, values, numbers, client) for each in equation.invars]
-            outputs = bind_equation(equation, [jnp.asarray(each) for each in operands])
-            found = next(output for made, output in zip(equation.outvars, outputs, strict=True) if made is v)
-        return found[client] if within and not values.per_client and client is not None else found
+            operands = [self._value(invar, values, numbers, client) for invar in equation.invars]
+            outputs = bind_equation(equation, [jnp.asarray(operand) for operand in operands])
+            result = next(output for variable, output in zip(equation.outvars, outputs, strict=True) if variable is v)
+        return result[client] if within and not values.per_client and client is not None else result
 
     def _written_mask(self, v: Atom, values: _Values, *, false: bool = False) -> str | None:
         constant = self._rows(v, values)
         if constant is not None:
-            given = constant == 0 if false else constant != 0
-            present = np.flatnonzero(given.reshape(self.clients, -1).any(1))
+            mask = constant == 0 if false else constant != 0
+            present = np.flatnonzero(mask.reshape(self.clients, -1).any(1))
             return f"client {present[0]}" if len(present) == 1 else None
         name, equation, v, values = self._maker(v, values)
         if equation is None:
             return None
         operands = equation.invars
-        if name == ("ne" if false else "eq") and (found := self._equal(operands, values)) is not None:
-            return found
+        if name == ("ne" if false else "eq") and (client := self._equal(operands, values)) is not None:
+            return client
         if name == "not":
             return self.mask(operands[0], values, false=not false)
         if name in ("or" if false else "and", *(() if false else ("mul",))):
-            masks = [self.mask(each, values, false=false) for each in operands]
-            return next((each for each in masks if each is not None), None)
+            masks = [self.mask(operand, values, false=false) for operand in operands]
+            return next((entry for entry in masks if entry is not None), None)
         if name in _ZERO_FAILS and not false and self._fails_at_zero(name, operands[1], values):
             return self.mask(operands[0], values)
         if name in _KEEPING or self._keeps_clients(equation, values):
@@ -204,15 +204,15 @@ class _Search:
         return constant is not None and not np.any(_ZERO_FAILS[name](0, constant))
 
     def _equal(self, operands: Sequence[Atom], values: _Values) -> str | None:
-        for one, other in (operands, operands[::-1]):
-            numbers = self._numbers(one, values)
-            if numbers is None or not self._shared(other, values):
+        for operand, reference in (operands, operands[::-1]):
+            numbers = self._numbers(operand, values)
+            if numbers is None or not self._shared(reference, values):
                 continue
-            wanted = self._constant(other, values)[0]
-            if wanted is None:
+            value = self._constant(reference, values)[0]
+            if value is None:
                 return _ONE_CLIENT
-            found = np.flatnonzero(numbers == np.asarray(wanted).reshape(-1)[0])
-            return f"client {found[0]}" if len(found) else None
+            matches = np.flatnonzero(numbers == np.asarray(value).reshape(-1)[0])
+            return f"client {matches[0]}" if len(matches) else None
         return None
 
     def _numbers(self, v: Atom, values: _Values) -> np.ndarray | None:
@@ -248,8 +248,8 @@ class _Search:
         """Returns whether an equation only adds or removes axes of size 1 after the client axis."""
         name, shape = equation.primitive.name, _shape(equation.invars[0]) if equation.invars else ()
         if name == "broadcast_in_dim":
-            kept = equation.params["broadcast_dimensions"][:1] == (0,)
-            return values.per_client or (kept and shape[:1] == (self.clients,))
+            keeps_axis = equation.params["broadcast_dimensions"][:1] == (0,)
+            return values.per_client or (keeps_axis and shape[:1] == (self.clients,))
         if name in ("reshape", "squeeze", "expand_dims"):
             return values.per_client or shape[:1] == _shape(equation.outvars[0])[:1] == (self.clients,)
         return False
@@ -270,18 +270,22 @@ class _Search:
         """
         name, equation, v, values = self._maker(v, values)
         if equation is None:
-            found = v.val if isinstance(v, Literal) else values.constants.get(v)
-            return (None, False) if found is None else (np.asarray(found), values.per_client or np.ndim(found) == 0)
+            constant = v.val if isinstance(v, Literal) else values.constants.get(v)
+            return (
+                (None, False)
+                if constant is None
+                else (np.asarray(constant), values.per_client or np.ndim(constant) == 0)
+            )
         if name in _COMPUTED and not values.per_client:
-            parts = [self._constant(each, values)[0] for each in equation.invars]
+            parts = [self._constant(invar, values)[0] for invar in equation.invars]
             aval: Aval = equation.outvars[0].aval
             if all(part is not None for part in parts) and aval.size <= _MOST_CLIENTS:
                 return self._computed(name, equation, parts), aval.ndim == 0
         if name in _KEEPING or name == "broadcast_in_dim":
-            found, of_one = self._constant(equation.invars[0], values)
-            if found is None or (name not in _KEEPING and found.ndim):
+            constant, of_one = self._constant(equation.invars[0], values)
+            if constant is None or (name not in _KEEPING and constant.ndim):
                 return None, False
-            return found.astype(type_of(equation.outvars[0]).dtype), of_one
+            return constant.astype(type_of(equation.outvars[0]).dtype), of_one
         return None, False
 
     def _computed(self, name: str, equation: JaxprEqn, parts: list[Any]) -> np.ndarray:

@@ -21,17 +21,17 @@ _GATHER_NAMES = frozenset({*_GATHERS, *(name.replace("_", "-") for name in _GATH
 _OPAQUE = frozenset({*CALLBACKS, "pallas_call", "new_ref", "get", "swap", "addupdate", "run_state", "ffi_call"})
 
 
-def choose_spread(phase: Phase, wanted: Spread) -> Spread:
+def choose_spread(phase: Phase, choice: Spread) -> Spread:
     """Chooses the lowering of a phase: the requested lowering or, for "auto", one that works in XLA."""
-    if wanted != "auto":
-        return wanted
+    if choice != "auto":
+        return choice
     if phase.layout is None:
         return "shard_map"
-    others = other_axes(phase.layout)
-    if not others:
+    auto_axes = other_axes(phase.layout)
+    if not auto_axes:
         return "shard_map"
     names = set().union(*(_primitives(step.jaxpr.jaxpr) for step in phase.steps if step.jaxpr is not None))
-    if names & _OPAQUE or (len(others) > 1 and names & _GATHER_NAMES):
+    if names & _OPAQUE or (len(auto_axes) > 1 and names & _GATHER_NAMES):
         return "vmap"
     return "shard_map"
 

@@ -52,7 +52,7 @@ class TunedJitted(Jitted):
     def __init__(self, fn: Callable, options: dict[str, Any], form: LoopForm, seconds: float) -> None:
         super().__init__(fn, "auto", options, form)
         self.seconds: float = seconds
-        self._asked = form
+        self._base_form = form
         self._tuned: dict[Any, tuple[PlanChoiceRecord, Jitted]] = {}
 
     def __call__(self, *args: object, **kwargs: object) -> Argument:
@@ -96,7 +96,7 @@ class TunedJitted(Jitted):
         self._tuned.clear()
 
     def _tune(self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        contest = Contest(self, self._asked, args, kwargs, seconds=self.seconds)
+        contest = Contest(self, self._base_form, args, kwargs, seconds=self.seconds)
         try:
             choice = contest.choose()
         except KeyboardInterrupt:  # on interrupt, keep the best candidate so far
@@ -106,14 +106,14 @@ class TunedJitted(Jitted):
         self._keep(key, choice)
 
     def _keep(self, key: Hashable, choice: PlanChoiceRecord) -> None:
-        made = Jitted(self.fn, choice.chunk_size, self.options, form_of(choice))
-        made.computes_as(made.chunk_size, made.form, choice)
-        self._tuned[key] = choice, made
+        jitted = Jitted(self.fn, choice.chunk_size, self.options, form_of(choice))
+        jitted.computes_as(jitted.chunk_size, jitted.form, choice)
+        self._tuned[key] = choice, jitted
 
     def chosen_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Jitted:
         """The program with the choice for these shapes, or with "auto" if there is none."""
-        found = self._tuned.get(_shapes(args, kwargs))
-        return found[1] if found else Jitted(self.fn, "auto", self.options, self._asked)
+        entry = self._tuned.get(_shapes(args, kwargs))
+        return entry[1] if entry else Jitted(self.fn, "auto", self.options, self._base_form)
 
 
 class Contest:
@@ -152,8 +152,8 @@ class Contest:
             return self._by_rule("The program calls back, prints or writes, which tuning runs would repeat.")
         if jax.process_count() > 1:
             return self._by_rule("Several processes run the program, and could choose differently and deadlock.")
-        if (kept := load_choice(plan, self._form)) is not None:
-            return kept.replace(program=self.name)
+        if (measured_choice := load_choice(plan, self._form)) is not None:
+            return measured_choice.replace(program=self.name)
         self._enter(Candidate(size, self._form) for size in sizes)
         for more in (_waiting_forms, _loop_forms):
             self._enter(more(plan, self._ranked()))
@@ -166,8 +166,8 @@ class Contest:
         """Returns the fastest choice so far; None if fewer than two candidates were timed."""
         if len(self._timed) < 2:
             return None
-        made = self._winner()
-        return made.replace(why=f"Stopped after {len(self._timed)} candidates. {made.why}")
+        choice = self._winner()
+        return choice.replace(why=f"Stopped after {len(self._timed)} candidates. {choice.why}")
 
     def _by_rule(self, why: str) -> PlanChoiceRecord:
         return choice_record("auto", self._form, program=self.name, source="rule", why=why)
@@ -177,14 +177,14 @@ class Contest:
         static = {name: self._program.options[name] for name in _STATIC if name in self._program.options}
         if not static:
             return trace(self._program.fn, *self._args, **self._kwargs).plan
-        found: list[Plan] = []
+        plans: list[Plan] = []
 
         def look(*args: object, **kwargs: object) -> None:
             fn, moving, named = without_static(self._program.fn, args, kwargs)
-            found.append(trace(fn, *moving, **named).plan)
+            plans.append(trace(fn, *moving, **named).plan)
 
         jax.jit(look, **static).trace(*self._args, **self._kwargs)
-        return found[0]
+        return plans[0]
 
     def _enter(self, candidates: Iterable[Candidate]) -> None:
         """Compiles candidates and times each one a few times; drops slow candidates after their first run."""
@@ -209,22 +209,24 @@ class Contest:
 
     def _last_runs(self) -> None:
         """Times the candidates near the best once more; only these runs count if there are enough of them."""
-        last = [one for one in self._near(_NEAR) if one is not self._rule][:_FINALISTS]
-        before = {one: len(self._timed[one]) for one in last}
+        last = [candidate for candidate in self._near(_NEAR) if candidate is not self._rule][:_FINALISTS]
+        before = {candidate: len(self._timed[candidate]) for candidate in last}
         for number in range(_LAST):
             for candidate in last[:: 1 if number % 2 else -1]:
                 if not self._late():
                     self._pair(candidate)
-        for one in last:
-            again = self._timed[one][before[one] :]
-            self._timed[one] = again if len(again) >= _FIRST else self._timed[one]
+        for candidate in last:
+            again = self._timed[candidate][before[candidate] :]
+            self._timed[candidate] = again if len(again) >= _FIRST else self._timed[candidate]
 
     def _pair(self, candidate: Candidate) -> None:
         """Times a candidate next to the rule's choice: other processes slow both down, so their ratio is unaffected."""
         pair = (self._rule, candidate)
-        taken = {one: self._run(one) for one in pair[:: 1 if len(self._timed.get(candidate, ())) % 2 else -1]}
-        self._timed.setdefault(candidate, []).append((taken[candidate], taken[candidate] / taken[self._rule]))
-        self._timed[self._rule].append((taken[self._rule], 1.0))
+        seconds = {
+            member: self._run(member) for member in pair[:: 1 if len(self._timed.get(candidate, ())) % 2 else -1]
+        }
+        self._timed.setdefault(candidate, []).append((seconds[candidate], seconds[candidate] / seconds[self._rule]))
+        self._timed[self._rule].append((seconds[self._rule], 1.0))
 
     @property
     def _rule(self) -> Candidate:
@@ -238,24 +240,24 @@ class Contest:
 
     def _near(self, factor: float) -> list[Candidate]:
         ranked = self._ranked()
-        return [one for one in ranked if self._ratio(one) <= factor * self._ratio(ranked[0])]
+        return [candidate for candidate in ranked if self._ratio(candidate) <= factor * self._ratio(ranked[0])]
 
     def _late(self, share: float = 1.0) -> bool:
         return time.monotonic() - self._began > share * self._seconds
 
     def _run(self, candidate: Candidate) -> float:
         """Measures a call in seconds; short calls run back to back, because the first call after a pause is slower."""
-        began, calls, taken = time.perf_counter(), 0, 0.0
-        while taken < _LEAST_SECONDS:
+        began, calls, seconds = time.perf_counter(), 0, 0.0
+        while seconds < _LEAST_SECONDS:
             jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))
-            calls, taken = calls + 1, time.perf_counter() - began
-        return taken / calls
+            calls, seconds = calls + 1, time.perf_counter() - began
+        return seconds / calls
 
     def _winner(self) -> PlanChoiceRecord:
-        records = {one: self._record(one) for one in self._timed}
+        records = {candidate: self._record(candidate) for candidate in self._timed}
         # With fewer runs, a larger margin is needed.
-        sure = [one for one, r in records.items() if r.ratio < next(m for runs, m in _MARGINS if r.runs >= runs)]
-        best = min(sure, key=lambda one: records[one].ratio, default=self._rule)
+        sure = [c for c, r in records.items() if r.ratio < next(m for runs, m in _MARGINS if r.runs >= runs)]
+        best = min(sure, key=lambda candidate: records[candidate].ratio, default=self._rule)
         took = f"{1e3 * records[best].median_seconds:.3g} ms, median of {records[best].runs} runs"
         if best is self._rule:
             why = (
@@ -278,7 +280,7 @@ class Contest:
         )
 
     def _record(self, candidate: Candidate) -> PlanCandidateRecord:
-        seconds = [taken for taken, _ in self._timed[candidate]]
+        seconds = [duration for duration, _ in self._timed[candidate]]
         return PlanCandidateRecord(
             **loop_fields(candidate.chunk_size, candidate.form),
             runs=len(seconds),
@@ -310,8 +312,10 @@ def _waiting_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
     form = ranked[0].form
     if not waiting or waiting > _LARGEST_BYTES or form.kept_bytes != KEPT_BYTES:
         return []
-    other = dataclasses.replace(form, kept_bytes=0 if waiting <= form.kept_bytes else math.inf)
-    return [Candidate(one.chunk_size, other) for one in ranked[:3] if one.chunk_size is not None]
+    alternative = dataclasses.replace(form, kept_bytes=0 if waiting <= form.kept_bytes else math.inf)
+    return [
+        Candidate(candidate.chunk_size, alternative) for candidate in ranked[:3] if candidate.chunk_size is not None
+    ]
 
 
 def _loop_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
@@ -344,15 +348,15 @@ def _shards(phase: Phase) -> int:
     return 1 if phase.layout is None else phase.layout.size
 
 
-def _in_words(candidate: Candidate, asked: LoopForm) -> str:
+def _in_words(candidate: Candidate, base_form: LoopForm) -> str:
     size, form = candidate.chunk_size, candidate.form
     named = {None: "All clients of a device together", "auto": "The rule's chunks", 1: "One client at a time"}
     words = [named.get(size, f"{size} clients together")]
-    if form.kept_bytes != asked.kept_bytes:
+    if form.kept_bytes != base_form.kept_bytes:
         words.append("rows for the second pass kept" if form.kept_bytes else "rows for the second pass recomputed")
-    if form.unroll != asked.unroll:
+    if form.unroll != base_form.unroll:
         words.append(f"{form.unroll} chunks per iteration")
-    if form.spread != asked.spread:
+    if form.spread != base_form.spread:
         words.append(f'spread by "{form.spread}"')
     return ", ".join(words)
 
@@ -362,12 +366,12 @@ def _made_up(x: Argument) -> Argument:
     if not isinstance(x, jax.ShapeDtypeStruct):
         return x
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        made = jax.random.split(jax.random.key(0), x.shape)
+        value = jax.random.split(jax.random.key(0), x.shape)
     elif jnp.issubdtype(x.dtype, jnp.floating):
-        made = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
+        value = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
     else:
-        made = jnp.zeros(x.shape, x.dtype)
-    return made if x.sharding is None else jax.device_put(made, x.sharding)
+        value = jnp.zeros(x.shape, x.dtype)
+    return value if x.sharding is None else jax.device_put(value, x.sharding)
 
 
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
