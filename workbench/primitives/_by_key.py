@@ -135,15 +135,15 @@ def _checked_keys(keys: object, num_keys: int, leaves: list[Any], placement: Pla
 def _check_range(keys: object, num_keys: int) -> None:
     if isinstance(keys, Tracer) or not getattr(keys, "is_fully_addressable", True):
         return
-    known = np.asarray(keys)
-    outside = np.argwhere((known < 0) | (known >= num_keys))
+    numbers = np.asarray(keys)
+    outside = np.argwhere((numbers < 0) | (numbers >= num_keys))
     if not len(outside):
         return
-    listed = ", ".join(f"keys{[int(i) for i in at]} = {int(known[tuple(at)])}" for at in outside[:5])
+    listed = ", ".join(f"keys{[int(i) for i in at]} = {int(numbers[tuple(at)])}" for at in outside[:5])
     more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
     message = (
         f"`reduce_by_key` was given {listed}{more}, but num_keys={num_keys}. A key is the number of a group, from 0 to "
-        f"{num_keys - 1}: raise `num_keys` to {int(known.max()) + 1} or more, or mask the items that belong to no "
+        f"{num_keys - 1}: raise `num_keys` to {int(numbers.max()) + 1} or more, or mask the items that belong to no "
         "group by giving them the value 0 and any key in range."
     )
     raise PlacementError(message)
@@ -274,8 +274,10 @@ def _transpose(
 
     def back(groups: jax.Array, pulled: jax.Array) -> jax.Array:
         inside = (groups >= 0) & (groups < num_keys)
-        taken = jnp.take(pulled, jnp.where(inside, groups, jnp.zeros_like(groups)), axis=0, mode="clip")
-        return jnp.where(inside.reshape(inside.shape + (1,) * (taken.ndim - inside.ndim)), taken, jnp.zeros_like(taken))
+        gathered = jnp.take(pulled, jnp.where(inside, groups, jnp.zeros_like(groups)), axis=0, mode="clip")
+        return jnp.where(
+            inside.reshape(inside.shape + (1,) * (gathered.ndim - inside.ndim)), gathered, jnp.zeros_like(gathered)
+        )
 
     for _ in range(batch_dims):
         back = jax.vmap(back)

@@ -142,8 +142,8 @@ class _Guarding(Rewriting):
 def _batch(values: Sequence[ArrayLike], operands: Sequence[Aval]) -> tuple[int, ...]:
     """The leading axes that `vmap` added to the traced operands of a vectorised callback."""
     pairs = zip(map(np.shape, values), operands, strict=True)
-    known = [(shape, x) for shape, x in pairs if not _is_key(x)]
-    return np.broadcast_shapes(*(shape[: len(shape) - len(x.shape)] for shape, x in known))
+    arrays = [(shape, x) for shape, x in pairs if not _is_key(x)]
+    return np.broadcast_shapes(*(shape[: len(shape) - len(x.shape)] for shape, x in arrays))
 
 
 def _is_key(aval: Aval) -> bool:
@@ -154,9 +154,9 @@ def _is_key(aval: Aval) -> bool:
 def _checked(answer: Sequence[ArrayLike], results: Sequence[Aval], batch: tuple[int, ...]) -> tuple[np.ndarray, ...]:
     """Checks the results of a callback as JAX does, because an error raised inside JAX would abort the process."""
     arrays = tuple(np.asarray(value) for value in answer)
-    found, wanted = [(x.shape, x.dtype) for x in arrays], [(batch + x.shape, x.dtype) for x in results]
-    if found != wanted:
-        texts = [", ".join(f"{dtype}{list(shape)}" for shape, dtype in each) for each in (found, wanted)]
+    types, expected_types = [(x.shape, x.dtype) for x in arrays], [(batch + x.shape, x.dtype) for x in results]
+    if types != expected_types:
+        texts = [", ".join(f"{dtype}{list(shape)}" for shape, dtype in group) for group in (types, expected_types)]
         message = f"it returned {texts[0]} instead of {texts[1]}"
         raise ValueError(message)
     return arrays

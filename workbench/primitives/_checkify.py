@@ -61,10 +61,10 @@ def _map_checked(
     values = bind_map(flat, operands, placement, layout, name=name, arguments=arguments)
     error, count = traced[-1]
     errors = jax.tree.unflatten(jax.tree.structure(error), values[count:])
-    total, known = checking.error, metadata_at_client(errors, placement.name)
+    total, metadata = checking.error, metadata_at_client(errors, placement.name)
     for kind, happened, code, payload in kinds_of(errors):
         failed, first_code, first = _first_failure(happened, code, payload, placement, layout)
-        total = add_at_client(total, kind, failed, first_code, first, known)
+        total = add_at_client(total, kind, failed, first_code, first, metadata)
     return total, values[:count]
 
 
@@ -84,10 +84,10 @@ def _first_failure(
     )
     client = bind_reduction(min_p, holders, placement, layout)
 
-    def own(i: Array, first: Array, *values: Array) -> list[Array]:
+    def select_row(i: Array, first: Array, *values: Array) -> list[Array]:
         return [jnp.where(i == first, x, jnp.zeros_like(x)) for x in values]
 
-    rows = over(own, [numbers, bind_broadcast(client, placement, layout), *payload]) if payload else []
+    rows = over(select_row, [numbers, bind_broadcast(client, placement, layout), *payload]) if payload else []
     first = [bind_sum(row, placement, layout).astype(x.dtype) for row, x in zip(rows, payload, strict=True)]
     failed = client < size
     return failed, jnp.where(failed, first_code, jnp.full_like(first_code, -1)), [*first, client]

@@ -91,10 +91,10 @@ def _checked_indices(indices: object, placement: Placement, outer: int) -> jax.A
         raise PlacementError(message)
     if isinstance(indices, Tracer) or not getattr(indices, "is_fully_addressable", True):
         return indices
-    known = np.asarray(indices)
-    outside = np.argwhere((known < 0) | (known >= placement.size))
+    numbers = np.asarray(indices)
+    outside = np.argwhere((numbers < 0) | (numbers >= placement.size))
     if len(outside):
-        listed = ", ".join(f"indices{[int(i) for i in at]} = {int(known[tuple(at)])}" for at in outside[:5])
+        listed = ", ".join(f"indices{[int(i) for i in at]} = {int(numbers[tuple(at)])}" for at in outside[:5])
         more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
         message = (
             f'`select` was given {listed}{more}, but the placement "{placement.name}" has {placement.size} clients. '
@@ -146,7 +146,7 @@ def sample(
     if outer:
         keys = jax.random.split(key, outer[0].size)
         return map_fn(
-            lambda one, *w: sample(one, size, over=placement.name, form=form, weights=w[0] if w else None),
+            lambda k, *w: sample(k, size, over=placement.name, form=form, weights=w[0] if w else None),
             (keys,) if weights is None else (keys, weights),
             over=outer[0].name,
         )

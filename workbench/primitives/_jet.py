@@ -40,8 +40,8 @@ def _of_clients(
                 values[i] = x
             return jaxpr_as_fun(jaxpr)(*values)
 
-        own = [terms[n * order : (n + 1) * order] for n in range(len(moving))]
-        results = jet(along, [values[i] for i in moving], own, factorial_scaled=False)
+        client_series = [terms[n * order : (n + 1) * order] for n in range(len(moving))]
+        results = jet(along, [values[i] for i in moving], client_series, factorial_scaled=False)
         return jax.tree.leaves(results)
 
     operands = [*primals, *(term for i in moving for term in series[i])]

@@ -131,16 +131,16 @@ def _is_small(dtype: DTypeLike) -> bool:
     return jnp.dtype(dtype) == jnp.bool_ or (jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32)
 
 
-def accumulator_of(dtype: DTypeLike, wanted: DTypeLike | None) -> np.dtype:
-    if wanted is not None:
-        return jnp.dtype(wanted)
+def accumulator_of(dtype: DTypeLike, accumulator: DTypeLike | None) -> np.dtype:
+    if accumulator is not None:
+        return jnp.dtype(accumulator)
     return jnp.dtype(jnp.float32) if dtype in (jnp.bfloat16, jnp.float16) else jnp.dtype(dtype)
 
 
 def sum_rows(x: jax.Array, accumulator: DTypeLike, *, by_product: bool = False) -> jax.Array:
     """Sums over the leading axis in the dtype `accumulator`; the result has the dtype of `x`."""
-    known = by_product and not jax.export.is_symbolic_dim(x.size)
-    if known and x.size >= _PRODUCT_FROM_ELEMENTS and jnp.issubdtype(x.dtype, jnp.floating):
+    as_product = by_product and not jax.export.is_symbolic_dim(x.size)
+    if as_product and x.size >= _PRODUCT_FROM_ELEMENTS and jnp.issubdtype(x.dtype, jnp.floating):
         # XLA's CPU sum over the leading axis of a large array is 30 to 60 times slower than this product (JAX 0.10).
         ones = jnp.ones(x.shape[:1], x.dtype)
         total = jax.lax.dot_general(

@@ -158,8 +158,8 @@ class _ClientCall:
         inside = jax.tree_util.keystr(path[1:] if self.unpack else path)
         if place < len(parameters) and not parameters[place].startswith("*"):
             return f"{parameters[place]}{inside}"
-        rest = next((name[1:] for name in parameters if name.startswith("*")), "args")
-        return f"{rest}[{place - sum(not name.startswith('*') for name in parameters)}]{inside}"
+        variadic = next((name[1:] for name in parameters if name.startswith("*")), "args")
+        return f"{variadic}[{place - sum(not name.startswith('*') for name in parameters)}]{inside}"
 
     def __call__(self, *rows: Array) -> list[Array]:
         args = self.structure.unflatten(rows)
@@ -202,10 +202,10 @@ class _ClientCall:
 def _parameters(fn: Callable) -> list[str]:
     """The positional parameters of a function, including `*args` with the star."""
     try:
-        found = inspect.signature(fn).parameters.values()
+        parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
         return []
-    kinds = {each.name: each.kind for each in found}
+    kinds = {parameter.name: parameter.kind for parameter in parameters}
     starred = [f"*{name}" for name, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [*(name for name, kind in kinds.items() if kind in positional), *starred]
@@ -413,7 +413,7 @@ class _Linearization:
     def outputs_and_residuals(self, *inputs: Array) -> list[Array]:
         of_moving, moved = _along(self.jaxpr, inputs, self.moving)
         outputs, tangent_fn = jax.linearize(of_moving, *moved)
-        linear, found = _jax_compat.trace_to_jaxpr(
+        linear, residuals = _jax_compat.trace_to_jaxpr(
             lambda *t: tangent_fn(*t),
             [_jax_compat.aval_of(x).to_tangent_aval() for x in moved],
             name="tangent",
@@ -423,11 +423,11 @@ class _Linearization:
         linear, used = _jax_compat.drop_dead_code(linear, self.outputs_move)
         self.linear = linear
         # Pruning also drops unused tangent inputs; the linear map takes every nonzero tangent, so add these again.
-        found_used, tangents_used = used[: len(found)], used[len(found) :]
+        found_used, tangents_used = used[: len(residuals)], used[len(residuals) :]
         self.linear = _with_all_inputs(linear, tangents_used, moved, sum(found_used))
         positions = {id(x): i for i, x in enumerate(inputs)}
         computed: list[Array] = []
-        for value, is_used in zip(found, found_used, strict=True):
+        for value, is_used in zip(residuals, found_used, strict=True):
             if not is_used:
                 continue
             if id(value) in positions:
@@ -446,8 +446,8 @@ def _with_all_inputs(linear: ClosedJaxpr, used: Sequence[bool], moved: Sequence[
     avals = [*linear.in_avals[:residuals], *(_jax_compat.aval_of(x).to_tangent_aval() for x in moved)]
 
     def call(*values: Array) -> list[Array]:
-        kept = [v for v, is_used in zip(values[residuals:], used, strict=True) if is_used]
-        return jaxpr_as_fun(linear)(*values[:residuals], *kept)
+        tangents = [v for v, is_used in zip(values[residuals:], used, strict=True) if is_used]
+        return jaxpr_as_fun(linear)(*values[:residuals], *tangents)
 
     return _jax_compat.trace_to_jaxpr(call, avals, name="tangent")[0]
 
@@ -479,18 +479,20 @@ def _transpose(
 ) -> list[Array | ad.Zero | None]:
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     pushed = [not isinstance(ct, ad.Zero) for ct in cotangents]
-    known = [x for x in operands if not isinstance(x, ad.UndefinedPrimal)]
+    fixed_operands = [x for x in operands if not isinstance(x, ad.UndefinedPrimal)]
     pulled: list[bool] = []  # set while the client is traced: the linear inputs that receive a cotangent
 
     def transposed(*values: Array) -> list[Array]:
-        given = iter(values)
-        fixed = [None if is_linear else next(given) for is_linear in linear]
-        results = _jax_compat.transpose_jaxpr(jaxpr, fixed, [next(given) if live else None for live in pushed])
+        stream = iter(values)
+        fixed = [None if is_linear else next(stream) for is_linear in linear]
+        results = _jax_compat.transpose_jaxpr(jaxpr, fixed, [next(stream) if live else None for live in pushed])
         pulled.extend(ct is not None for ct in results)
         return [ct for ct in results if ct is not None]
 
     live = [ct for ct in cotangents if not isinstance(ct, ad.Zero)]
-    results = iter(bind_map(transposed, [*known, *live], placement, layout, name=f"transpose {name}") if live else ())
+    results = iter(
+        bind_map(transposed, [*fixed_operands, *live], placement, layout, name=f"transpose {name}") if live else ()
+    )
     moves = iter(pulled)
     return [
         None if not is_linear else next(results) if next(moves, False) else _jax_compat.zero_cotangent(x.aval)

@@ -96,10 +96,10 @@ def _wrap(fn: Callable, scope: ProgramScope) -> Callable:
 
         @functools.wraps(fn)
         async def items(*args: object, **kwargs: object) -> AsyncGenerator[Argument, Argument]:
-            source, sent = fn(*args, **kwargs), None
+            source, reply = fn(*args, **kwargs), None
             try:
                 while True:
-                    sent = yield await _Steps(source.asend(sent), scope)
+                    reply = yield await _Steps(source.asend(reply), scope)
             except StopAsyncIteration:
                 return
             finally:

@@ -102,9 +102,12 @@ def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
     if not any(map(_is_deleted, jax.tree.leaves(tree))):
         return
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    gone = [f"{jax.tree_util.keystr(path) or 'the argument'} of shape {x.shape}" for path, x in paths if _is_deleted(x)]
+    deleted_arrays = [
+        f"{jax.tree_util.keystr(path) or 'the argument'} of shape {x.shape}" for path, x in paths if _is_deleted(x)
+    ]
     message = (
-        f"`{operation}` received {len(gone)} array(s) whose memory has been freed: {', '.join(gone[:8])}. A donated or "
+        f"`{operation}` received {len(deleted_arrays)} array(s) whose memory has been freed: "
+        f"{', '.join(deleted_arrays[:8])}. A donated or "
         "deleted array has no values, and reading it may make JAX abort the process. Pass the result of the call to "
         "which it was donated, keep a copy (`jnp.copy(x)`) before that call, or leave out `donate_argnums`."
     )

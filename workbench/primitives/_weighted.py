@@ -107,7 +107,7 @@ def reduce_weighted_mean(
         )
     weights = _weights_of_leaves(x, weight, placement)
     unique = list({id(w): w for w in weights}.values())
-    index = tuple(next(i for i, w in enumerate(unique) if w is own) for own in weights)
+    index = tuple(next(i for i, w in enumerate(unique) if w is vector) for vector in weights)
     # Without this, each small step would be dispatched separately in eager mode.
     alone = _jax_compat.at_top_level() and find_layout(placement) is None
     means = (_compiled_means if alone else _means)(leaves, unique, index, placement, accumulator)
@@ -125,8 +125,8 @@ def _weights_of_leaves(x: object, weight: object, placement: Placement) -> list[
         )
         raise PlacementError(message)
     try:
-        given = jax.tree.map(jnp.asarray, weight)
-        return jax.tree.leaves(jax.tree.map(lambda w, part: jax.tree.map(lambda _: w, part), given, hide_static(x)))
+        weights = jax.tree.map(jnp.asarray, weight)
+        return jax.tree.leaves(jax.tree.map(lambda w, part: jax.tree.map(lambda _: w, part), weights, hide_static(x)))
     except ValueError as error:
         message = (
             f"`reduce_weighted_mean` was given `weight` as the pytree {jax.tree.structure(weight)} for `x` as "
@@ -156,16 +156,16 @@ def _means(
         weighed = map_fn(weigh, (leaves, *kinds.values()), over=placement.name)
         totals = reduce_sum(weighed, over=placement.name, accumulator=accumulator)
         sums = reduce_sum([*kinds.values()], over=placement.name, accumulator=accumulator)
-        whole = dict(zip(keys, sums, strict=True))
-        return [_divide(total, whole[i, dtype]) for total, i, dtype in zip(totals, index, dtypes, strict=True)]
+        divisors = dict(zip(keys, sums, strict=True))
+        return [_divide(total, divisors[i, dtype]) for total, i, dtype in zip(totals, index, dtypes, strict=True)]
 
 
 _compiled_means = jax.jit(_means, static_argnums=(2, 3, 4))
 
 
 def _divide(total: jax.Array, weights: jax.Array) -> jax.Array:
-    nobody = weights == 0
-    return jnp.where(nobody, jnp.zeros_like(total), total / jnp.where(nobody, jnp.ones_like(weights), weights))
+    is_zero = weights == 0
+    return jnp.where(is_zero, jnp.zeros_like(total), total / jnp.where(is_zero, jnp.ones_like(weights), weights))
 
 
 def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None) -> PyTree[Array]:
