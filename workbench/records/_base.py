@@ -136,9 +136,11 @@ class Record:
                 the class.
         """
         if not isinstance(plain, Mapping) or "record" not in plain:
-            got = f"keys {', '.join(map(repr, plain)) or 'none'}" if isinstance(plain, Mapping) else f"{plain!r:.60}"
+            content = (
+                f"keys {', '.join(map(repr, plain)) or 'none'}" if isinstance(plain, Mapping) else f"{plain!r:.60}"
+            )
             message = (
-                f"`{cls.__name__}.from_dict` received {got}, which does not describe a record. The JSON form of a "
+                f"`{cls.__name__}.from_dict` received {content}, which does not describe a record. The JSON form of a "
                 "record has the keys `record` and `version`. Pass the result of `Record.to_dict` or `Record.to_json`."
             )
             raise RecordError(message)
@@ -246,14 +248,18 @@ def _finite(plain: object) -> object:
     return plain
 
 
-def _record(wanted: type[R], plain: object, where: str) -> R:
+def _record(record_type: type[R], plain: object, where: str) -> R:
     cls = _CLASSES.get(str(plain.get("record"))) if isinstance(plain, Mapping) else None
-    if not isinstance(plain, Mapping) or cls is None or not issubclass(cls, wanted):
-        raise _misfit(where or wanted.__name__, plain, f"a {wanted.__name__}" if wanted is not Record else "a record")
+    if not isinstance(plain, Mapping) or cls is None or not issubclass(cls, record_type):
+        raise _misfit(
+            where or record_type.__name__,
+            plain,
+            f"a {record_type.__name__}" if record_type is not Record else "a record",
+        )
     readers, where = _readers(cls), where or cls.__name__
-    given = {key: value for key, value in plain.items() if key not in ("record", "version")}
-    unknown = [key for key in given if key not in readers]
-    needed = [f.name for f in dataclasses.fields(cls) if _is_required(f) and f.name not in given]
+    entries = {key: value for key, value in plain.items() if key not in ("record", "version")}
+    unknown = [key for key in entries if key not in readers]
+    needed = [f.name for f in dataclasses.fields(cls) if _is_required(f) and f.name not in entries]
     if unknown or needed:
         lacks = [f"lacks {', '.join(needed)}"] * bool(needed) + [f"has {', '.join(unknown)}"] * bool(unknown)
         message = (
@@ -261,16 +267,16 @@ def _record(wanted: type[R], plain: object, where: str) -> R:
             f"{', '.join(readers)}. Pass the unchanged result of `Record.to_json`."
         )
         raise RecordError(message)
-    return cls(**{key: readers[key](value, f"{where}.{key}") for key, value in given.items()})
+    return cls(**{key: readers[key](value, f"{where}.{key}") for key, value in entries.items()})
 
 
 def _is_required(field: "dataclasses.Field[Any]") -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _misfit(where: str, value: object, wanted: str) -> RecordError:
-    got = f"a {value['record']}" if isinstance(value, Mapping) and "record" in value else f"{value!r:.60}"
-    message = f"{where} received {got}, and it takes {wanted}. Pass the unchanged result of `Record.to_json`."
+def _misfit(where: str, value: object, rule: str) -> RecordError:
+    content = f"a {value['record']}" if isinstance(value, Mapping) and "record" in value else f"{value!r:.60}"
+    message = f"{where} received {content}, and it takes {rule}. Pass the unchanged result of `Record.to_json`."
     return RecordError(message)
 
 
@@ -291,12 +297,12 @@ def _reader(hint: object) -> _Reader:
     if origin is Literal:
         return _accepting(lambda value: value in args, " or ".join(map(repr, args)))
     if origin in (typing.Union, types.UnionType):
-        return _first_that_fits([_reader(each) for each in args], str(hint))
+        return _first_that_fits([_reader(arg) for arg in args], str(hint))
     if hint is tuple or origin is tuple:
         return _tuple_reader(args)
     if origin in (dict, Mapping):
         inner = _reader(args[1])
-        return lambda value, where: {key: inner(each, f"{where}[{key!r}]") for key, each in _mapping(value, where)}
+        return lambda value, where: {key: inner(item, f"{where}[{key!r}]") for key, item in _mapping(value, where)}
     if hint is types.NoneType:
         return _accepting(lambda value: value is None, "null")
     if hint is float:
@@ -309,10 +315,10 @@ def _reader(hint: object) -> _Reader:
     raise TypeError(message)
 
 
-def _accepting(fits: Callable[[object], bool], wanted: str) -> _Reader:
+def _accepting(fits: Callable[[object], bool], rule: str) -> _Reader:
     def read(value: object, where: str) -> object:
         if not fits(value):
-            raise _misfit(where, value, wanted)
+            raise _misfit(where, value, rule)
         return value
 
     return read
@@ -326,15 +332,15 @@ def _read_float(value: object, where: str) -> float:
     return value
 
 
-def _first_that_fits(readers: Sequence[_Reader], wanted: str) -> _Reader:
+def _first_that_fits(readers: Sequence[_Reader], rule: str) -> _Reader:
     def read(value: object, where: str) -> object:
         reason: RecordError | None = None
-        for each in readers:
+        for reader in readers:
             try:
-                return each(value, where)
+                return reader(value, where)
             except RecordError as error:
                 reason = reason or (error if isinstance(value, Mapping) else None)  # inner errors name their place
-        raise reason or _misfit(where, value, wanted)
+        raise reason or _misfit(where, value, rule)
 
     return read
 
@@ -348,21 +354,21 @@ def _mapping(value: object, where: str) -> ItemsView[str, object]:
 def _tuple_reader(args: tuple[Any, ...]) -> _Reader:
     if args in {(), (Any, ...)}:  # numbers, nested to any depth
         return lambda value, where: tuple(
-            _tuple_reader(())(each, where) if isinstance(each, list) else _read_float(each, where)
-            for each in _sequence(value, where)
+            _tuple_reader(())(item, where) if isinstance(item, list) else _read_float(item, where)
+            for item in _sequence(value, where)
         )
     if args[-1] is Ellipsis:
         inner = _reader(args[0])
         return lambda value, where: tuple(
-            inner(each, f"{where}[{i}]") for i, each in enumerate(_sequence(value, where))
+            inner(item, f"{where}[{i}]") for i, item in enumerate(_sequence(value, where))
         )
-    inners = [_reader(each) for each in args]
+    inners = [_reader(arg) for arg in args]
 
     def read(value: object, where: str) -> object:
         items = _sequence(value, where)
         if len(items) != len(inners):
             raise _misfit(where, value, f"{len(inners)} values")
-        return tuple(each(item, where) for each, item in zip(inners, items, strict=True))
+        return tuple(reader(item, where) for reader, item in zip(inners, items, strict=True))
 
     return read
 

@@ -61,12 +61,12 @@ def read_source_lines(file: str) -> tuple[str, ...]:
         path = os.path.realpath(file)
         if not _may_be_read(path):
             return ()
-        found = os.stat(path)  # noqa: PTH116 -- `Path.stat` would resolve the name again
+        status = os.stat(path)  # noqa: PTH116 -- `Path.stat` would resolve the name again
     except (OSError, ValueError):  # ValueError: a NUL in the name
         return ()
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
         return ()
-    return _read(path, found.st_mtime_ns, found.st_size)
+    return _read(path, status.st_mtime_ns, status.st_size)
 
 
 def _numbered_cell(file: str) -> tuple[str, ...] | None:
@@ -184,40 +184,40 @@ def _working_folder() -> str:
 def folders_pattern() -> str:
     """A regular expression for the prefixes that `shorten_paths` removes from file names."""
     folders = _folders(_working_folder(), tuple(entry for entry in sys.path if isinstance(entry, str)))
-    known = "|".join(re.escape(folder) for folder in [*folders, _home()] if folder)
-    return rf"^(?:{known})[\\/]|^.*[\\/](?=ipykernel_\d+[\\/])|^(?![^\\/]*ipykernel_\d+[\\/]).*[\\/]"
+    prefixes = "|".join(re.escape(folder) for folder in [*folders, _home()] if folder)
+    return rf"^(?:{prefixes})[\\/]|^.*[\\/](?=ipykernel_\d+[\\/])|^(?![^\\/]*ipykernel_\d+[\\/]).*[\\/]"
 
 
-def _shorten(value: object, known: "re.Pattern[str]", home: "re.Pattern[str] | None") -> object:
+def _shorten(value: object, prefixes: "re.Pattern[str]", home: "re.Pattern[str] | None") -> object:
     if isinstance(value, str):
         if ".py" not in value or ("/" not in value and "\\" not in value):
             return value
-        value = known.sub("", value)
+        value = prefixes.sub("", value)
         if home is not None:
             value = home.sub("~/", value)
         return _ABSOLUTE.sub(r"\1", value)
     if isinstance(value, Mapping):
-        return {_shorten(key, known, home): _shorten(item, known, home) for key, item in value.items()}
+        return {_shorten(key, prefixes, home): _shorten(item, prefixes, home) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_shorten(item, known, home) for item in value]
+        return [_shorten(item, prefixes, home) for item in value]
     return value
 
 
 @functools.lru_cache(8)
 def _patterns(here: str, path: tuple[str, ...]) -> tuple["re.Pattern[str]", "re.Pattern[str] | None"]:
-    known = "|".join(re.escape(folder) for folder in _folders(here, path))
+    prefixes = "|".join(re.escape(folder) for folder in _folders(here, path))
     home = _home()
     return (
-        re.compile(rf"(?:{known})[\\/]+{_REST}"),
+        re.compile(rf"(?:{prefixes})[\\/]+{_REST}"),
         re.compile(rf"{re.escape(home)}[\\/]+{_REST}") if home else None,
     )
 
 
 def _folders(here: str, path: tuple[str, ...]) -> list[str]:
     """Folders that are removed from file names, deepest first, each also as a real path."""
-    found = {here, *path, *sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
-    found |= {os.path.realpath(folder) for folder in found if os.path.isabs(folder) or here}  # noqa: PTH117
-    absolute = {folder.rstrip("\\/") for folder in found if os.path.isabs(folder)}  # noqa: PTH117
+    folders = {here, *path, *sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
+    folders |= {os.path.realpath(folder) for folder in folders if os.path.isabs(folder) or here}  # noqa: PTH117
+    absolute = {folder.rstrip("\\/") for folder in folders if os.path.isabs(folder)}  # noqa: PTH117
     return sorted((folder for folder in absolute if len(folder) > 1), key=len, reverse=True)
 
 

@@ -80,12 +80,12 @@ class FindingRecord(Record):
     @property
     def run_gain(self) -> GainRecord | None:
         """Measured seconds before and after the change; None if the programs were not run."""
-        return next((each for each in self.compared if each.quantity == "measured seconds"), None)
+        return next((row for row in self.compared if row.quantity == "measured seconds"), None)
 
     @property
     def saved_seconds(self) -> float | None:
         """Share of seconds that the compiled change saves, measured or otherwise predicted; None if unknown."""
-        shares = {each.quantity: each.saved_share for each in self.compared}
+        shares = {row.quantity: row.saved_share for row in self.compared}
         return shares.get("measured seconds", shares.get("seconds"))
 
 
@@ -182,8 +182,8 @@ class SearchRecord(Record):
     @property
     def specs(self) -> Mapping[str, Spec]:
         """The specs of the best choice for every leaf, in the form for `what_if`."""
-        found = self.best.specs
-        return {leaf: found[group.pattern] for group in self.groups for leaf in group.leaves if group.pattern in found}
+        specs = self.best.specs
+        return {leaf: specs[group.pattern] for group in self.groups for leaf in group.leaves if group.pattern in specs}
 
     def code(self, choice: int = 0, *, style: Literal["rules", "in_shardings", "nnx"] = "rules") -> str:
         """Writes Python source that applies the specs of a choice.
@@ -222,25 +222,25 @@ class SearchRecord(Record):
         with needs_library("pandas", needed_for="`to_pandas`"):
             import pandas as pd
         if self.slices:
-            left_out = ("specs", "mesh", "tried")
-            names = [each.name for each in dataclasses.fields(SliceRecord) if each.name not in left_out]
+            exclusions = ("specs", "mesh", "tried")
+            names = [column.name for column in dataclasses.fields(SliceRecord) if column.name not in exclusions]
             return pd.DataFrame([{name: getattr(row, name) for name in names} for row in self.slices])
         axes = list(dict.fromkeys(axis for choice in self.choices for axis in choice.sent_bytes))
         rows = [
             {
-                "choice": each.name,
-                "mesh": "x".join(f"{name}={size}" for name, size in each.mesh.items()),
-                "chunk_size": each.chunk_size,
-                "seconds": each.seconds,
-                "measured_seconds": each.measured_seconds,
-                "peak_bytes": each.peak_bytes,
-                "argument_bytes": each.argument_bytes,
-                **{f"sent_{axis}": each.sent_bytes.get(axis, 0.0) for axis in axes},
-                "fits": each.fits,
-                "how": each.how,
-                "pareto": each.pareto,
+                "choice": choice.name,
+                "mesh": "x".join(f"{name}={size}" for name, size in choice.mesh.items()),
+                "chunk_size": choice.chunk_size,
+                "seconds": choice.seconds,
+                "measured_seconds": choice.measured_seconds,
+                "peak_bytes": choice.peak_bytes,
+                "argument_bytes": choice.argument_bytes,
+                **{f"sent_{axis}": choice.sent_bytes.get(axis, 0.0) for axis in axes},
+                "fits": choice.fits,
+                "how": choice.how,
+                "pareto": choice.pareto,
             }
-            for each in self.choices
+            for choice in self.choices
         ]
         return pd.DataFrame(rows)
 

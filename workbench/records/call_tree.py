@@ -128,13 +128,13 @@ class CallTreeRecord(Record):
             ['function']
         """
         number = node if isinstance(node, int) else node.id
-        found = []
+        children = []
         for below in self.nodes[number + 1 :]:
             if below.parent is None or below.parent < number:
                 break
             if below.parent == number:
-                found.append(below)
-        return tuple(found)
+                children.append(below)
+        return tuple(children)
 
     def path(self, node: int | CallNodeRecord) -> tuple[CallNodeRecord, ...]:
         """The nodes from the root to a node.
@@ -145,11 +145,11 @@ class CallTreeRecord(Record):
             ['root', 'function']
         """
         at: CallNodeRecord | None = self.nodes[node if isinstance(node, int) else node.id]
-        found = []
+        nodes = []
         while at is not None:
-            found.append(at)
+            nodes.append(at)
             at = None if at.parent is None else self.nodes[at.parent]
-        return tuple(reversed(found))
+        return tuple(reversed(nodes))
 
     def fold(
         self, *, hidden: bool = True, passes: bool = True, operations: bool = False, layers: bool = False
@@ -207,17 +207,17 @@ class CallTreeRecord(Record):
 
 def _fold(tree: CallTreeRecord, *, hidden: bool, passes: bool, operations: bool) -> CallTreeRecord:
     """Folds nodes into their parents; see `CallTreeRecord.fold`."""
-    kept: dict[int, int] = {}  # node -> its new node, or the node that it was folded into
+    targets: dict[int, int] = {}  # node -> its new node, or the node that it was folded into
     groups: list[list[CallNodeRecord]] = []
     places: dict[tuple, int] = {}
     parents: list[int | None] = []
     for node in tree.nodes:
-        parent = None if node.parent is None else kept[node.parent]
-        gone = parent is not None and (
+        parent = None if node.parent is None else targets[node.parent]
+        is_folded = parent is not None and (
             (hidden and node.hidden) or (operations and node.kind == "operation") or (passes and _is_pass(node, tree))
         )
-        if gone:
-            kept[node.id] = parent  # type: ignore[assignment]
+        if is_folded:
+            targets[node.id] = parent  # type: ignore[assignment]
             groups[parent].append(node)  # type: ignore[index]
             continue
         key = (parent, node.kind if node.kind != "call" else "line", node.name, node.file, node.line, node.trip_count)
@@ -226,7 +226,7 @@ def _fold(tree: CallTreeRecord, *, hidden: bool, passes: bool, operations: bool)
             places[key] = len(groups)
             groups.append([])
             parents.append(parent)
-        kept[node.id] = places[key]
+        targets[node.id] = places[key]
         groups[places[key]].append(node)
     return tree.replace(nodes=_written(groups, parents))
 
@@ -296,13 +296,13 @@ def _one_of_each_layer(tree: CallTreeRecord) -> CallTreeRecord:
         names |= dict.fromkeys(layers.members, layers.name)
     if not names:
         return tree
-    kept: dict[int, int] = {}
+    targets: dict[int, int] = {}
     places: dict[tuple, int] = {}
     groups: list[list[CallNodeRecord]] = []
     parents: list[int | None] = []
     inside: set[int] = set()  # nodes of layers
     for node in tree.nodes:
-        parent = None if node.parent is None else kept[node.parent]
+        parent = None if node.parent is None else targets[node.parent]
         key: tuple = (parent, node.id)
         if node.id in names or node.parent in inside:
             inside.add(node.id)
@@ -312,7 +312,7 @@ def _one_of_each_layer(tree: CallTreeRecord) -> CallTreeRecord:
             places[key] = len(groups)
             groups.append([])
             parents.append(parent)
-        kept[node.id] = places[key]
+        targets[node.id] = places[key]
         scope = _scope_of_layers(tree, node, names) if node.id in inside else node.scope
         groups[places[key]].append(node.replace(name=names.get(node.id, node.name), scope=scope))
     return tree.replace(nodes=_written(groups, parents))
@@ -342,10 +342,10 @@ def _written(groups: list[list[CallNodeRecord]], parents: list[int | None]) -> t
         if parent is not None:
             below[parent].append(number)
     empty = type(groups[0][0].own)()
-    own = [_sum_figures((node.own for node in group), empty) for group in groups]
-    total: list[CallFiguresRecord] = list(own)
+    own_figures = [_sum_figures((node.own for node in group), empty) for group in groups]
+    total: list[CallFiguresRecord] = list(own_figures)
     for number in reversed(range(len(groups))):  # children follow their parents
-        total[number] = _sum_figures((own[number], *(total[child] for child in below[number])), empty)
+        total[number] = _sum_figures((own_figures[number], *(total[child] for child in below[number])), empty)
     order, pending = [], [0]
     while pending:
         number = pending.pop()
@@ -360,7 +360,7 @@ def _written(groups: list[list[CallNodeRecord]], parents: list[int | None]) -> t
             split=any(node.split for node in groups[number]),
             at_least=any(node.at_least for node in groups[number]),
             instructions=_added(node.instructions for node in groups[number]),
-            own=own[number],
+            own=own_figures[number],
             total=total[number],
         )
         for number in order
@@ -372,10 +372,10 @@ def _pass(nodes: list[CallNodeRecord]) -> CallPass:
     return first if all(node.pass_name == first for node in nodes) else "mixed"
 
 
-def _with_own(tree: CallTreeRecord, own: Mapping[int, CallFiguresRecord]) -> CallTreeRecord:
+def _with_own(tree: CallTreeRecord, figures: Mapping[int, CallFiguresRecord]) -> CallTreeRecord:
     """Replaces the costs of some nodes, and updates the totals."""
     empty = type(tree.root.own)()
-    parts: list[list[CallFiguresRecord]] = [[own.get(node.id, node.own)] for node in tree.nodes]
+    parts: list[list[CallFiguresRecord]] = [[figures.get(node.id, node.own)] for node in tree.nodes]
     nodes: list[CallNodeRecord] = list(tree.nodes)
     for node in reversed(tree.nodes):  # children follow their parents
         total = _sum_figures(parts[node.id], empty)
@@ -387,49 +387,49 @@ def _with_own(tree: CallTreeRecord, own: Mapping[int, CallFiguresRecord]) -> Cal
 
 def _sum_figures(figures: Iterable[CallFiguresRecord], empty: CallFiguresRecord) -> CallFiguresRecord:
     """Sums the costs of several nodes."""
-    given = [each for each in figures if not each.is_zero]
-    if len(given) < 2:
-        return given[0] if given else empty
-    predicted = [each.predicted_seconds for each in given if each.predicted_seconds is not None]
-    unknown = any(each.unknown_seconds for each in given)
+    summands = [figure for figure in figures if not figure.is_zero]
+    if len(summands) < 2:
+        return summands[0] if summands else empty
+    predicted = [figure.predicted_seconds for figure in summands if figure.predicted_seconds is not None]
+    unknown = any(figure.unknown_seconds for figure in summands)
     return empty.replace(
-        flops_matmul=sum(each.flops_matmul for each in given),
-        flops_elementwise=sum(each.flops_elementwise for each in given),
-        traffic_bytes=sum(each.traffic_bytes for each in given),
-        sent_bytes=_added(each.sent_bytes for each in given),
-        collectives=_collectives(given),
-        peak_bytes=sum(each.peak_bytes for each in given),
-        constant_bytes=sum(each.constant_bytes for each in given),
+        flops_matmul=sum(figure.flops_matmul for figure in summands),
+        flops_elementwise=sum(figure.flops_elementwise for figure in summands),
+        traffic_bytes=sum(figure.traffic_bytes for figure in summands),
+        sent_bytes=_added(figure.sent_bytes for figure in summands),
+        collectives=_collectives(summands),
+        peak_bytes=sum(figure.peak_bytes for figure in summands),
+        constant_bytes=sum(figure.constant_bytes for figure in summands),
         predicted_seconds=sum(predicted) if predicted and not unknown else None,
         unknown_seconds=unknown,
-        measured_seconds=_added(each.measured_seconds for each in given),
+        measured_seconds=_added(figure.measured_seconds for figure in summands),
     )
 
 
 def _added(amounts: Iterable[dict[str, float]]) -> dict[str, float]:
     total: dict[str, float] = {}
-    for each in amounts:
-        for key, amount in each.items():
+    for table in amounts:
+        for key, amount in table.items():
             total[key] = total.get(key, 0.0) + amount
     return total
 
 
-def _collectives(given: list[CallFiguresRecord]) -> tuple[Any, ...]:
-    found: dict[tuple, Any] = {}
-    for collective in (c for each in given for c in each.collectives):
+def _collectives(figures: list[CallFiguresRecord]) -> tuple[Any, ...]:
+    sums: dict[tuple, Any] = {}
+    for collective in (c for figure in figures for c in figure.collectives):
         key = collective.kind, collective.axes
-        other = found.get(key)
-        found[key] = (
+        total = sums.get(key)
+        sums[key] = (
             collective
-            if other is None
+            if total is None
             else collective.replace(
-                count=other.count + collective.count,
-                executions=other.executions + collective.executions,
-                payload_bytes=other.payload_bytes + collective.payload_bytes,
-                sent_bytes=other.sent_bytes + collective.sent_bytes,
+                count=total.count + collective.count,
+                executions=total.executions + collective.executions,
+                payload_bytes=total.payload_bytes + collective.payload_bytes,
+                sent_bytes=total.sent_bytes + collective.sent_bytes,
                 largest_bytes=None
-                if other.largest_bytes is None or collective.largest_bytes is None
-                else max(other.largest_bytes, collective.largest_bytes),
+                if total.largest_bytes is None or collective.largest_bytes is None
+                else max(total.largest_bytes, collective.largest_bytes),
             )
         )
-    return tuple(found.values())
+    return tuple(sums.values())

@@ -74,8 +74,8 @@ class InstructionRecord(Record):
         """
         parts = self.by_stage()
         weights = [part.flops for part in parts] if self.flops else [float(part.accessed_bytes) for part in parts]
-        whole = sum(weights)
-        shares = [weight / whole if whole else 1 / len(parts) for weight in weights]
+        total = sum(weights)
+        shares = [weight / total if total else 1 / len(parts) for weight in weights]
         return tuple(zip(parts, shares, strict=True))
 
 
@@ -173,10 +173,10 @@ class ModuleRecord(Record):
     @property
     def elementwise_flops(self) -> float | None:
         """Elementwise and reduction FLOPs per device and call; None under the same condition as `flops`."""
-        known = [each for each in self.instructions if each.elementwise_flops]
-        if self.flops is None or any(each.executions is None for each in known):
+        members = [instruction for instruction in self.instructions if instruction.elementwise_flops]
+        if self.flops is None or any(instruction.executions is None for instruction in members):
             return None
-        return sum(each.elementwise_flops * (each.executions or 0.0) for each in known)
+        return sum(instruction.elementwise_flops * (instruction.executions or 0.0) for instruction in members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -238,12 +238,12 @@ class TappedValueRecord(Record):
     def figures(self) -> str:
         """Type, range and mean of the value as text."""
         shape = ", ".join(map(str, self.shape))
-        said = f"{self.dtype}[{shape}]" if self.shape else self.dtype
+        text = f"{self.dtype}[{shape}]" if self.shape else self.dtype
         if self.least is not None and self.shape:
-            said += f" from {self.least:.4g} to {self.most:.4g}, mean {self.mean:.4g}"
+            text += f" from {self.least:.4g} to {self.most:.4g}, mean {self.mean:.4g}"
         elif self.mean is not None:
-            said += f" {self.mean:.6g}"
-        return said + (f", {self.nonfinite} not finite" if self.nonfinite else "")
+            text += f" {self.mean:.6g}"
+        return text + (f", {self.nonfinite} not finite" if self.nonfinite else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +280,7 @@ class TapRecord(Record):
         return tuple(
             value
             for value in self.values
-            if value.name == name and all(getattr(value, key) == wanted for key, wanted in where.items())
+            if value.name == name and all(getattr(value, key) == target for key, target in where.items())
         )
 
     def to_tree(self) -> dict[str, Any]:
@@ -300,11 +300,11 @@ class TapRecord(Record):
 def _unused(node: dict[str, Any], name: str) -> str:
     """The name, numbered if the name is already used."""
     count = 2
-    found = name
-    while found in node:
-        found = f"{name} ({count})"
+    label = name
+    while label in node:
+        label = f"{name} ({count})"
         count += 1
-    return found
+    return label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

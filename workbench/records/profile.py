@@ -57,8 +57,8 @@ class ProfiledOperationRecord(Record):
     @property
     def bytes_per_second(self) -> float | None:
         """The rate at which one device read and wrote its main memory."""
-        known = self.accessed_bytes is not None and self.seconds
-        return (self.accessed_bytes or 0.0) * self.executions / self.seconds if known else None
+        has_rate = self.accessed_bytes is not None and self.seconds
+        return (self.accessed_bytes or 0.0) * self.executions / self.seconds if has_rate else None
 
     @property
     def intensity(self) -> float | None:
@@ -165,19 +165,19 @@ class ProfileRecord(Record):
 
     def seconds_by_category(self) -> dict[str, float]:
         """Self seconds on all devices by XProf's category, largest first."""
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for operation in self.operations:
-            found[operation.category] = found.get(operation.category, 0.0) + operation.seconds
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            totals[operation.category] = totals.get(operation.category, 0.0) + operation.seconds
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def seconds_by_path(self) -> dict[str, float]:
         """Seconds per device by call path (the `op_name`, or otherwise the category), largest first."""
         devices = max(1, len(self.devices))
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for operation in self.operations:
             path = operation.op_name or f"({operation.category or 'unknown'})"
-            found[path] = found.get(path, 0.0) + operation.seconds / devices
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            totals[path] = totals.get(path, 0.0) + operation.seconds / devices
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def as_run(self) -> RunRecord:
         """Converts the profile to a measured run for the explorer, with stages and a timeline."""

@@ -111,11 +111,11 @@ class StageRecord(Record):
         """Predicted FLOPs of elementwise operations and reductions, as for `total_flops`."""
         return self._in_all(self.elementwise_flops_per_client)
 
-    def _in_all(self, each: float | None) -> float | None:
+    def _in_all(self, amount: float | None) -> float | None:
         iterations = 1 if self.kind != "loop" else self.trip_count
-        if not each or iterations is None:
-            return None if each or each is None else 0.0
-        return each * self.clients * self.computations * iterations
+        if not amount or iterations is None:
+            return None if amount or amount is None else 0.0
+        return amount * self.clients * self.computations * iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +194,8 @@ def _moved_inside(stage: StageRecord) -> float | None:
         for inner in stage.body:
             branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
         amounts = [_moved(tuple(body)) for body in branches.values()]
-        known = [amount for amount in amounts if amount is not None]
-        return max(known, default=0.0) if len(known) == len(amounts) else None
+        numbers = [amount for amount in amounts if amount is not None]
+        return max(numbers, default=0.0) if len(numbers) == len(amounts) else None
     once = _moved(stage.body)
     if stage.kind == "loop":
         if not once:

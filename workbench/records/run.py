@@ -306,12 +306,12 @@ class ProtocolCostRecord(Record):
     @property
     def upload_bytes(self) -> float:
         """Bytes for one client, over all exchanges."""
-        return sum(each.upload_bytes for each in self.rounds)
+        return sum(exchange.upload_bytes for exchange in self.rounds)
 
     @property
     def download_bytes(self) -> float:
         """Bytes for one client, over all exchanges."""
-        return sum(each.download_bytes for each in self.rounds)
+        return sum(exchange.download_bytes for exchange in self.rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,9 +358,9 @@ class PopulationRunRecord(Record):
     @property
     def energy_joules(self) -> float:
         """Energy used by all devices in all rounds."""
-        return sum(each.energy_joules for each in self.rounds)
+        return sum(record.energy_joules for record in self.rounds)
 
     @property
     def moved_bytes(self) -> float:
         """Bytes sent and received by all clients in all rounds."""
-        return sum(each.download_bytes + each.upload_bytes for each in self.rounds)
+        return sum(record.download_bytes + record.upload_bytes for record in self.rounds)

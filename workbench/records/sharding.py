@@ -97,8 +97,8 @@ class ShardingRecord(Record):
 
     def unsharded(self, least_bytes: int = 1 << 20) -> tuple[LeafShardingRecord, ...]:
         """Lists fully replicated arrays of at least `least_bytes`, largest first."""
-        found = [leaf for leaf in self.leaves if leaf.size_bytes >= least_bytes and _is_unsharded(leaf)]
-        return tuple(sorted(found, key=lambda leaf: -leaf.size_bytes))
+        arrays = [leaf for leaf in self.leaves if leaf.size_bytes >= least_bytes and _is_unsharded(leaf)]
+        return tuple(sorted(arrays, key=lambda leaf: -leaf.size_bytes))
 
 
 def _is_unsharded(leaf: LeafShardingRecord) -> bool:
@@ -159,7 +159,7 @@ def _grouped(
 
 def _group(leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], depth: int) -> ShardingGroupRecord:
     arrays = [leaf for _, leaf in leaves]
-    whole = sorted((leaf for leaf in arrays if _is_unsharded(leaf)), key=lambda leaf: -leaf.size_bytes)
+    full_arrays = sorted((leaf for leaf in arrays if _is_unsharded(leaf)), key=lambda leaf: -leaf.size_bytes)
     return ShardingGroupRecord(
         path=_prefix(leaves[0][1].path, depth) if leaves else "",
         depth=depth,
@@ -167,7 +167,7 @@ def _group(leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], depth: int)
         size_bytes=sum(leaf.size_bytes for leaf in arrays),
         bytes_per_device=sum(leaf.bytes_per_device for leaf in arrays),
         replicated_bytes=sum(leaf.bytes_per_device for leaf in arrays if leaf.replication > 1),
-        unsharded=tuple(leaf.path for leaf in whole),
+        unsharded=tuple(leaf.path for leaf in full_arrays),
     )
 
 
