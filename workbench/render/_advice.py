@@ -28,7 +28,7 @@ def render_advice_text(advice: AdviceRecord) -> str:
             if finding.run_gain is not None:
                 before, after = map(seconds_text, (finding.run_gain.before, finding.run_gain.after))
                 lines.append(f"   Measured: {before} -> {after} ({finding.run_gain.how})")
-            lines += [f"   Other figures: {others}"] if (others := _other_figures(finding)) else []
+            lines += [f"   Other figures: {figures}"] if (figures := _other_figures(finding)) else []
         else:
             lines.append("   Gain: could not be verified, because the change requires editing the program")
         lines += [f"   Evidence: {'; '.join(finding.evidence)}", *_lines(finding)]
@@ -69,7 +69,7 @@ def price_text(finding: FindingRecord) -> str:
 
 def _other_figures(finding: FindingRecord) -> str:
     """The figures of a compiled change that neither improve nor get worse."""
-    named = {each.quantity for each in finding.costs} | {finding.gain.quantity if finding.gain is not None else ""}
+    named = {cost.quantity for cost in finding.costs} | {finding.gain.quantity if finding.gain is not None else ""}
     texts = []
     for figure in finding.compared:
         if figure.quantity in (*named, "measured seconds") or not (figure.before or figure.after):

@@ -31,11 +31,11 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
         >>> explain_axis(PropagationRecord(values=(given,)), "x", "clients")
         ('input `x` (%arg0, f32[8]) is sharded by "clients" on dimension 0.', 'Given in the program.')
     """
-    known = {entry.name: entry for entry in record.values}
+    values = {entry.name: entry for entry in record.values}
     named = [entry for entry in record.values if value in (entry.name, entry.op_name)]
     if not named:
         raise InspectionError(_unknown_message(record, value))
-    here = known.get(value, named[0])
+    here = values.get(value, named[0])
     dimensions = [str(dim) for dim, axes in enumerate(here.spec) if axis in axes]
     if not dimensions:
         return (f'{_said(here)} is not sharded by "{axis}"{_instead(here)}.',)
@@ -46,7 +46,7 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
         chain.append(arrival.sentence)
         if arrival.from_value is None:
             return tuple(chain)
-        here = known[arrival.from_value]
+        here = values[arrival.from_value]
 
 
 def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
@@ -83,8 +83,8 @@ class _Arrivals:
         self._values = {value.name: value for value in record.values}
         self._first: dict[tuple[str, str], PropagationEdge] = {}
         for edge in record.edges:
-            known = self._first.get((edge.to_value, edge.axis))
-            if known is None or edge.step < known.step:
+            arrival = self._first.get((edge.to_value, edge.axis))
+            if arrival is None or edge.step < arrival.step:
                 self._first[edge.to_value, edge.axis] = edge
 
     def of(self, value: PlannedValueRecord, axis: str) -> AxisArrivalRecord:

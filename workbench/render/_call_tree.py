@@ -38,10 +38,10 @@ def describe_call_tree(tree: CallTreeRecord) -> str:
         'Call tree of step before compilation, all devices together: FLOPs 2 MFLOP, traffic 2 KiB'
     """
     total = tree.root.total
-    said = [f"{title} {write(read(total))}" for title, read, write in _MEASURES.values() if read(total)]
+    parts = [f"{title} {write(read(total))}" for title, read, write in _MEASURES.values() if read(total)]
     where = "one device" if tree.made_from == "compiled" else "before compilation, all devices together"
     return f"Call tree of {tree.root.name}{', ' if tree.made_from == 'compiled' else ' '}{where}: " + (
-        ", ".join(said) or "no counted work"
+        ", ".join(parts) or "no counted work"
     )
 
 
@@ -64,8 +64,8 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
     total = folded.root.total
     shown = [key for key, (_, read, _) in _MEASURES.items() if read(total)]
     rows = list(_rows(folded, shown))
-    kept = sorted((row.weight for row in rows), reverse=True)[:most]
-    least = max(kept[-1] if kept else 0.0, _WORTH)
+    weights = sorted((row.weight for row in rows), reverse=True)[:most]
+    least = max(weights[-1] if weights else 0.0, _WORTH)
     chosen = [row for row in rows if row.weight >= least][:most]
     widths = {key: max(len(_MEASURES[key][0]), len("100.0 %")) + 2 for key in shown}
     lines = ["".join(f"{_MEASURES[key][0]:>{widths[key]}}" for key in shown)] if shown else []
@@ -74,8 +74,8 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
             f"{_share(_MEASURES[key][1](row.figures), _MEASURES[key][1](total)):>{widths[key]}}" for key in shown
         )
         lines.append(f"{shares}  {'  ' * row.depth}{row.label}")
-    left = len(rows) - len(chosen)
-    lines += [f"  … and {count_text(left)} smaller node{'s' * (left != 1)}"] if left > 0 else []
+    count = len(rows) - len(chosen)
+    lines += [f"  … and {count_text(count)} smaller node{'s' * (count != 1)}"] if count > 0 else []
     return lines
 
 
@@ -85,31 +85,31 @@ def collective_lines(tree: CallTreeRecord, *, most: int = 16) -> list[str]:
     Identical layers are one place; the places that send least are counted in a last line.
     """
     tree = tree.fold(hidden=False, passes=False, layers=True)
-    found: dict[tuple, list[CallCollectiveRecord]] = {}
+    groups: dict[tuple, list[CallCollectiveRecord]] = {}
     for node in tree.nodes:
         if node.own.collectives:
             place = _place(tree, node)
-            if any(each.kind == "loop" and each.trip_count is None for each in tree.path(node)):
+            if any(ancestor.kind == "loop" and ancestor.trip_count is None for ancestor in tree.path(node)):
                 place += ", counted once: in a loop of unknown length"
             for collective in node.own.collectives:
-                found.setdefault((collective.kind, collective.axes, place), []).append(collective)
+                groups.setdefault((collective.kind, collective.axes, place), []).append(collective)
     lines = []
-    for (kind, axes, place), together in found.items():
+    for (kind, axes, place), together in groups.items():
         count, executions = sum(c.count for c in together), sum(c.executions for c in together)
-        payload, sent = sum(c.payload_bytes for c in together), sum(c.sent_bytes for c in together)
+        payload, sent_bytes = sum(c.payload_bytes for c in together), sum(c.sent_bytes for c in together)
         over = " × ".join(axes) if axes else "a group that is not a mesh axis"
         if round(count) and abs(count - round(count)) < 1e-6:
             size = _size_text(payload, executions, together)
-            said = f"{count_text(round(executions))} × {kind} over {over}: {size}, {bytes_text(sent)} sent"
+            text = f"{count_text(round(executions))} × {kind} over {over}: {size}, {bytes_text(sent_bytes)} sent"
         else:  # combined with other collectives by the compiler
             part = f"parts of combined {kind}s" if count > 1 else f"{_part(count)} of a combined {kind}"
-            said = f"{part} over {over}: {bytes_text(payload)}, {bytes_text(sent)} sent"
-        lines.append((sent, f"  {said}, {place}"))
+            text = f"{part} over {over}: {bytes_text(payload)}, {bytes_text(sent_bytes)} sent"
+        lines.append((sent_bytes, f"  {text}, {place}"))
     lines.sort(key=lambda item: -item[0])
     rest = lines[most:] if len(lines) > most + 1 else []
     shown = [line for _, line in lines[: len(lines) - len(rest)]]
     if rest:
-        shown.append(f"  … and {count_text(len(rest))} more places, {bytes_text(sum(sent for sent, _ in rest))} sent")
+        shown.append(f"  … and {count_text(len(rest))} more places, {bytes_text(sum(a for a, _ in rest))} sent")
     return shown
 
 
@@ -162,21 +162,21 @@ def _rows(tree: CallTreeRecord, shown: list[str]) -> Iterator[_Row]:
 
 
 def _weight(node: CallNodeRecord, reads: list[Callable[[CallFiguresRecord], float]], wholes: list[float]) -> float:
-    return max((read(node.total) / whole for read, whole in zip(reads, wholes, strict=True)), default=0.0)
+    return max((read(node.total) / total for read, total in zip(reads, wholes, strict=True)), default=0.0)
 
 
-def _share(part: float, whole: float) -> str:
-    return "·" if part <= 0 else f"{100 * part / whole:.1f} %"
+def _share(part: float, total: float) -> str:
+    return "·" if part <= 0 else f"{100 * part / total:.1f} %"
 
 
 def _place(tree: CallTreeRecord, node: CallNodeRecord) -> str:
     """The innermost user line above a node, with its function, module and calling line."""
     function, calls = "", [("", "")]  # function and line of every call, outermost first
-    for each in tree.path(node):
-        if each.kind == "function" and not each.hidden:
-            function = each.name
-        elif each.kind in ("line", "call") and not each.hidden and each.file and each.line is not None:
-            calls.append((function, source_text(each.file, each.line)))
+    for ancestor in tree.path(node):
+        if ancestor.kind == "function" and not ancestor.hidden:
+            function = ancestor.name
+        elif ancestor.kind in ("line", "call") and not ancestor.hidden and ancestor.file and ancestor.line is not None:
+            calls.append((function, source_text(ancestor.file, ancestor.line)))
     inner, place = calls[-1]
     if not place:
         return "at no known line" + (f", in {node.scope}" if node.scope else "")

@@ -163,9 +163,9 @@ def _table(rows: Sequence[Row]) -> Markup | None:
         element("tr", *(element("td", _value(name, row.get(name)), style=side[name]) for name in columns))
         for row in rows[:TABLE_ROWS]
     ]
-    left = len(rows) - TABLE_ROWS
-    rest = [element("div", f"… and {count_text(left)} more", style="opacity:.8")] if left > 0 else []
-    return element("div", element("table", element("thead", head), element("tbody", *shown), style=_TABLE), *rest)
+    count = len(rows) - TABLE_ROWS
+    footer = [element("div", f"… and {count_text(count)} more", style="opacity:.8")] if count > 0 else []
+    return element("div", element("table", element("thead", head), element("tbody", *shown), style=_TABLE), *footer)
 
 
 def _heading(name: str) -> str:

@@ -38,9 +38,9 @@ def render_roofline_svg(
     )
     scale = scale.sized(width, height)
     body = [_frame(scale, width, height), _roof(scale, peak, bandwidth, chip)]
-    taken: list[tuple[float, float]] = []
+    positions: list[tuple[float, float]] = []
     for x, _, stage in sorted(points, key=lambda point: point[0]):
-        body.append(_point(scale, (scale.x(x), scale.y(min(peak, x * bandwidth))), x, stage, taken))
+        body.append(_point(scale, (scale.x(x), scale.y(min(peak, x * bandwidth))), x, stage, positions))
     label = f"Roofline of {chip.name}, predicted: " + "; ".join(
         f"stage {stage.stage} {stage.name} {number(x)} FLOPs per byte" for x, _, stage in points
     )
@@ -84,13 +84,13 @@ def render_measured_roofline_svg(
         [point.intensity for point in points] + [peak / bandwidth], [peak, *(p.flops_per_second for p in points)]
     ).sized(width, height)
     body = [_frame(scale, width, height), _roof(scale, peak, bandwidth, chip)]
-    taken: list[tuple[float, float]] = []
+    positions: list[tuple[float, float]] = []
     for point in points:
         x, y = scale.x(point.intensity), scale.y(point.flops_per_second)
         spoken = (
             f"{point.name}: {number(point.intensity)} FLOPs per byte, {flops_text(point.flops_per_second)}/s measured"
         )
-        room = not any(abs(x - other) < 150 and abs(y - level) < 13 for other, level in taken)
+        room = not any(abs(x - column) < 150 and abs(y - level) < 13 for column, level in positions)
         near_right = x > LEFT + scale.width * 0.6
         label = text(
             x + (-9 if near_right else 9),
@@ -99,11 +99,11 @@ def render_measured_roofline_svg(
             size=11,
             class_="wb-fill-fg" + (" wb-end" if near_right else ""),
         )
-        taken.append((x, y))
+        positions.append((x, y))
         dot = element("circle", cx=x, cy=y, r=5, class_="wb-fill-clients wb-stroke-bg", stroke_width=1.5)
         body.append(group(element("title", spoken), dot, label if room else None, data_label=spoken))
-    said = f"Roofline of {chip.name} with {len(points)} measured operations"
-    return svg(width, height, rect(0, 0, width, height, class_="wb-fill-bg"), *body, label=said, style=svg_style(dark))
+    title = f"Roofline of {chip.name} with {len(points)} measured operations"
+    return svg(width, height, rect(0, 0, width, height, class_="wb-fill-bg"), *body, label=title, style=svg_style(dark))
 
 
 class _Scale:
@@ -194,16 +194,16 @@ def _point(
     place: tuple[float, float],
     intensity: float,
     stage: StageCostRecord,
-    taken: list[tuple[float, float]],
+    positions: list[tuple[float, float]],
 ) -> Markup:
     named = "" if stage.name == stage.kind else f" {stage.name}"
     role = "the whole program" if stage.kind == "program" else f"{stage.kind} stage {stage.stage}"
     spoken = f"{role}{named}: {number(intensity)} FLOPs per byte, bound by {stage.bound}"
     x, true_y = place
     y = true_y
-    while any(abs(x - other) < 90 and abs(y - level) < 17 for other, level in taken):
+    while any(abs(x - column) < 90 and abs(y - level) < 17 for column, level in positions):
         y += 17  # labels of stages at the same place are stacked, each connected to its point
-    taken.append((x, y))
+    positions.append((x, y))
     near_right = x > LEFT + scale.width * 0.6
     label = text(x + (-10 if near_right else 10), y + 4, stage.name, size=11,
                  class_="wb-fill-fg" + (" wb-end" if near_right else ""))  # fmt: skip
@@ -231,9 +231,9 @@ def render_schedule_memory_svg(
     wide, high = width - LEFT - RIGHT, height - TOP - BOTTOM
     step = max(1, len(values) // int(wide))
     # Each pixel shows the maximum over its instructions, so that no peak is lost.
-    kept = [max(values[i : i + step]) for i in range(0, len(values), step)]
-    xs = [LEFT + wide * i / max(len(kept) - 1, 1) for i in range(len(kept))]
-    ys = [TOP + high * (1 - value / max(most, 1)) for value in kept]
+    maxima = [max(values[i : i + step]) for i in range(0, len(values), step)]
+    xs = [LEFT + wide * i / max(len(maxima) - 1, 1) for i in range(len(maxima))]
+    ys = [TOP + high * (1 - value / max(most, 1)) for value in maxima]
     outline = "L".join(f"{number(x)} {number(y)}" for x, y in zip(xs, ys, strict=True))
     base = f"L{number(xs[-1])} {number(TOP + high)}L{number(xs[0])} {number(TOP + high)}Z"
     peak_x, near_right = LEFT + wide * at / (len(values) - 1), at > len(values) / 2

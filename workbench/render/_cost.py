@@ -48,10 +48,15 @@ def plot_roofline(
     slope = math.sqrt(low * ridge)
     label_point(axes, f"HBM {bandwidth / 1e9:,.0f} GB/s", (slope, slope * bandwidth), (-8, 4), dark, align="right")
     for bound, index in _BOUNDS.items():
-        mine = [place for stage, place in points if stage.bound == bound]
-        if mine:
+        bound_places = [place for stage, place in points if stage.bound == bound]
+        if bound_places:
             axes.scatter(
-                *zip(*mine, strict=True), color=colour(index), marker=_MARKERS[bound], s=46, zorder=3, label=bound
+                *zip(*bound_places, strict=True),
+                color=colour(index),
+                marker=_MARKERS[bound],
+                s=46,
+                zorder=3,
+                label=bound,
             )
     for stage, (x, y) in points:
         at_edge = x > high / 8
@@ -85,8 +90,8 @@ def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
         if collective.executions is not None and collective.wire_bytes is not None:
             axes = "+".join(collective.axes) or "no product of axes"
             for stage, share in (collective.stage_shares or {"+".join(collective.stages) or "unknown": 1.0}).items():
-                sent = collective.wire_bytes * collective.executions * share
-                table[stage, axes] = table.get((stage, axes), 0.0) + sent
+                sent_bytes = collective.wire_bytes * collective.executions * share
+                table[stage, axes] = table.get((stage, axes), 0.0) + sent_bytes
     return table
 
 
@@ -96,7 +101,7 @@ def render_cost_text(cost: CostRecord) -> str:
     total = f": {seconds_text(cost.seconds)} per call ({cost.error_bar})" if cost.seconds is not None else ""
     lines = [f"Predicted cost per device{where}{total}."]
     for stage in cost.stages:
-        sent = ", ".join(
+        traffic = ", ".join(
             f"{bytes_text(amount)} over {axes}" for axes, amount in stage.collective_bytes.items() if amount
         )
         seconds = f", {seconds_text(stage.seconds)} ({stage.bound}-bound)" if stage.seconds is not None else ""
@@ -104,11 +109,11 @@ def render_cost_text(cost: CostRecord) -> str:
         named = "" if stage.name == stage.kind else f" {stage.name}"
         lines.append(
             f"  {stage.stage} {stage.kind}{named}: {work_text(stage.flops, stage.elementwise_flops)}, "
-            f"{bytes_text(stage.accessed_bytes)} of HBM{f', sends {sent}' if sent else ''}{seconds}"
+            f"{bytes_text(stage.accessed_bytes)} of HBM{f', sends {traffic}' if traffic else ''}{seconds}"
         )
     if cost.clients:
         work = sorted((client.flops, client.elementwise_flops) for client in cost.clients)
-        mean = [sum(each) / len(work) for each in zip(*work, strict=True)]
+        mean = [sum(column) / len(work) for column in zip(*work, strict=True)]
         lines.append(
             f"  {count_text(len(work))} clients: {work_text(*work[0])} to {work_text(*work[-1])} each, "
             f"{work_text(*mean)} on average"

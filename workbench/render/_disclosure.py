@@ -29,10 +29,10 @@ def describe_disclosed(plan: PlanRecord) -> str:
     """
     if not plan.disclosed:
         return ""
-    reported = [f"{what}, {types} ({size})" for _, what, types, size in disclosed_rows(plan)]
+    reported = [f"{name}, {types} ({size})" for _, name, types, size in disclosed_rows(plan)]
     stays = [f"{v.name} {shape_text(v.dtype, v.shape)} ({bytes_text(v.size_bytes)})" for v in plan.kept_local]
-    kept = f" Kept on the client: {'; '.join(stays)}." if stays else ""
-    return f"Each client discloses: {'; '.join(reported)}.{kept}"
+    suffix = f" Kept on the client: {'; '.join(stays)}." if stays else ""
+    return f"Each client discloses: {'; '.join(reported)}.{suffix}"
 
 
 def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
@@ -42,8 +42,8 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
         first, iterations = values[0], _iterations(plan, values[0].stage)
         size = bytes_text(sum(v.size_bytes for v in values))
         form = "row" if first.kind == "row" else "share"
-        what = f"its own {_plain(first.name)}" if form == "row" else f"its share of {first.name}{_alone(first)}"
-        rows.append((form, what, types_text(values), f"{count_text(iterations)} × {size}" if iterations > 1 else size))
+        name = f"its own {_plain(first.name)}" if form == "row" else f"its share of {first.name}{_alone(first)}"
+        rows.append((form, name, types_text(values), f"{count_text(iterations)} × {size}" if iterations > 1 else size))
     return rows
 
 
@@ -57,20 +57,20 @@ def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
     )
     columns = ["what", "type", "bytes"]
     leaves = {"form": "table", "title": "Disclosed to the server by each client", "columns": columns, "note": note}
-    made = [{**leaves, "rows": [[what.removeprefix("its "), *row] for _, what, *row in disclosed_rows(plan)]}]
+    blocks = [{**leaves, "rows": [[name.removeprefix("its "), *row] for _, name, *row in disclosed_rows(plan)]}]
     if plan.kept_local:
         rows = [[v.name, shape_text(v.dtype, v.shape), bytes_text(v.size_bytes)] for v in plan.kept_local]
-        made.append({"form": "table", "title": "Kept on the client", "columns": columns, "rows": rows})
-    return made
+        blocks.append({"form": "table", "title": "Kept on the client", "columns": columns, "rows": rows})
+    return blocks
 
 
 def disclosed_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:
     """The disclosure at one stage, as a term and a value; empty if nothing is disclosed there."""
-    mine = [v for v in plan.disclosed if v.stage == stage]
-    own = " — its own value" if any(v.kind == "row" for v in mine) else ""
-    own += "".join(_alone(v) for v in mine[:1])
-    size = bytes_text(sum(v.size_bytes for v in mine))
-    return [("each client discloses", f"{types_text(mine)}, {size}{own}")] if mine else []
+    values = [v for v in plan.disclosed if v.stage == stage]
+    suffix = " — its own value" if any(v.kind == "row" for v in values) else ""
+    suffix += "".join(_alone(v) for v in values[:1])
+    size = bytes_text(sum(v.size_bytes for v in values))
+    return [("each client discloses", f"{types_text(values)}, {size}{suffix}")] if values else []
 
 
 def run_disclosed_lines(run: RunRecord) -> list[str]:
@@ -113,8 +113,8 @@ def draw_marks(layout: ProgramLayout, plan: PlanRecord) -> list[Markup]:
     for box in layout.boxes:
         if box.form == "pill" and box.path in shares:
             starts = [w.points[0][0] for w in layout.wires if w.source == w.target == box.path]
-            left = bool(starts) and starts[0] < box.x
-            x = box.x if left else box.x + box.width
+            is_left = bool(starts) and starts[0] < box.x
+            x = box.x if is_left else box.x + box.width
             marks.append(_marked("share", x, box.y + box.height / 2, _those(plan, box.path)))
         elif box.form == "card" and box.path in rows:
             marks.append(_marked("row", _way_out(layout, box), box.y + box.height, _those(plan, box.path)))
@@ -134,13 +134,13 @@ def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
         line(14, top, layout.width - 14, top, class_="wb-stroke-line"),
         text(left - 7, top + 20, "Disclosed to the server by each client", size=11.5, class_="wb-fill-fg wb-strong"),
     ]
-    column = left + 14 + max(_width(what) for _, what, _, _ in reported)
+    column = left + 14 + max(_width(name) for _, name, _, _ in reported)
     y = top + TITLE
-    for form, what, types, size in reported:
+    for form, name, types, size in reported:
         y += ROW
         drawn += [
             draw_mark(form, left, y - 4),
-            text(left + 14, y, what, size=11, fit=column - left - 14, class_="wb-fill-fg"),
+            text(left + 14, y, name, size=11, fit=column - left - 14, class_="wb-fill-fg"),
             text(column + 12, y, types, size=11, fit=right - column - 24 - _width(size), class_="wb-fill-muted"),
             text(right + 7, y, size, size=11, class_="wb-fill-fg wb-end"),
         ]
@@ -169,8 +169,8 @@ def draw_mark(form: str, x: float, y: float) -> Markup:
 
 def _marked(form: str, x: float, y: float, values: Sequence[DisclosedRecord]) -> Markup:
     size = bytes_text(sum(v.size_bytes for v in values))
-    said = f"each client discloses: {'its own value, ' if form == 'row' else 'a share, '}{types_text(values)}, {size}"
-    return group(element("title", said), draw_mark(form, x, y), class_="wb-leaves", data_disclosed=values[0].stage)
+    title = f"each client discloses: {'its own value, ' if form == 'row' else 'a share, '}{types_text(values)}, {size}"
+    return group(element("title", title), draw_mark(form, x, y), class_="wb-leaves", data_disclosed=values[0].stage)
 
 
 def _way_out(layout: ProgramLayout, box: Box) -> float:
@@ -185,10 +185,10 @@ def _those(plan: PlanRecord, stage: str) -> list[DisclosedRecord]:
 
 def _together(disclosed: Iterable[DisclosedRecord]) -> list[list[DisclosedRecord]]:
     """Groups the values that are disclosed at the same stage in the same way."""
-    found: dict[tuple[str, str, str, str], list[DisclosedRecord]] = {}
+    groups: dict[tuple[str, str, str, str], list[DisclosedRecord]] = {}
     for value in disclosed:
-        found.setdefault((value.stage, value.kind, _plain(value.name), value.single_client), []).append(value)
-    return list(found.values())
+        groups.setdefault((value.stage, value.kind, _plain(value.name), value.single_client), []).append(value)
+    return list(groups.values())
 
 
 def _alone(value: DisclosedRecord) -> str:

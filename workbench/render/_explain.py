@@ -19,11 +19,11 @@ def render_explanation_text(record: ExplanationRecord) -> str:
         head += f", {compiling:.1f} s of it in {count_text(count)} compilation{'s' if count != 1 else ''}"
     missing = [
         words
-        for words, found in (
+        for words, items in (
             ("no retraces", record.retraces),
             ("no slow compilations", slow),
         )
-        if not found
+        if not items
     ]
     lines = [f"{head}{'; ' + ', '.join(missing) if missing else ''}."]
     if record.out_of_memory is not None:
@@ -47,17 +47,17 @@ def render_explanation_text(record: ExplanationRecord) -> str:
     return "\n".join([*lines, *(f"  Note: {note}" for note in record.notes)])
 
 
-def _memory_lines(found: OutOfMemoryRecord) -> list[str]:
-    lines = [f"  Memory ran out at {found.line or 'an unknown line'}: {found.message}"]
-    if found.in_use_bytes is not None and found.limit_bytes is not None:
-        lines.append(f"    {bytes_text(found.in_use_bytes)} of {bytes_text(found.limit_bytes)} are in use")
-    if found.arrays:
+def _memory_lines(record: OutOfMemoryRecord) -> list[str]:
+    lines = [f"  Memory ran out at {record.line or 'an unknown line'}: {record.message}"]
+    if record.in_use_bytes is not None and record.limit_bytes is not None:
+        lines.append(f"    {bytes_text(record.in_use_bytes)} of {bytes_text(record.limit_bytes)} are in use")
+    if record.arrays:
         lines.append("    largest live arrays, on the fullest device:")
-    for array in found.arrays:
+    for array in record.arrays:
         shape = f"{array.dtype}[{','.join(map(str, array.shape))}]"
         times = f"{count_text(array.count)} × " if array.count > 1 else ""
-        made = f"  made at {array.made_at}" if array.made_at else ""
-        lines.append(f"      {bytes_text(array.device_bytes)}  {times}{shape}{made}{_held(array.names)}")
+        origin = f"  made at {array.made_at}" if array.made_at else ""
+        lines.append(f"      {bytes_text(array.device_bytes)}  {times}{shape}{origin}{_held(array.names)}")
     return lines
 
 

@@ -39,8 +39,8 @@ def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure
         ValueError: `ax` is not part of a grid of panels.
     """
     if ax is None:
-        made = NotebookFigure(figsize=(width, height), layout="constrained")
-        return made, made
+        figure = NotebookFigure(figsize=(width, height), layout="constrained")
+        return figure, figure
     place, holder = ax.get_subplotspec(), ax.get_figure()
     if place is None or holder is None:
         message = (
@@ -109,8 +109,8 @@ def colour(index: int) -> str:
 
 def legend(axes: Axes, dark: bool | None, **options: Option) -> None:
     """Adds a legend in the page's ink, outside the data."""
-    made = axes.legend(frameon=False, fontsize=9, **options)
-    for entry in made.get_texts():
+    box = axes.legend(frameon=False, fontsize=9, **options)
+    for entry in box.get_texts():
         entry.set_color(ink(dark))
 
 

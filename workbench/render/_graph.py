@@ -137,10 +137,10 @@ def _placed(graph: ProgramGraphRecord, states: Mapping[str, NodeStateRecord], *,
     cards: list[_Card] = []
     bottoms: dict[int, float] = {}
     for label, nodes in groups_of(graph).items():
-        mine = tuple(states[node.label] for node in nodes if node.label in states)
+        group_states = tuple(states[node.label] for node in nodes if node.label in states)
         x = _MARGIN + columns[label] * (_WIDTH + _GAP[0])
         y = bottoms.get(columns[label], top)
-        card = _Card(label, nodes, tuple(group_details(nodes, graph)), mine, reported, x, y)
+        card = _Card(label, nodes, tuple(group_details(nodes, graph)), group_states, reported, x, y)
         bottoms[columns[label]] = y + card.height + _GAP[1]
         cards.append(card)
     tallest = max(bottoms.values(), default=0.0)

@@ -48,13 +48,13 @@ def render_hlo_svg(module: ModuleRecord, *, width: float = 880.0, dark: bool | N
         parts.append(text(_MARGIN, y + 14, "Memory of one device over the schedule", size=12, class_=_TITLE))
         parts.append(group(memory, transform=f"translate({_MARGIN} {y + 22})"))
         y += 22 + 190
-    said = describe_hlo(module)
+    label = describe_hlo(module)
     return svg(
         width,
         y + _MARGIN,
         rect(0, 0, width, y + _MARGIN, class_="wb-fill-bg"),
         join(parts),
-        label=said,
+        label=label,
         style=svg_style(dark),
     )
 
@@ -75,15 +75,15 @@ def describe_hlo(module: ModuleRecord) -> str:
         'jit_f on 1 cpu device: 0 instructions, no collectives'
     """
     devices = f"{count_text(module.devices)} {module.platform} device{'' if module.devices == 1 else 's'}"
-    said = f"{module.name} on {devices}: {count_text(len(module.instructions))} instructions, "
+    summary = f"{module.name} on {devices}: {count_text(len(module.instructions))} instructions, "
     if not module.collectives:
-        return said + "no collectives"
+        return summary + "no collectives"
     first = max(module.collectives, key=sent_bytes)
     where = f", from {source_text(first.sources[0].file, first.sources[0].line)}" if first.sources else ""
     count = len(module.collectives)
     return (
-        f"{said}{count_text(count)} collective{'' if count == 1 else 's'}; the largest, {first.name}, is {first.kind} "
-        f"over {axes_text(first.axes)} of {bytes_text(first.payload_bytes)} per device{where}"
+        f"{summary}{count_text(count)} collective{'' if count == 1 else 's'}; the largest, {first.name}, is "
+        f"{first.kind} over {axes_text(first.axes)} of {bytes_text(first.payload_bytes)} per device{where}"
     )
 
 
@@ -93,30 +93,34 @@ def sent_bytes(collective: CollectiveRecord) -> float:
     return once * (1.0 if collective.executions is None else collective.executions)
 
 
-def _collectives(found: Sequence[CollectiveRecord]) -> list[_Row]:
-    ranked = sorted(found, key=sent_bytes, reverse=True)
+def _collectives(collectives: Sequence[CollectiveRecord]) -> list[_Row]:
+    ranked = sorted(collectives, key=sent_bytes, reverse=True)
     rows = []
-    for each in ranked[:MOST_COLLECTIVES]:
-        where = source_text(each.sources[0].file, each.sources[0].line) if each.sources else "line not known"
-        times = "" if each.executions in (None, 1.0) else f" × {count_text(each.executions)}"
-        words = f"{bytes_text(each.payload_bytes)}{times} over {axes_text(each.axes)} · {where}"
-        rows.append(_Row(each.name, sent_bytes(each), words, "collective"))
+    for collective in ranked[:MOST_COLLECTIVES]:
+        where = (
+            source_text(collective.sources[0].file, collective.sources[0].line)
+            if collective.sources
+            else "line not known"
+        )
+        times = "" if collective.executions in (None, 1.0) else f" × {count_text(collective.executions)}"
+        words = f"{bytes_text(collective.payload_bytes)}{times} over {axes_text(collective.axes)} · {where}"
+        rows.append(_Row(collective.name, sent_bytes(collective), words, "collective"))
     return rows
 
 
-def _stages(found: Sequence[InstructionRecord]) -> list[_Row]:
+def _stages(instructions: Sequence[InstructionRecord]) -> list[_Row]:
     flops: dict[str, float] = {}
     elementwise: dict[str, float] = {}
     counts: dict[str, int] = {}
     kinds: dict[str, str] = {}
-    for each in found:
-        for part in each.by_stage():
+    for instruction in instructions:
+        for part in instruction.by_stage():
             stage = part.stage or ""
-            flops[stage] = flops.get(stage, 0.0) + part.flops * (each.executions or 1.0)
-            more = part.elementwise_flops * (each.executions or 1.0)
+            flops[stage] = flops.get(stage, 0.0) + part.flops * (instruction.executions or 1.0)
+            more = part.elementwise_flops * (instruction.executions or 1.0)
             elementwise[stage] = elementwise.get(stage, 0.0) + more
             kinds.setdefault(stage, part.kind or "server")
-        counts[each.stage or ""] = counts.get(each.stage or "", 0) + 1
+        counts[instruction.stage or ""] = counts.get(instruction.stage or "", 0) + 1
     ranked = sorted(flops, key=lambda stage: -flops[stage])[:MOST_STAGES]
     return [
         _Row(

@@ -69,19 +69,19 @@ def describe_run(run: RunRecord) -> str:
         >>> describe_run(RunRecord(name="round", engine="cpu x 8", seconds=0.5, rounds=2))
         'Run of round on cpu x 8: 2 calls in 500 ms.'
     """
-    said = [f"Run of {run.name} on {run.engine}: {_counted(run.rounds, 'call')} in {seconds_text(run.seconds)}."]
+    sentences = [f"Run of {run.name} on {run.engine}: {_counted(run.rounds, 'call')} in {seconds_text(run.seconds)}."]
     parts = _parts_of(run)
     total = {kind: sum(getattr(stage, f"{kind}_seconds") for stage in run.stages) for kind in parts}
     busy = sum(total.values())
     if busy:
         shares = ", ".join(f"{100 * seconds / busy:.0f} % {parts[kind]}" for kind, seconds in total.items())
-        said.append(f"Of the devices' time: {shares}.")
+        sentences.append(f"Of the devices' time: {shares}.")
     if run.joined_events is not None and run.attributed_seconds is not None:
-        said.append(
+        sentences.append(
             f"{100 * run.joined_events:.1f} % of the events are instructions of the program, "
             f"{100 * run.attributed_seconds:.1f} % of the time has a stage."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def render_run_text(run: RunRecord) -> str:

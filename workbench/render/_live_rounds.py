@@ -46,8 +46,8 @@ def render_gantt_svg(timeline: TimelineRecord, *, width: float = 880, dark: bool
         chart.bars(row, spans, hue=_PHASES[kind][1], pattern=_PHASES[kind][2]) for (row, kind), spans in bars.items()
     ]
     words = [
-        text(chart.x(timeline.seconds) + 10, chart.y(row), said, size=11.5, class_=f"wb-fill-{hue}")
-        for row, (said, hue) in enumerate(_OUTCOMES[outcome.status] for outcome in shown)
+        text(chart.x(timeline.seconds) + 10, chart.y(row), word, size=11.5, class_=f"wb-fill-{hue}")
+        for row, (word, hue) in enumerate(_OUTCOMES[outcome.status] for outcome in shown)
     ]
     at_deadline = timeline.deadline_seconds == timeline.seconds
     end = chart.mark(
@@ -64,9 +64,9 @@ def describe_timeline(timeline: TimelineRecord) -> str:
         'Simulated round 3: 2 s, 0 clients.'
     """
     counts = Counter(outcome.status for outcome in timeline.outcomes)
-    each = ", ".join(f"{counts[status]} {status}" for status in _OUTCOMES if counts[status])
+    tally = ", ".join(f"{counts[status]} {status}" for status in _OUTCOMES if counts[status])
     idle = f" Clients were idle {100 * timeline.idle_share:.0f} % of the time." if timeline.spans else ""
-    clients = f"{len(timeline.outcomes)} clients" + (f": {each}" if each else "")
+    clients = f"{len(timeline.outcomes)} clients" + (f": {tally}" if tally else "")
     return f"Simulated {timeline.name}: {seconds_text(timeline.seconds)}, {clients}.{idle}"
 
 
@@ -86,11 +86,11 @@ def render_samples_svg(
         True
     """
     courses = _courses(samples)
-    said = describe_samples(samples)
+    label = describe_samples(samples)
     if not courses:
         nothing = text(width / 2, height / 2, "No memory samples yet.", size=12, class_="wb-fill-muted wb-middle")
         ground = rect(0, 0, width, height, class_="wb-fill-bg")
-        return svg(width, height, ground, nothing, label=said, style=svg_style(dark))
+        return svg(width, height, ground, nothing, label=label, style=svg_style(dark))
     start = samples[0].time_seconds
     times = [sample.time_seconds - start for sample in samples]
     top = max(max(value or 0 for value in course) for course in courses) or 1
@@ -113,14 +113,14 @@ def render_samples_svg(
         for tick in ticks(times[-1] or 1.0, most=6)
         if tick <= times[-1]
     ]
-    lines, taken = [], []
+    lines, heights = [], []
     for index, (course, name) in enumerate(sorted(names.items(), key=lambda item: item[0][-1] or 0, reverse=True)):
         points = [place(seconds, value) for seconds, value in zip(times, course, strict=True) if value is not None]
-        beside = _free(points[-1][1] + 4, taken)
-        taken.append(beside)
+        beside = _free(points[-1][1] + 4, heights)
+        heights.append(beside)
         lines.append(_line(points, name, index, at=(right + 8, beside)))
     ground = rect(0, 0, width, height, class_="wb-fill-bg")
-    return svg(width, height, ground, join(scale), join(moments), join(lines), label=said, style=svg_style(dark))
+    return svg(width, height, ground, join(scale), join(moments), join(lines), label=label, style=svg_style(dark))
 
 
 def describe_samples(samples: Sequence[SampleRecord]) -> str:
@@ -130,17 +130,17 @@ def describe_samples(samples: Sequence[SampleRecord]) -> str:
         >>> describe_samples([])
         'Memory of the devices: no samples.'
     """
-    held = [
+    readings = [
         (device.bytes_in_use, device.where)
         for sample in samples
         for device in sample.devices
         if device.bytes_in_use is not None
     ]
-    if not held:
+    if not readings:
         return "Memory of the devices: no samples."
-    most, where = max(held)
-    gone = [device.where for device in samples[-1].devices if not device.present]
-    lost = f" No longer readable: {', '.join(gone)}." if gone else ""
+    most, where = max(readings)
+    absent_devices = [device.where for device in samples[-1].devices if not device.present]
+    lost = f" No longer readable: {', '.join(absent_devices)}." if absent_devices else ""
     counted = f"{len(samples[-1].devices)} devices, {len(samples)} samples"
     return f"Memory of {counted}: at most {bytes_text(most)} on {where}.{lost}"
 
@@ -184,9 +184,9 @@ def _line(points: Sequence[tuple[float, float]], name: str, index: int, *, at: t
     )
 
 
-def _free(y: float, taken: Sequence[float]) -> float:
+def _free(y: float, heights: Sequence[float]) -> float:
     """The nearest position at or below `y` where a label does not overlap other labels."""
-    while any(abs(y - other) < 13 for other in taken):
+    while any(abs(y - height) < 13 for height in heights):
         y += 1
     return y
 

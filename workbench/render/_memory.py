@@ -39,7 +39,7 @@ def render_memory_text(memory: MemoryRecord) -> str:
         lines.append(f"  {bytes_text(buffer.size_bytes):>9} {buffer.name} {buffer.shape}{where}".rstrip())
     rest = memory.largest[_LISTED:]
     if rest:
-        size = bytes_text(sum(each.size_bytes for each in rest))
+        size = bytes_text(sum(b.size_bytes for b in rest))
         lines.append(f"  {size:>9} in {count_text(len(rest))} smaller buffers")
     return "\n".join(lines)
 

@@ -103,19 +103,19 @@ def render_mesh_text(mesh: MeshRecord) -> str:
             lines.append(
                 f"  {axis.name}: {axis.mean_hops:.3g} hops to the next device on average, {axis.max_hops} at most"
             )
-    for name in dict.fromkeys(held.placement for held in mesh.clients):
-        ranges = [held for held in mesh.clients if held.placement == name]
-        most = max(held.stop - held.start for held in ranges)
-        empty = sum(held.padding > 0 for held in ranges)
-        total = max(held.stop for held in ranges)
+    for name in dict.fromkeys(range_.placement for range_ in mesh.clients):
+        ranges = [range_ for range_ in mesh.clients if range_.placement == name]
+        most = max(range_.stop - range_.start for range_ in ranges)
+        empty = sum(range_.padding > 0 for range_ in ranges)
+        total = max(range_.stop for range_ in ranges)
         lines.append(
             f"  {count_text(total)} {name}: up to {most} per device"
             + (f"; {empty} of {len(ranges)} devices have empty slots" if empty else "")
         )
         lines += [
-            f"    device {held.device_id}: {_range_text(held.start, held.stop)}"
-            + (f" and {held.padding} empty" if held.padding else "")
-            for held in ranges[:16]
+            f"    device {range_.device_id}: {_range_text(range_.start, range_.stop)}"
+            + (f" and {range_.padding} empty" if range_.padding else "")
+            for range_ in ranges[:16]
         ]
         if len(ranges) > 16:
             lines.append(f"    … and {count_text(len(ranges) - 16)} more devices")
@@ -151,29 +151,29 @@ def _placed(order: Sequence[DeviceRecord], grid: CellGrid) -> list[tuple[DeviceR
 def _cells(mesh: MeshRecord, order: Sequence[DeviceRecord]) -> tuple[list[tuple[str, tuple[str, ...], str]], str]:
     """Colour, label lines and tooltip of every device, and the meaning of the colour."""
     clients: dict[int, list[Any]] = {}
-    for held in mesh.clients:
-        clients.setdefault(held.device_id, []).append(held)
+    for range_ in mesh.clients:
+        clients.setdefault(range_.device_id, []).append(range_)
     if mesh.clients:
         first = mesh.clients[0].placement
-        total = max((held.stop for held in mesh.clients if held.placement == first), default=1)
+        total = max((range_.stop for range_ in mesh.clients if range_.placement == first), default=1)
         meaning = f"colour: first of its {first} (dark 0, light {total - 1})"
 
-        held_first = {held.device_id: held for held in mesh.clients if held.placement == first}
+        held_first = {range_.device_id: range_ for range_ in mesh.clients if range_.placement == first}
         shade = functools.partial(_shade_by_client, held_first, total)
     else:
         shade, meaning = _shade_by_host(order)
     cells = []
     for device in order:
-        ranges = [_short_range(held) for held in clients.get(device.id, ())]
+        ranges = [_short_range(range_) for range_ in clients.get(device.id, ())]
         cells.append((shade(device), (str(device.id), *ranges), _tooltip(mesh, device, clients.get(device.id, ()))))
     return cells, meaning
 
 
-def _shade_by_client(held: dict[int, ClientRange], total: int, device: DeviceRecord) -> str:
-    mine = held.get(device.id)
-    if mine is None or mine.start == mine.stop:
+def _shade_by_client(by_device: dict[int, ClientRange], total: int, device: DeviceRecord) -> str:
+    range_ = by_device.get(device.id)
+    if range_ is None or range_.start == range_.stop:
         return "#9AA0A6"
-    return sequential(0.12 + 0.8 * mine.start / max(total - 1, 1))
+    return sequential(0.12 + 0.8 * range_.start / max(total - 1, 1))
 
 
 def _shade_by_host(order: Sequence[DeviceRecord]) -> tuple[Callable[[DeviceRecord], str], str]:
@@ -194,14 +194,14 @@ def _range_text(start: int, stop: int) -> str:
     return f"client {start}" if stop == start + 1 else f"clients {start}–{stop - 1}"
 
 
-def _short_range(held: ClientRange) -> str:
-    if held.start == held.stop:
+def _short_range(range_: ClientRange) -> str:
+    if range_.start == range_.stop:
         return "–"
-    clients = str(held.start) if held.stop == held.start + 1 else f"{held.start}–{held.stop - 1}"
-    return f"{clients} +{held.padding}∅" if held.padding else clients
+    clients = str(range_.start) if range_.stop == range_.start + 1 else f"{range_.start}–{range_.stop - 1}"
+    return f"{clients} +{range_.padding}∅" if range_.padding else clients
 
 
-def _tooltip(mesh: MeshRecord, device: DeviceRecord, held: Sequence[Any]) -> str:
+def _tooltip(mesh: MeshRecord, device: DeviceRecord, ranges: Sequence[Any]) -> str:
     place = ", ".join(f"{axis.name}={at}" for axis, at in zip(mesh.axes, device.position, strict=True))
     parts = [f"device {device.id}", place, device.kind]
     if device.coords is not None:
@@ -209,7 +209,7 @@ def _tooltip(mesh: MeshRecord, device: DeviceRecord, held: Sequence[Any]) -> str
     if device.host:
         parts.append(f"host {device.host}")
     parts += [
-        f"{r.placement}: {_range_text(r.start, r.stop)}" + (f", {r.padding} empty" if r.padding else "") for r in held
+        f"{r.placement}: {_range_text(r.start, r.stop)}" + (f", {r.padding} empty" if r.padding else "") for r in ranges
     ]
     return ", ".join(part for part in parts if part)
 

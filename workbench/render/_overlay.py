@@ -88,11 +88,11 @@ def render_overlay_svg(overlay: RunOverlayRecord, *, width: float = 880, dark: b
     drawn = [(r, c) for r in ranked(overlay) if (c := curve_of(r, overlay.metric)) is not None][:_SHOWN]
     height = _TOP + _HIGH + 30 + _ROW * len(drawn)
     ground = rect(0, 0, width, height, class_="wb-fill-bg")
-    said = describe_overlay(overlay)
+    label = describe_overlay(overlay)
     values = [v for _, c in drawn for part in (c.mean, c.low, c.high) for v in part if v is not None]
     if not values:
         nothing = text(width / 2, height / 2, "Nothing to draw yet.", class_="wb-fill-muted wb-middle")
-        return svg(width, height, ground, nothing, label=said, style=svg_style(dark))
+        return svg(width, height, ground, nothing, label=label, style=svg_style(dark))
     low, high = min(values), max(values)
     last = max(max(c.rounds[-1] for _, c in drawn), 1)
 
@@ -118,7 +118,7 @@ def render_overlay_svg(overlay: RunOverlayRecord, *, width: float = 880, dark: b
         )
         for i, (result, curve) in enumerate(drawn)
     ]
-    return svg(width, height, ground, join(curves), join(labels), join(key), label=said, style=svg_style(dark))
+    return svg(width, height, ground, join(curves), join(labels), join(key), label=label, style=svg_style(dark))
 
 
 def _drawn(curve: OverlaidMetricRecord, index: int, place: Callable[[int, float], str]) -> Markup:
@@ -132,9 +132,9 @@ def _drawn(curve: OverlaidMetricRecord, index: int, place: Callable[[int, float]
 
 
 def _band(curve: OverlaidMetricRecord, place: Callable[[int, float], str]) -> Sequence[str]:
-    known = [
+    points = [
         (r, lo, hi)
         for r, lo, hi in zip(curve.rounds, curve.low, curve.high, strict=True)
         if lo is not None and hi is not None and math.isfinite(lo + hi)
     ]
-    return [place(r, hi) for r, _, hi in known] + [place(r, lo) for r, lo, _ in reversed(known)]
+    return [place(r, hi) for r, _, hi in points] + [place(r, lo) for r, lo, _ in reversed(points)]

@@ -58,8 +58,8 @@ def render_profile_text(profile: ProfileRecord) -> str:
         lines.append(f"  {executions} × {operation.name} ({operation.category or 'unknown'}): {', '.join(reported)}")
     if profile.tree is not None:
         lines += ["  call tree, all devices:", *(f"  {line}" for line in tree_lines(profile.tree, most=_TREE_LINES))]
-    for held in profile.memory[:4]:
-        lines.append(f"  memory of {held.where} {held.allocator}: at most {bytes_text(held.peak_bytes)}")
+    for allocator in profile.memory[:4]:
+        lines.append(f"  memory of {allocator.where} {allocator.allocator}: at most {bytes_text(allocator.peak_bytes)}")
     for lost in profile.unjoined:
         beside = " (next to other work)" if lost.overlaps else ""
         lines.append(f"Not joined: {lost.kind}, {count_text(lost.events)} events, {seconds_text(lost.seconds)}{beside}")
@@ -68,5 +68,5 @@ def render_profile_text(profile: ProfileRecord) -> str:
     return "\n".join(lines)
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count_text(count)} {what}{'s' * (count != 1)}"
+def _number(count: int, noun: str) -> str:
+    return f"{count_text(count)} {noun}{'s' * (count != 1)}"

@@ -76,7 +76,7 @@ def render_program_text(record: ProgramRecord) -> str:
     if is_ordinary(record):
         return "\n".join([*lines, *_ordinary_lines(record)])
     lines += _stage_lines(record.plan.stages, record, 1)
-    lines += [said] if (said := describe_disclosed(record.plan)) else []
+    lines += [sentence] if (sentence := describe_disclosed(record.plan)) else []
     if record.module is not None:
         count = len(record.module.collectives)
         lines.append(f"Compiled: {count} collective{'s' if count != 1 else ''}.")
@@ -110,7 +110,7 @@ def _has_clients(record: ProgramRecord) -> bool:
 
 
 def _describe_ordinary(record: ProgramRecord) -> str:
-    said = f"Program {record.name} on {record.target}"
+    subject = f"Program {record.name} on {record.target}"
     module, tree = record.module, record.call_tree
     if module is not None:
         flops, traffic, least, loop = module.flops, module.accessed_bytes, "", ""
@@ -119,10 +119,10 @@ def _describe_ordinary(record: ProgramRecord) -> str:
             loop = f"; a loop of unknown length counts as one iteration ({_unknown_loop(tree)})"
         elementwise = f" and {flops_text(tree.root.total.flops_elementwise)} elementwise" if tree else ""
         return (
-            f"{said}: {least}{flops_text(flops)} in matrix products{elementwise}, {least}{bytes_text(traffic)} "
+            f"{subject}: {least}{flops_text(flops)} in matrix products{elementwise}, {least}{bytes_text(traffic)} "
             f"of memory traffic, per device and call{loop}"
         )
-    return f"{said}: {describe_call_tree(tree)}" if tree is not None else said
+    return f"{subject}: {describe_call_tree(tree)}" if tree is not None else subject
 
 
 def _answers(record: ProgramRecord) -> list[str]:
@@ -156,7 +156,7 @@ def _predicted(cost: CostRecord, tree: CallTreeRecord | None, chip: str) -> str:
 def _unknown_loop(tree: CallTreeRecord) -> str:
     """The source line of the first loop whose length is unknown."""
     loop = next((node for node in tree.nodes if node.kind == "loop" and node.trip_count is None), None)
-    above = [] if loop is None else [each for each in tree.path(loop) if each.file and each.line is not None]
+    above = [] if loop is None else [a for a in tree.path(loop) if a.file and a.line is not None]
     return source_text(above[-1].file or "", above[-1].line or 0) if above else "at no known line"
 
 
@@ -167,10 +167,11 @@ def _ordinary_lines(record: ProgramRecord) -> list[str]:
         lines += ["Share of the program on its own functions and lines:", *tree_lines(tree)]
     if module is not None:
         count = len(module.collectives)
-        sent = 0.0 if tree is None else tree.root.total.sent
-        least = "at least " if any(each.executions is None for each in module.collectives) else ""
+        traffic = 0.0 if tree is None else tree.root.total.sent
+        least = "at least " if any(collective.executions is None for collective in module.collectives) else ""
         lines.append(
-            f"Collectives: {count_text(count)}" + (f", one device sends {least}{bytes_text(sent)}:" if count else ".")
+            f"Collectives: {count_text(count)}"
+            + (f", one device sends {least}{bytes_text(traffic)}:" if count else ".")
         )
         lines += _collective_lines(record)
     for title, arrays in (("Inputs", record.inputs), ("Outputs", record.outputs)):
@@ -186,8 +187,8 @@ def _collective_lines(record: ProgramRecord) -> list[str]:
     tree = record.call_tree
     if tree is not None and tree.made_from == "compiled":
         return collective_lines(tree)
-    return [f"  {each.kind} over {axes_text(each.axes)}: {bytes_text(each.payload_bytes)} per device, "
-            f"stage {', '.join(each.stages) or 'unknown'}" for each in record.module.collectives]  # fmt: skip
+    return [f"  {c.kind} over {axes_text(c.axes)}: {bytes_text(c.payload_bytes)} per device, "
+            f"stage {', '.join(c.stages) or 'unknown'}" for c in record.module.collectives]  # fmt: skip
 
 
 def _per(stage: StageRecord) -> str:
@@ -197,21 +198,21 @@ def _per(stage: StageRecord) -> str:
 def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: int) -> list[str]:
     lines = []
     for stage in stages:
-        what = [stage.kind if stage.kind == stage.name else f"{stage.kind} {stage.name}"]
+        parts = [stage.kind if stage.kind == stage.name else f"{stage.kind} {stage.name}"]
         if stage.placement:
-            what.append(f"{count_text(stage.clients)} {stage.placement}")
+            parts.append(f"{count_text(stage.clients)} {stage.placement}")
         if stage.trip_count is not None:
-            what.append(f"{count_text(stage.trip_count)} iterations")
+            parts.append(f"{count_text(stage.trip_count)} iterations")
         if stage.moved_bytes:
-            what.append(f"moves {bytes_text(stage.moved_bytes)}")
+            parts.append(f"moves {bytes_text(stage.moved_bytes)}")
         if stage.flops_per_client is not None:
             work = work_text(stage.flops_per_client, stage.elementwise_flops_per_client)
-            what.append(f"{work}{_per(stage)} (predicted)")
+            parts.append(f"{work}{_per(stage)} (predicted)")
         if stage.outputs:
-            what.append("-> " + ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in stage.outputs))
+            parts.append("-> " + ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in stage.outputs))
         if stage.source:
-            what.append(f"at {source_text(stage.source.file, stage.source.line)}")
-        lines.append("  " * depth + f"{stage.path}. " + "; ".join(what))
+            parts.append(f"at {source_text(stage.source.file, stage.source.line)}")
+        lines.append("  " * depth + f"{stage.path}. " + "; ".join(parts))
         lines += _stage_lines(stage.body, record, depth + 1)
     return lines
 
@@ -219,12 +220,12 @@ def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: 
 def draw_layout(layout: ProgramLayout) -> Markup:
     """Draws lanes, frames, wires and boxes, in this order."""
     frames = [box for box in layout.boxes if box.form == "frame"]
-    others = [box for box in layout.boxes if box.form != "frame"]
+    boxes = [box for box in layout.boxes if box.form != "frame"]
     backs = sorted([*((b.depth * 2 + 1, _draw_frame(b)) for b in frames)], key=lambda item: item[0])
     depth_of = _lane_depths(layout)
     layers = [(2 * depth_of[id(lane)], _draw_lane(lane, top, bottom)) for lane, top, bottom in layout.lanes] + backs
     ground = join(markup for _, markup in sorted(layers, key=lambda item: item[0]))
-    return join([ground, *map(_draw_wire, layout.wires), *map(_draw_box, others), *map(_draw_wire_label, layout.wires)])
+    return join([ground, *map(_draw_wire, layout.wires), *map(_draw_box, boxes), *map(_draw_wire_label, layout.wires)])
 
 
 def _lane_depths(layout: ProgramLayout) -> dict[int, int]:
@@ -301,9 +302,9 @@ def _stage_group(box: Box, *children: object) -> Markup:
 
 def _draw_block(block: ClientBlock, more: str) -> Markup:
     label = _devices_text(block.devices) if not more else more
-    whole = f"clients {block.start}–{block.stop - 1}" + (f" on {label}" if label else "")
+    title = f"clients {block.start}–{block.stop - 1}" + (f" on {label}" if label else "")
     children: list[object] = [
-        element("title", whole),
+        element("title", title),
         rect(
             block.x, block.y, block.width, block.height, rx=4, class_="wb-fill-bg wb-stroke-clients", stroke_width=0.6
         ),

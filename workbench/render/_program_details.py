@@ -34,18 +34,18 @@ def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) 
 
 def _details(stage: StageRecord, record: ProgramRecord, read_source: ReadSource | None) -> Block:
     collectives = record.module.collectives if record.module is not None else ()
-    mine = [each for each in collectives if stage.path in each.stages]
+    stage_collectives = [collective for collective in collectives if stage.path in collective.stages]
     blocks = [
         facts([*_facts(stage), *disclosed_fact(record.plan, stage.path)]),
         _values("Inputs", stage.inputs),
         _values("Outputs", stage.outputs),
-        collectives_block(mine) if record.module is not None else None,
+        collectives_block(stage_collectives) if record.module is not None else None,
         _cost(stage.path, record.cost),
         _source(stage.source, read_source),
         code("jaxpr of one client" if stage.kind == "clients" else "jaxpr", stage.jaxpr),
     ]
-    whole = stage.kind == "program"
-    subtitle = "the whole program" if whole else f"{stage.kind} stage {stage.path}"
+    is_program = stage.kind == "program"
+    subtitle = "the whole program" if is_program else f"{stage.kind} stage {stage.path}"
     subtitle += f" · placement {stage.placement}" if stage.placement else ""
     return {
         "title": stage.name or stage.kind,
@@ -63,17 +63,17 @@ def _facts(stage: StageRecord) -> list[tuple[str, str]]:
         rows.append(("iterations", count_text(stage.trip_count)))
     if stage.moved_bytes:
         rows.append(("moves", f"{bytes_text(stage.moved_bytes)} between server and clients"))
-    each = " per client" if stage.kind == "clients" else ""
+    suffix = " per client" if stage.kind == "clients" else ""
     if stage.flops_per_client:
-        rows.append((f"FLOPs{each}", f"{flops_text(stage.flops_per_client)} (predicted)"))
+        rows.append((f"FLOPs{suffix}", f"{flops_text(stage.flops_per_client)} (predicted)"))
         if stage.flops != stage.flops_per_client:
             rows.append(("FLOPs in all", f"{flops_text(stage.flops)} (predicted)"))
     if stage.elementwise_flops_per_client:
-        rows.append((f"elementwise{each}", f"{flops_text(stage.elementwise_flops_per_client)} (predicted)"))
+        rows.append((f"elementwise{suffix}", f"{flops_text(stage.elementwise_flops_per_client)} (predicted)"))
         if stage.elementwise_flops != stage.elementwise_flops_per_client:
             rows.append(("elementwise in all", f"{flops_text(stage.elementwise_flops)} (predicted)"))
     if stage.bytes_per_client:
-        rows.append((f"memory traffic{each}", f"{bytes_text(stage.bytes_per_client)} (predicted)"))
+        rows.append((f"memory traffic{suffix}", f"{bytes_text(stage.bytes_per_client)} (predicted)"))
     return rows
 
 
@@ -112,51 +112,54 @@ def _name(value: ValueRecord) -> str:
 
 def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
     """The collectives of a stage with their mesh axes, or a statement that there are none."""
-    largest_first = sorted(collectives, key=lambda each: -(each.wire_bytes or 0) * (each.executions or 1))
+    largest_first = sorted(collectives, key=lambda c: -(c.wire_bytes or 0) * (c.executions or 1))
     equal: dict[tuple[str, ...], list[CollectiveRecord]] = {}
-    for each in largest_first:
+    for collective in largest_first:
         key = (
-            each.kind + (f" ({each.reduction})" if each.reduction else ""),
-            axes_text(each.axes),
-            bytes_text(each.payload_bytes),
-            "unknown" if each.executions is None else count_text(each.executions),
+            collective.kind + (f" ({collective.reduction})" if collective.reduction else ""),
+            axes_text(collective.axes),
+            bytes_text(collective.payload_bytes),
+            "unknown" if collective.executions is None else count_text(collective.executions),
         )
-        equal.setdefault(key, []).append(each)
+        equal.setdefault(key, []).append(collective)
     columns = ("collective", "count", "mesh axis", "payload", "executions", "sent")
     rows = [
         (kind, count_text(len(members)), axes, payload, times, _sent_text(members))
         for (kind, axes, payload, times), members in equal.items()
     ]
     says = [i for i in range(len(columns)) if i not in (1, 4) or any(row[i] != "1" for row in rows)]
-    made = table("Collectives", [columns[i] for i in says], [[row[i] for i in says] for row in rows])
-    if made is None:
+    block = table("Collectives", [columns[i] for i in says], [[row[i] for i in says] for row in rows])
+    if block is None:
         return {"form": "note", "title": "Collectives", "text": "None: the devices do not communicate here."}
-    shared = [each for each in collectives if len(each.stages) > 1]
+    shared = [collective for collective in collectives if len(collective.stages) > 1]
     if shared:
-        names = ", ".join(f"{each.name} serves stages {' and '.join(each.stages)}" for each in shared)
-        made["note"] = f"The compiler combined several: {names}."
-    return made
+        names = ", ".join(f"{collective.name} serves stages {' and '.join(collective.stages)}" for collective in shared)
+        block["note"] = f"The compiler combined several: {names}."
+    return block
 
 
 def _sent_text(members: Sequence[CollectiveRecord]) -> str:
     """Bytes that one device sends for all collectives; a lower bound if any number of executions is unknown."""
-    least = "≥ " if any(each.executions is None for each in members) else ""
-    return least + bytes_text(sum(sent_bytes(each) for each in members))
+    least = "≥ " if any(member.executions is None for member in members) else ""
+    return least + bytes_text(sum(sent_bytes(member) for member in members))
 
 
 def _cost(path: str, cost: CostRecord | None) -> Block | None:
-    found = next((stage for stage in cost.stages if stage.stage == path), None) if cost is not None else None
-    if found is None or cost is None:
+    stage_cost = next((stage for stage in cost.stages if stage.stage == path), None) if cost is not None else None
+    if stage_cost is None or cost is None:
         return None
-    rows = [("FLOPs per device", flops_text(found.flops)), ("elementwise", flops_text(found.elementwise_flops))]
-    rows += [("memory traffic", bytes_text(found.accessed_bytes))]
-    rows += [(f"sent over {axis}", bytes_text(sent)) for axis, sent in found.collective_bytes.items()]
+    rows = [
+        ("FLOPs per device", flops_text(stage_cost.flops)),
+        ("elementwise", flops_text(stage_cost.elementwise_flops)),
+    ]
+    rows += [("memory traffic", bytes_text(stage_cost.accessed_bytes))]
+    rows += [(f"sent over {axis}", bytes_text(amount)) for axis, amount in stage_cost.collective_bytes.items()]
     if cost.chip is not None:
         rows += [
-            ("compute time", seconds_text(found.compute_seconds)),
-            ("memory time", seconds_text(found.memory_seconds)),
-            ("collective time", seconds_text(found.collective_seconds)),
-            ("bound", found.bound),
+            ("compute time", seconds_text(stage_cost.compute_seconds)),
+            ("memory time", seconds_text(stage_cost.memory_seconds)),
+            ("collective time", seconds_text(stage_cost.collective_seconds)),
+            ("bound", stage_cost.bound),
         ]
     chip = f" on {cost.chip.name}" if cost.chip is not None else ""
     return facts(rows, f"Cost of one device{chip}, predicted")
@@ -165,12 +168,12 @@ def _cost(path: str, cost: CostRecord | None) -> Block | None:
 def _source(line: SourceLine | None, read_source: ReadSource | None) -> Block | None:
     if line is None:
         return None
-    read = list(read_source(line)) if read_source is not None else []
+    excerpt = list(read_source(line)) if read_source is not None else []
     title = source_text(line.file, line.line).replace(":", ", line ") + (
         f", in {line.function}" if line.function else ""
     )
     last = line.end_line or line.line
-    lines = [[number, text, line.line <= number <= last] for number, text in read]
+    lines = [[number, text, line.line <= number <= last] for number, text in excerpt]
     if not lines:
         return {"form": "note", "title": "Source", "text": title}
     return {"form": "code", "title": title, "lines": lines, "folded": False, "source": str(line)}

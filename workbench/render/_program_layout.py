@@ -118,8 +118,8 @@ class _Level:
         room = self.x1 - self.x0 - 2 * PAD - 10.0 * len(names)
         widths = [room * weight / sum(weights) for weight in weights]
         inside = self.outer.placement if self.outer is not None and self.outer.kind == "clients" else None
-        whole = any(stage.kind == "program" for stage in self.stages)
-        here = "all devices" if whole else "server"
+        has_program = any(stage.kind == "program" for stage in self.stages)
+        here = "all devices" if has_program else "server"
         titles = [f"each of {self.outer.clients:,} {inside}" if self.outer is not None and inside else here]
         titles += [f"{self._size(name):,} {name}" for name in names]
         lanes, x = [], self.x0 + PAD
@@ -130,7 +130,7 @@ class _Level:
 
     def _level(self) -> list[StageRecord]:
         # A loop shares the lanes of its level: a loop with clients also needs a lane for clients outside.
-        return [found for stage in self.stages for found in stage.walk(into=("loop", "branch"))]
+        return [inner for stage in self.stages for inner in stage.walk(into=("loop", "branch"))]
 
     def _size(self, placement: str) -> int:
         sizes = [s.clients for s in self._level() if s.placement == placement]
@@ -192,27 +192,27 @@ class _Level:
         return y - 8.0
 
     def _entering(self, inputs: Sequence[ValueRecord]) -> dict[int, list[ValueRecord]]:
-        found: dict[int, list[ValueRecord]] = {}
+        by_lane: dict[int, list[ValueRecord]] = {}
         for value in inputs:
             users = [s for s in self.stages if any(v.name == value.name for v in s.inputs)]
             client_side = bool(users) and all(s.kind in ("clients", "reduce") for s in users)
             lane = self.lane_of(users[0].placement) if client_side else 0
-            found.setdefault(lane, []).append(value)
-        return found
+            by_lane.setdefault(lane, []).append(value)
+        return by_lane
 
     def _leaving(self, outputs: Sequence[ValueRecord]) -> dict[int, list[ValueRecord]]:
-        found: dict[int, list[ValueRecord]] = {}
+        by_lane: dict[int, list[ValueRecord]] = {}
         for value in outputs:
             makers = [i for i, s in enumerate(self.stages) if any(v.name == value.name for v in s.outputs)]
             lane = (self.output_lane(makers[-1]) or 0) if makers else 0
-            found.setdefault(lane, []).append(value)
-        return found
+            by_lane.setdefault(lane, []).append(value)
+        return by_lane
 
     def _chips(self, y: float, values: dict[int, list[ValueRecord]], index: int) -> float:
-        for lane, held in values.items():
+        for lane, lane_values in values.items():
             band = self.lanes[lane]
-            total = bytes_text(sum(v.size_bytes for v in held))
-            names = ", ".join(v.name for v in held)
+            total = bytes_text(sum(v.size_bytes for v in lane_values))
+            names = ", ".join(v.name for v in lane_values)
             title = "in" if index < 0 else "out"
             box = Box("chip", "server" if lane == 0 else "clients", "", band.x0 + 12, y, band.x1 - band.x0 - 24, 26.0,
                       f"{title}: {names}", note=total, depth=self.depth)  # fmt: skip
@@ -244,8 +244,8 @@ class _Level:
         where = "" if stage.source is None else source_text(stage.source.file, stage.source.line)
         subtitle = (stage.operation or where or stage.kind) + (f" · {note}" if note else "")
         if stage.kind == "clients":
-            one = note if "elementwise" in note else "one client" + (f" of {note}" if note else "")
-            subtitle = f"{count_text(stage.clients)} × {one}"
+            unit = note if "elementwise" in note else "one client" + (f" of {note}" if note else "")
+            subtitle = f"{count_text(stage.clients)} × {unit}"
         box = Box("card", stage.kind, stage.path, x, y, width, height, stage.name or stage.kind, subtitle, "",
                   self.depth, blocks, more)  # fmt: skip
         self.layout.boxes.append(box)
@@ -257,8 +257,8 @@ class _Level:
         a, b = self.input_lane(index) or 0, self.output_lane(index) or 0
         middle = (self.lanes[a].centre + self.lanes[b].centre) / 2
         width = min(PILL, abs(self.lanes[a].centre - self.lanes[b].centre) - 44)
-        each = stage.moved_bytes // max(stage.clients, 1)
-        subtitle = f"{count_text(stage.clients)} × {bytes_text(each)} = {bytes_text(stage.moved_bytes)}"
+        size = stage.moved_bytes // max(stage.clients, 1)
+        subtitle = f"{count_text(stage.clients)} × {bytes_text(size)} = {bytes_text(stage.moved_bytes)}"
         box = Box(
             "pill", stage.kind, stage.path, middle - width / 2, y, width, CROSSING, stage.name, subtitle, "", self.depth
         )
@@ -292,18 +292,20 @@ def _named(stage: StageRecord, side: Literal["inputs", "outputs"]) -> tuple[Valu
     """Inputs or outputs of a body: values produced outside it, or values that no stage inside it consumes."""
     body = stage.body
     if side == "inputs":
-        made = [{value.name for index in each.consumes if index >= 0 for value in body[index].outputs} for each in body]
-        found = [
+        output_names = [
+            {value.name for index in i.consumes if index >= 0 for value in body[index].outputs} for i in body
+        ]
+        values = [
             value
-            for each, inside in zip(body, made, strict=True)
-            if -1 in each.consumes
-            for value in each.inputs
+            for inner, inside in zip(body, output_names, strict=True)
+            if -1 in inner.consumes
+            for value in inner.inputs
             if value.name not in inside
         ]
     else:
-        taken = {index for each in body for index in each.consumes}
-        found = [value for index, each in enumerate(body) if index not in taken for value in each.outputs]
-    return tuple({value.name: value for value in found}.values())
+        sources = {index for inner in body for index in inner.consumes}
+        values = [value for index, inner in enumerate(body) if index not in sources for value in inner.outputs]
+    return tuple({value.name: value for value in values}.values())
 
 
 def client_blocks(
@@ -313,7 +315,7 @@ def client_blocks(
     groups = device_groups(mesh, stage.placement or "", stage.clients)
     if len(groups) > MOST_BLOCKS:
         block = ClientBlock(x, y, width, 64.0, 0, stage.clients, ())
-        devices = len({device for _, _, held in groups for device in held})
+        devices = len({device for _, _, members in groups for device in members})
         return (block,), f"on {count_text(devices)} devices", 64.0 + LABEL
     columns = min(len(groups), max(1, int(width // 64)))
     columns = next((c for c in range(columns, 0, -1) if len(groups) % c == 0 and c * 2 > columns), columns)
@@ -341,8 +343,8 @@ def client_blocks(
 def device_groups(mesh: MeshRecord | None, placement: str, clients: int) -> list[tuple[int, int, tuple[int, ...]]]:
     """(start, stop, devices) for every range of clients; a single range without devices if there is no mesh."""
     ranges: dict[tuple[int, int], list[int]] = {}
-    for held in _ranges(mesh, placement, clients):
-        ranges.setdefault((held.start, min(held.stop, clients)), []).append(held.device_id)
+    for range_ in _ranges(mesh, placement, clients):
+        ranges.setdefault((range_.start, min(range_.stop, clients)), []).append(range_.device_id)
     if not ranges:
         return [(0, clients, ())]
     return [(start, stop, tuple(devices)) for (start, stop), devices in sorted(ranges.items()) if stop > start]
@@ -351,4 +353,4 @@ def device_groups(mesh: MeshRecord | None, placement: str, clients: int) -> list
 def _ranges(mesh: MeshRecord | None, placement: str, clients: int) -> list[ClientRange]:
     if mesh is None:
         return []
-    return [held for held in mesh.clients if held.placement == placement and held.start < clients]
+    return [range_ for range_ in mesh.clients if range_.placement == placement and range_.start < clients]

@@ -50,8 +50,8 @@ def play_back(
     """
     reached = {arrival.value for arrival in arrivals}
     values = tuple(value for value in record.values if value.name in reached)[:values_at_most]
-    kept = {value.name for value in values}
-    arrivals = tuple(arrival for arrival in arrivals if arrival.value in kept)
+    names = {value.name for value in values}
+    arrivals = tuple(arrival for arrival in arrivals if arrival.value in names)
     return Playback(
         values=values,
         arrivals=arrivals,

@@ -21,13 +21,13 @@ def curves(history: Sequence[RoundRecord]) -> dict[str, list[Point]]:
         >>> curves([RoundRecord(round=0, seconds=0.5, metrics={"loss": (3.0, 1.0)})])
         {'loss': [(0, 2.0, 1.0, 3.0)]}
     """
-    found: dict[str, list[Point]] = {}
+    points: dict[str, list[Point]] = {}
     for record in history:
         for name, value in record.metrics.items():
             finite = [number for number in _numbers(value) if math.isfinite(number)]
             mean, least, most = (sum(finite) / len(finite), min(finite), max(finite)) if finite else (math.nan,) * 3
-            found.setdefault(name, []).append((record.round, mean, least, most))
-    return found
+            points.setdefault(name, []).append((record.round, mean, least, most))
+    return points
 
 
 def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None, *, unit: str = "round") -> str:
@@ -67,11 +67,11 @@ def render_rounds_svg(
     across = max(1, int(width // _WIDE))
     rows = max(1, math.ceil(len(drawn) / across))
     height = rows * _HIGH
-    said = describe_rounds(history, unit=unit).replace("\n", ";")
+    label = describe_rounds(history, unit=unit).replace("\n", ";")
     ground = rect(0, 0, width, height, class_="wb-fill-bg")
     if not drawn:
         nothing = text(width / 2, height / 2, f"No {unit} has finished yet.", class_="wb-fill-muted wb-middle")
-        return svg(width, height, ground, nothing, label=said, style=svg_style(dark))
+        return svg(width, height, ground, nothing, label=label, style=svg_style(dark))
     panels = [
         group(
             _panel(name, points, unit),
@@ -79,16 +79,16 @@ def render_rounds_svg(
         )
         for i, (name, points) in enumerate(drawn)
     ]
-    return svg(width, height, ground, join(panels), label=said, style=svg_style(dark))
+    return svg(width, height, ground, join(panels), label=label, style=svg_style(dark))
 
 
 def _panel(name: str, points: Sequence[Point], unit: str) -> Markup:
     points = points[:: max(1, len(points) // _MOST_POINTS)]
-    known = [point for point in points if math.isfinite(point[1])]
+    finite_points = [point for point in points if math.isfinite(point[1])]
     heading = text(_LEFT, 18, METRIC_TITLES.get(name, name), fit=_WIDE - _LEFT - 10, class_="wb-fill-fg wb-strong")
-    if not known:
+    if not finite_points:
         return group(heading, text(_LEFT, _HIGH / 2, f"not finite in any {unit}", class_="wb-fill-muted"))
-    least, most = min(point[2] for point in known), max(point[3] for point in known)
+    least, most = min(point[2] for point in finite_points), max(point[3] for point in finite_points)
     span, first = (most - least) or 1.0, points[0][0]
     last = max(points[-1][0], first + 1)
 
@@ -96,9 +96,9 @@ def _panel(name: str, points: Sequence[Point], unit: str) -> Markup:
         x = _LEFT + (_WIDE - _LEFT - 14) * (round - first) / (last - first)
         return f"{x:.1f} {_HEAD + (_HIGH - _HEAD - _FOOT) * (1 - (value - least) / span):.1f}"
 
-    band = [at(r, high) for r, _, _, high in known] + [at(r, low) for r, _, low, _ in known[::-1]]
-    mean = [at(r, value) for r, value, _, _ in known]
-    bottom, spread = _HIGH - _FOOT, any(high > low for _, _, low, high in known)
+    band = [at(r, high) for r, _, _, high in finite_points] + [at(r, low) for r, _, low, _ in finite_points[::-1]]
+    mean = [at(r, value) for r, value, _, _ in finite_points]
+    bottom, spread = _HIGH - _FOOT, any(high > low for _, _, low, high in finite_points)
     return group(
         heading,
         line(_LEFT, _HEAD, _WIDE - 14, _HEAD, class_="wb-stroke-line", stroke_width=0.7),
@@ -139,9 +139,9 @@ def render_clients_svg(
     show = _UNITS.get(unit, count_text)
     if not finite:
         return svg(width, 60, text(16, 34, f"{name}: unknown for every client", class_="wb-fill-fg"), label=name)
-    (least, _), (most, whose) = min(finite), max(finite)
+    (least, _), (most, index) = min(finite), max(finite)
     mean = sum(value for value, _ in finite) / len(finite)
-    said = f"{name} of {count_text(len(values))} clients: {show(least)} to {show(most)}, mean {show(mean)}"
+    summary = f"{name} of {count_text(len(values))} clients: {show(least)} to {show(most)}, mean {show(mean)}"
     across = len(values) if len(values) <= _MOST_BARS else math.ceil(math.sqrt(len(values) * 2.5))
     rows = math.ceil(len(values) / across)
     step = (width - 32) / across
@@ -155,11 +155,11 @@ def render_clients_svg(
         else:
             share = (value - least) / ((most - least) or 1.0)
             body.append(rect(x, 44 + row * high / rows, step + 0.3, high / rows + 0.3, fill=sequential(share)))
-    head = text(16, 22, f"{said} (client {whose}, the most)", fit=width - 32, class_="wb-fill-fg")
+    head = text(16, 22, f"{summary} (client {index}, the most)", fit=width - 32, class_="wb-fill-fg")
     end = text(width - 16, 62 + high, f"client {len(values) - 1}", size=11, class_="wb-fill-muted wb-end")
     start = text(16, 62 + high, "client 0", size=11, class_="wb-fill-muted")
     ground = rect(0, 0, width, high + 74, class_="wb-fill-bg")
-    return svg(width, high + 74, ground, head, join(body), start, end, label=said, style=svg_style(dark))
+    return svg(width, high + 74, ground, head, join(body), start, end, label=summary, style=svg_style(dark))
 
 
 _MOST_BARS = 160

@@ -25,24 +25,26 @@ def render_search_text(search: SearchRecord) -> str:
         f"{search.compiled_count} compiled for {search.target}"
         + {"complete": ".", "time": "; the time ran out.", "stopped": "; stopped."}[search.ended]
     )
-    chunked = any(each.chunk_size for each in search.choices)
-    ran = any(each.measured_seconds is not None for each in search.choices)
+    chunked = any(choice.chunk_size for choice in search.choices)
+    ran = any(choice.measured_seconds is not None for choice in search.choices)
     optional = (*(("chunk",) if chunked else ()), "seconds", *(("measured",) if ran else ()))
     rows: list[tuple[str, ...]] = [("", "choice", "mesh", *optional, "peak", "sent by one device", "how")]
-    for each in search.choices[:_SHOWN]:
-        sent = ", ".join(f"{bytes_text(n)} over {axis}" for axis, n in each.sent_bytes.items() if n >= 1) or "nothing"
+    for choice in search.choices[:_SHOWN]:
+        traffic = (
+            ", ".join(f"{bytes_text(n)} over {axis}" for axis, n in choice.sent_bytes.items() if n >= 1) or "nothing"
+        )
         rows.append(
             (
-                "*" if each.pareto else "",
-                each.name,
-                " x ".join(f"{name}={size}" for name, size in each.mesh.items()),
-                *((str(each.chunk_size or "all"),) if chunked else ()),
-                "unknown" if each.seconds is None else seconds_text(each.seconds),
-                *((_measured_text(each),) if ran else ()),
-                ("unknown" if each.peak_bytes is None else bytes_text(each.peak_bytes))
-                + (" (does not fit)" if each.fits is False else ""),
-                sent,
-                each.how,
+                "*" if choice.pareto else "",
+                choice.name,
+                " x ".join(f"{name}={size}" for name, size in choice.mesh.items()),
+                *((str(choice.chunk_size or "all"),) if chunked else ()),
+                "unknown" if choice.seconds is None else seconds_text(choice.seconds),
+                *((_measured_text(choice),) if ran else ()),
+                ("unknown" if choice.peak_bytes is None else bytes_text(choice.peak_bytes))
+                + (" (does not fit)" if choice.fits is False else ""),
+                traffic,
+                choice.how,
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -311,18 +313,20 @@ def _exceptions(
     specs: Mapping[str, Sequence[Sequence[str]]], groups: Sequence[SpecGroupRecord]
 ) -> dict[str, Sequence[Sequence[str]]]:
     """Rules by whole path for the arrays to which the other rules give a spec of another group."""
-    wanted = {leaf: specs.get(group.pattern, ()) for group in groups for leaf in group.leaves}
-    rules, found = _ordered(specs, {}), {}
+    spec_of_leaf = {leaf: specs.get(group.pattern, ()) for group in groups for leaf in group.leaves}
+    rules, groups_of = _ordered(specs, {}), {}
     for group in groups:
         for leaf in group.leaves:
             path = _path(leaf)
             fitting = (spec for rule, spec in rules.items() if fnmatch.fnmatchcase(path, rule))
-            given = next((spec for spec in fitting if len(_stripped(spec)) <= len(group.shape)), ())
-            if _stripped(given) != _stripped(wanted[leaf]):
+            spec = next((spec for spec in fitting if len(_stripped(spec)) <= len(group.shape)), ())
+            if _stripped(spec) != _stripped(spec_of_leaf[leaf]):
                 pattern = pattern_of(leaf)
-                alike = [spec for other, spec in wanted.items() if pattern_of(other) == pattern]
-                found[_path(pattern if all(spec == wanted[leaf] for spec in alike) else leaf)] = wanted[leaf]
-    return found
+                alike = [spec for other, spec in spec_of_leaf.items() if pattern_of(other) == pattern]
+                groups_of[_path(pattern if all(spec == spec_of_leaf[leaf] for spec in alike) else leaf)] = spec_of_leaf[
+                    leaf
+                ]
+    return groups_of
 
 
 def _path(name: str) -> str:

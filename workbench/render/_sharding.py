@@ -62,19 +62,19 @@ def render_sharding_svg(
         >>> str(picture).count("data-devices=")
         2
     """
-    whole = _as_record(record)
-    shown = _largest(whole, leaves_at_most)
+    sharding = _as_record(record)
+    shown = _largest(sharding, leaves_at_most)
     y, parts = 30.0, []
     for leaf in shown:
         drawn, height = _leaf_svg(leaf, width - 2 * _MARGIN)
         parts.append(group(drawn, transform=f"translate({_MARGIN} {y:g})", data_path=leaf.path))
         y += height + 16
-    hidden = len(whole.leaves) - len(shown)
+    hidden = len(sharding.leaves) - len(shown)
     if hidden:
-        rest = f"and {count_text(hidden)} smaller arrays"
-        parts.append(text(_MARGIN, y + 4, rest, size=11, class_="wb-fill-muted"))
+        note = f"and {count_text(hidden)} smaller arrays"
+        parts.append(text(_MARGIN, y + 4, note, size=11, class_="wb-fill-muted"))
         y += 20
-    label = describe_sharding(whole)
+    label = describe_sharding(sharding)
     return svg(
         width,
         y,
@@ -119,13 +119,13 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
         1 array, 32 B in all, 32 B on the fullest device.
           ['w'] f32[4,2] P(-, -): f32[4,2] per device, 32 B
     """
-    whole = _as_record(record)
-    lines = [describe_sharding(whole) + "."]
-    if whole.mesh is not None:
-        lines.append(describe_mesh(whole.mesh) + ".")
-    lines += sharding_tree_lines(whole)
+    sharding = _as_record(record)
+    lines = [describe_sharding(sharding) + "."]
+    if sharding.mesh is not None:
+        lines.append(describe_mesh(sharding.mesh) + ".")
+    lines += sharding_tree_lines(sharding)
     alike: dict[tuple[Any, ...], list[LeafShardingRecord]] = {}
-    for leaf in whole.leaves:
+    for leaf in sharding.leaves:
         alike.setdefault((leaf.shape, leaf.dtype, leaf.spec, leaf.kind, leaf.notes), []).append(leaf)
     for leaves in list(alike.values())[:leaves_at_most]:
         first = leaves[0]
@@ -136,7 +136,7 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
         lines += [f"    note: {note}" for note in first.notes]
     if len(alike) > leaves_at_most:
         lines.append(f"  … and {count_text(len(alike) - leaves_at_most)} more kinds of arrays")
-    lines += [f"Note: {note}" for note in whole.notes]
+    lines += [f"Note: {note}" for note in sharding.notes]
     return "\n".join(lines)
 
 
@@ -157,19 +157,19 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
         for leaf in giants[:5]
     ]
     lines += [f"  … and {count_text(len(giants) - 5)} more such arrays"] if len(giants) > 5 else []
-    groups = [each for each in record.groups(depth) if each.arrays > 1] if len(record.leaves) > 8 else []
+    groups = [subtree for subtree in record.groups(depth) if subtree.arrays > 1] if len(record.leaves) > 8 else []
     if len(groups) < 2:
         return lines
     alike: dict[ShardingGroupRecord, int] = {}
-    for each in groups:  # identical layers share one line
-        key = each.replace(path=pattern_of(each.path), unsharded=())
+    for subtree in groups:  # identical layers share one line
+        key = subtree.replace(path=pattern_of(subtree.path), unsharded=())
         alike[key] = alike.get(key, 0) + 1
-    for each, count in list(alike.items())[:most]:
-        shared = f", {bytes_text(each.replicated_bytes)} of it replicated" if each.replicated_bytes else ""
+    for subtree, count in list(alike.items())[:most]:
+        shared = f", {bytes_text(subtree.replicated_bytes)} of it replicated" if subtree.replicated_bytes else ""
         lines.append(
-            f"  {'  ' * (each.depth - groups[0].depth)}{f'{count} × ' if count > 1 else ''}{each.path or 'all'}: "
-            f"{count_text(each.arrays)} arrays, {bytes_text(each.size_bytes)}, {bytes_text(each.bytes_per_device)} per "
-            f"device{shared}"
+            f"  {'  ' * (subtree.depth - groups[0].depth)}{f'{count} × ' if count > 1 else ''}{subtree.path or 'all'}: "
+            f"{count_text(subtree.arrays)} arrays, {bytes_text(subtree.size_bytes)}, "
+            f"{bytes_text(subtree.bytes_per_device)} per device{shared}"
         )
     if len(alike) > most:
         lines.append(f"  … and {count_text(len(alike) - most)} more modules")
@@ -223,10 +223,10 @@ def _arranged(leaf: LeafShardingRecord, width: float) -> tuple[CellGrid, list[_S
     """One cell per slice, in row-major order."""
     pieces = _slices(leaf)
     starts = [sorted({piece.start[dim] for piece in pieces}) for dim in range(len(leaf.shape))]
-    if math.prod(len(found) for found in starts) != len(pieces):
+    if math.prod(len(positions) for positions in starts) != len(pieces):
         axes = [("slices", len(pieces))]  # not a product of splits, so listed one after another
     else:
-        axes = [(_dimension(leaf, dim), len(found)) for dim, found in enumerate(starts)]
+        axes = [(_dimension(leaf, dim), len(positions)) for dim, positions in enumerate(starts)]
     return lay_out_grid(axes, width=width, height=480.0), pieces
 
 
@@ -238,10 +238,10 @@ def _dimension(leaf: LeafShardingRecord, dim: int) -> str:
 def _slices(leaf: LeafShardingRecord) -> list[_Slice]:
     """The distinct slices; for a summarised leaf, they are derived from the shape of a shard."""
     if leaf.shards:
-        held: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        owners: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
         for shard in leaf.shards:
-            held.setdefault((shard.start, shard.stop), []).append(shard.device_id)
-        return [_Slice(start, stop, tuple(devices)) for (start, stop), devices in sorted(held.items())]
+            owners.setdefault((shard.start, shard.stop), []).append(shard.device_id)
+        return [_Slice(start, stop, tuple(devices)) for (start, stop), devices in sorted(owners.items())]
     counts = [-(-size // part) if part else 1 for size, part in zip(leaf.shape, leaf.shard_shape, strict=True)]
     if math.prod(counts) > _CELLS_AT_MOST or leaf.kind in ("host", "unknown", "manual", "positional"):
         return [_Slice((0,) * len(leaf.shape), leaf.shape, ())]
@@ -281,12 +281,12 @@ def _leaf_svg(leaf: LeafShardingRecord, width: float) -> tuple[Markup, float]:
 
 def _cell_svg(piece: _Slice, corner: tuple[float, float], cell: float, fill: str) -> Markup:
     bounds = ", ".join(f"{start}:{stop}" for start, stop in zip(piece.start, piece.stop, strict=True))
-    held = f" on device{'s' if len(piece.devices) != 1 else ''} {_ranges(piece.devices)}" if piece.devices else ""
+    suffix = f" on device{'s' if len(piece.devices) != 1 else ''} {_ranges(piece.devices)}" if piece.devices else ""
 
     def lines(size: float, font: int) -> list[str]:
         return _holders(piece.devices, size / text_width("0", font), 3 if size >= 38 else 1) if piece.devices else []
 
-    return cell_svg(corner, cell, fill, f'data-devices="{_ranges(piece.devices)}"', f"[{bounds}]{held}", lines)
+    return cell_svg(corner, cell, fill, f'data-devices="{_ranges(piece.devices)}"', f"[{bounds}]{suffix}", lines)
 
 
 def _shade(number: int, count: int, devices: Sequence[int]) -> str:

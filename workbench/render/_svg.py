@@ -121,9 +121,9 @@ def text(
         >>> text(0, 10, "ab", size=11)
         '<text x="0" y="10" font-size="11">ab</text>'
     """
-    whole = str(content)
-    shown = whole if fit is None else fit_text(whole, fit, size)
-    tooltip = element("title", whole) if shown != whole else None
+    string = str(content)
+    shown = string if fit is None else fit_text(string, fit, size)
+    tooltip = element("title", string) if shown != string else None
     return element("text", shown, tooltip, x=x, y=y, font_size=size, **attributes)
 
 

@@ -95,16 +95,16 @@ def shards_table(leaf: LeafShardingRecord) -> "pd.DataFrame":
 @to_pandas.register(MeshRecord)
 def devices_table(mesh: MeshRecord) -> "pd.DataFrame":
     """Every device with its position along the mesh axes and the clients (start, stop, padding) that it holds."""
-    held: dict[int, dict[str, Any]] = {}
+    clients_of: dict[int, dict[str, Any]] = {}
     for range_ in mesh.clients:
-        row = held.setdefault(range_.device_id, {})
+        row = clients_of.setdefault(range_.device_id, {})
         row[f"{range_.placement}_start"], row[f"{range_.placement}_stop"] = range_.start, range_.stop
         row[f"{range_.placement}_padding"] = range_.padding
     rows = [
         {
             **{field: getattr(device, field) for field in ("id", "platform", "kind", "host", "coords", "slice_index")},
             **{f"axis_{axis.name}": at for axis, at in zip(mesh.axes, device.position, strict=True)},
-            **held.get(device.id, {}),
+            **clients_of.get(device.id, {}),
         }
         for device in mesh.devices
     ]

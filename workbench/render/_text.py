@@ -73,17 +73,19 @@ def render_module_text(module: ModuleRecord) -> str:
         f"  attributed to a stage: {module.attributed_instructions:.1%} of instructions, {module.attributed_flops:.1%} "
         f"of FLOPs, {module.attributed_bytes:.1%} of bytes",
     ]
-    for found in module.collectives:
-        times = "an unknown number of times" if found.executions is None else f"{count_text(found.executions)} ×"
-        where = f" at {found.sources[0]}" if found.sources else ""
-        lines.append(
-            f"  {times} {found.kind} over {axes_text(found.axes)}, {bytes_text(found.payload_bytes)} per device, stage "
-            f"{', '.join(found.stages) or 'not known'}{where}"
+    for collective in module.collectives:
+        times = (
+            "an unknown number of times" if collective.executions is None else f"{count_text(collective.executions)} ×"
         )
-    sent = sum(collective_bytes(module).values())
+        where = f" at {collective.sources[0]}" if collective.sources else ""
+        lines.append(
+            f"  {times} {collective.kind} over {axes_text(collective.axes)}, {bytes_text(collective.payload_bytes)} "
+            f"per device, stage {', '.join(collective.stages) or 'not known'}{where}"
+        )
+    total = sum(collective_bytes(module).values())
     if module.collectives:
-        unknown = any(found.executions is None and found.wire_bytes != 0 for found in module.collectives)
-        amount = "an unknown number of bytes" if unknown else bytes_text(sent)
+        unknown = any(collective.executions is None and collective.wire_bytes != 0 for collective in module.collectives)
+        amount = "an unknown number of bytes" if unknown else bytes_text(total)
         lines.append(f"  one device sends {amount} per call")
     costly = sorted(module.instructions, key=lambda i: (-i.flops * (i.executions or 1), -i.elementwise_flops))[:5]
     for instruction in costly:
@@ -133,24 +135,24 @@ def _lines(value: object, depth: int) -> list[str]:
         return [pad + str(value)]
     lines = [pad + type(value).__name__.removesuffix("Record")]
     for field in dataclasses.fields(value):
-        held = getattr(value, field.name)
-        if held is None or (isinstance(held, tuple | str) and not held):
+        content = getattr(value, field.name)
+        if content is None or (isinstance(content, tuple | str) and not content):
             continue
-        lines += _field_lines(field.name, held, depth + 1)
+        lines += _field_lines(field.name, content, depth + 1)
     return lines
 
 
-def _field_lines(name: str, held: object, depth: int) -> list[str]:
+def _field_lines(name: str, content: object, depth: int) -> list[str]:
     pad = "  " * depth
-    if isinstance(held, Record):
-        return [f"{pad}{name}:", *_lines(held, depth + 1)]
-    if isinstance(held, tuple) and any(isinstance(item, Record) for item in held):
-        shown = [line for item in held[:_SHOWN] for line in _lines(item, depth + 1)]
-        rest = [f"{pad}  … and {count_text(len(held) - _SHOWN)} more"] if len(held) > _SHOWN else []
-        return [f"{pad}{name}:", *shown, *rest]
-    if isinstance(held, Mapping):
-        return [f"{pad}{name}: " + ", ".join(f"{key} {field_text(name, item)}" for key, item in held.items())]
-    return [f"{pad}{name}: {field_text(name, held)}"]
+    if isinstance(content, Record):
+        return [f"{pad}{name}:", *_lines(content, depth + 1)]
+    if isinstance(content, tuple) and any(isinstance(item, Record) for item in content):
+        shown = [line for item in content[:_SHOWN] for line in _lines(item, depth + 1)]
+        footer = [f"{pad}  … and {count_text(len(content) - _SHOWN)} more"] if len(content) > _SHOWN else []
+        return [f"{pad}{name}:", *shown, *footer]
+    if isinstance(content, Mapping):
+        return [f"{pad}{name}: " + ", ".join(f"{key} {field_text(name, item)}" for key, item in content.items())]
+    return [f"{pad}{name}: {field_text(name, content)}"]
 
 
 def field_text(name: str, value: object) -> str:

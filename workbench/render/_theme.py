@@ -61,11 +61,11 @@ def palette(dark: bool = False) -> dict[str, str]:
     Base colours (`bg panel raised line fg muted`), one hue per kind of stage with a pale variant (`clients`,
     `clients-soft`), and `series-0` … `series-7`.
     """
-    which = int(dark)
-    colours = {name: values[which] for name, values in _GROUND.items()}
+    column = int(dark)
+    colours = {name: values[column] for name, values in _GROUND.items()}
     for name, values in _HUES.items():
-        colours[name] = values[which]
-        colours[f"{name}-soft"] = mix(colours["bg"], values[which], 0.2 if dark else 0.1)
+        colours[name] = values[column]
+        colours[f"{name}-soft"] = mix(colours["bg"], values[column], 0.2 if dark else 0.1)
     for index, hue in enumerate(OKABE_ITO):
         colours[f"series-{index}"] = mix(hue, "#ffffff", 0.12) if dark else hue
     return colours
@@ -124,9 +124,9 @@ def css_variables() -> Markup:
     host = {name: f"var({variable}, {{}})" for name, (_, _, variable) in _GROUND.items() if variable}
     mixed = "color-mix(in srgb,var(--wb-bg),var(--wb-fg) {}%)"
 
-    def declared(colours: dict[str, str], which: int) -> str:
+    def declared(colours: dict[str, str], index: int) -> str:
         values = {name: host.get(name, "{}").format(value) for name, value in colours.items()}
-        values |= {name: mixed.format(shares[which]) for name, shares in _SHADES.items()}
+        values |= {name: mixed.format(shares[index]) for name, shares in _SHADES.items()}
         return "".join(f"--wb-{name}:{value};" for name, value in values.items())
 
     day, night = declared(light, 0), declared(dark, 1)

@@ -74,13 +74,13 @@ def render_tap_text(tap: TapRecord) -> str:
         stage 1: train
           loss: float32 0.5
     """
-    whose = "/".join(map(str, tap.client))
+    client = "/".join(map(str, tap.client))
     if not tap.values:
-        return f"Values of client {whose} in {tap.name}: no values."
+        return f"Values of client {client} in {tap.name}: no values."
     first = tap.first_nonfinite
     state = "all of them finite" if first is None else f"the first that is not finite is {first.name}"
     at = "" if first is None or first.source is None else f" at {source_text(first.source.file, first.source.line)}"
-    lines = [f"Values of client {whose} in {tap.name}: {len(tap.values)}, {state}{at}."]
+    lines = [f"Values of client {client} in {tap.name}: {len(tap.values)}, {state}{at}."]
     rounds = len({value.round for value in tap.values}) > 1
     place: tuple[object, ...] = ()
     for value in tap.values:

@@ -16,8 +16,8 @@ def render_watch_text(record: WatchRecord) -> str:
         >>> print(render_watch_text(WatchRecord(name="step", status="running", steps=3, step_seconds=0.5)))
         Watch of `step`, running: 3 steps, 500 ms each
     """
-    each = "" if record.step_seconds is None else f", {seconds_text(record.step_seconds)} each"
-    lines = [f"Watch of `{record.name}`, {record.status}: {_counted(record.steps, 'step')}{each}"]
+    pace = "" if record.step_seconds is None else f", {seconds_text(record.step_seconds)} each"
+    lines = [f"Watch of `{record.name}`, {record.status}: {_counted(record.steps, 'step')}{pace}"]
     lines += _indented(_host(record), _work(record), _memory(record), _outputs(record), _compilations(record))
     for retrace in record.retraces:
         reasons = "; ".join(reason for reason, _ in retrace.reasons[:3])
@@ -34,13 +34,13 @@ def render_watch_text(record: WatchRecord) -> str:
 
 def watched_outputs(step: RoundRecord) -> dict[str, float]:
     """A step's outputs, except the figures that `watch` itself measures; arrays are shown as their mean."""
-    found = {}
+    outputs = {}
     for name, value in step.metrics.items():
         if name.endswith(_MEASURED):
             continue
         numbers = value if isinstance(value, tuple) else (value,)
-        found[name] = sum(numbers) / len(numbers) if numbers else math.nan
-    return found
+        outputs[name] = sum(numbers) / len(numbers) if numbers else math.nan
+    return outputs
 
 
 def _indented(*parts: str) -> list[str]:
@@ -69,8 +69,8 @@ def _work(record: WatchRecord) -> str:
         share = "" if record.peak_bandwidth_share is None else f", {record.peak_bandwidth_share:.1%} of the peak"
         parts.append(f"{bytes_text(record.bytes_per_second)}/s of memory traffic{share}")
     if record.collectives:
-        sent = "an unknown number of bytes" if record.sent_bytes is None else bytes_text(record.sent_bytes)
-        parts.append(f"{_counted(record.collectives, 'collective')}, a device sends {sent}")
+        traffic = "an unknown number of bytes" if record.sent_bytes is None else bytes_text(record.sent_bytes)
+        parts.append(f"{_counted(record.collectives, 'collective')}, a device sends {traffic}")
     return "; ".join(parts)
 
 
@@ -80,23 +80,23 @@ def _memory(record: WatchRecord) -> str:
         ("at the peak", record.peak_bytes),
         ("planned by the compiler", record.planned_peak_bytes),
     )
-    known = [f"{bytes_text(figure)} {title}" for title, figure in figures if figure is not None]
-    return f"memory of a device: {', '.join(known)}" if known else ""
+    parts = [f"{bytes_text(figure)} {title}" for title, figure in figures if figure is not None]
+    return f"memory of a device: {', '.join(parts)}" if parts else ""
 
 
 def _outputs(record: WatchRecord) -> str:
     if not record.history:
         return ""
     last = record.history[-1]
-    found = [f"{name} {value:.6g}" for name, value in watched_outputs(last).items()]
-    return f"step {last.round}: {', '.join(found)}" if found else ""
+    outputs = [f"{name} {value:.6g}" for name, value in watched_outputs(last).items()]
+    return f"step {last.round}: {', '.join(outputs)}" if outputs else ""
 
 
 def _compilations(record: WatchRecord) -> str:
-    count = sum(made.count for made in record.compilations)
+    count = sum(compilation.count for compilation in record.compilations)
     if not count:
         return ""
-    seconds = sum(made.seconds for made in record.compilations)
+    seconds = sum(compilation.seconds for compilation in record.compilations)
     return f"{_counted(count, 'compilation')}, {seconds_text(seconds)}"
 
 

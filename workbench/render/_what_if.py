@@ -20,13 +20,17 @@ def describe_what_if(record: WhatIfRecord) -> str:
         'What if w were P(model, -)? No collective would differ (planned)'
     """
     named = " and ".join(f"{leaf} were {spec_text(spec)}" for leaf, spec in record.specs.items()) or "nothing changed"
-    asked = named if len(record.specs) <= _NAMED else f"{count_text(len(record.specs))} arrays were sharded differently"
+    question = (
+        named if len(record.specs) <= _NAMED else f"{count_text(len(record.specs))} arrays were sharded differently"
+    )
     counts = {
         change: sum(row.change == change for row in record.traffic) for change in ("added", "removed", "more", "less")
     }
-    said = ", ".join(f"{count_text(count)} {change}" for change, count in counts.items() if count)
+    changes = ", ".join(f"{count_text(count)} {change}" for change, count in counts.items() if count)
     how = "planned" if record.compiled is None else "compiled"
-    return f"What if {asked}? " + (f"Collectives: {said}" if said else "No collective would differ") + f" ({how})"
+    return (
+        f"What if {question}? " + (f"Collectives: {changes}" if changes else "No collective would differ") + f" ({how})"
+    )
 
 
 def render_what_if_text(record: WhatIfRecord) -> str:
@@ -45,9 +49,9 @@ def render_what_if_text(record: WhatIfRecord) -> str:
 
 def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
     """Figures for one device before and after, if both are known."""
-    held = (_argument_bytes(record.before), _argument_bytes(record.after))
+    sizes = (_argument_bytes(record.before), _argument_bytes(record.after))
     rows: list[tuple[str, float | None, float | None, Callable[[float], str]]] = [
-        ("arguments per device", *held, bytes_text)
+        ("arguments per device", *sizes, bytes_text)
     ]
     before, after = record.before.module, record.after.module
     if record.compiled is not None and before is not None and after is not None:

@@ -32,8 +32,8 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     for cause in record.causes:
         lines += [f"Cause: {cause.sentence}", f"   {cause.advice}"]
     groups: dict[tuple[object, ...], list[WhyCollectiveRecord]] = {}
-    for found in record.collectives:  # identical layers share a reason
-        groups.setdefault((_headline(found), _without_indices(found.sentence)), []).append(found)
+    for collective in record.collectives:  # identical layers share a reason
+        groups.setdefault((_headline(collective), _without_indices(collective.sentence)), []).append(collective)
     is_long = len(groups) > _FEW and not details
     if is_long:
         lines += _by_reason(record.collectives)
@@ -52,10 +52,10 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
         name, sentence = alike[0].name, alike[0].sentence
         if len(alike) > 1:
             name, sentence = _without_indices(name), _without_indices(sentence)
-        lines.append(f"  {name}: {_sizes([each.size_bytes for each in alike])}, {count_text(alike[0].copies)} copies.")
+        lines.append(f"  {name}: {_sizes([a.size_bytes for a in alike])}, {count_text(alike[0].copies)} copies.")
         lines.append(f"    {sentence}")
-    if left := len(record.arrays) - sum(map(len, shown)):
-        lines.append(f"  and {left} smaller ones")
+    if count := len(record.arrays) - sum(map(len, shown)):
+        lines.append(f"  and {count} smaller ones")
     if is_long:
         lines.append("Every collective, with its operands: `wb.render.text(record, details=True)`.")
     return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
@@ -64,11 +64,11 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
 def _one_by_one(groups: list[list[WhyCollectiveRecord]], details: bool) -> list[str]:
     lines, number = [], 1
     for group in sorted(groups, key=_total, reverse=True):
-        (what, where), reason = _headline(group[0]), _reason_lines(group[0], details)
-        if len({found.sentence for found in group}) > 1:
+        (title, where), reason = _headline(group[0]), _reason_lines(group[0], details)
+        if len({collective.sentence for collective in group}) > 1:
             reason = [_without_indices(line) for line in reason]
         numbers = f"{number}." if len(group) == 1 else f"{number}–{number + len(group) - 1}."
-        lines += [f"{numbers} {what}, {_sizes([found.payload_bytes for found in group])} per device{where}", *reason]
+        lines += [f"{numbers} {title}, {_sizes([c.payload_bytes for c in group])} per device{where}", *reason]
         number += len(group)
     return lines
 
@@ -76,25 +76,25 @@ def _one_by_one(groups: list[list[WhyCollectiveRecord]], details: bool) -> list[
 def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
     """One paragraph per reason and set of axes: number of collectives, bytes, and the largest places."""
     groups: dict[tuple[str, ...], list[WhyCollectiveRecord]] = {}
-    for found in collectives:
-        groups.setdefault((found.reason, *found.axes), []).append(found)
+    for collective in collectives:
+        groups.setdefault((collective.reason, *collective.axes), []).append(collective)
     lines = []
     for number, group in enumerate(sorted(groups.values(), key=_total, reverse=True), 1):
-        kinds = Counter(found.kind for found in group)
+        kinds = Counter(collective.kind for collective in group)
         counted = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
         over = axes_text(group[0].axes)
         lines.append(f"{number}. {_TITLES[group[0].reason].format(over=over)}: {counted}, {bytes_text(_total(group))}")
         places: dict[str, list[WhyCollectiveRecord]] = {}
-        for found in group:
-            places.setdefault(_without_indices(found.sentence), []).append(found)
+        for collective in group:
+            places.setdefault(_without_indices(collective.sentence), []).append(collective)
         ordered = sorted(places.items(), key=lambda place: -_total(place[1]))
         for sentence, alike in ordered[:_MOST_PLACES]:
             times = f"{len(alike)} × " if len(alike) > 1 else ""
-            told = sentence if len({found.sentence for found in alike}) > 1 else alike[0].sentence
-            lines.append(f"   · {times}{bytes_text(_total(alike))}: {told}")
+            text = sentence if len({collective.sentence for collective in alike}) > 1 else alike[0].sentence
+            lines.append(f"   · {times}{bytes_text(_total(alike))}: {text}")
         rest = ordered[_MOST_PLACES:]
         if rest:
-            where = dict.fromkeys(line_text(found.source) for _, alike in rest for found in alike if found.source)
+            where = dict.fromkeys(line_text(c.source) for _, alike in rest for c in alike if c.source)
             count = sum(len(alike) for _, alike in rest)
             names = [place.rpartition("/")[2] for place in list(where)[:6]]
             lines.append(f"   · {count} more at {', '.join(names)}" if names else f"   · {count} more")
@@ -117,7 +117,7 @@ _TITLES = {
 
 
 def _total(group: Sequence[WhyCollectiveRecord]) -> float:
-    return sum(found.payload_bytes * (found.executions or 1) for found in group)
+    return sum(collective.payload_bytes * (collective.executions or 1) for collective in group)
 
 
 def _sizes(sizes: Sequence[int]) -> str:
@@ -125,8 +125,8 @@ def _sizes(sizes: Sequence[int]) -> str:
     counts = Counter(map(bytes_text, sizes))
     if len(sizes) == len(counts) <= 3:
         return ", ".join(counts)
-    told = ", ".join(f"{count} of {size}" for size, count in counts.items())
-    return f"{told} (together {bytes_text(sum(sizes))})"
+    text = ", ".join(f"{count} of {size}" for size, count in counts.items())
+    return f"{text} (together {bytes_text(sum(sizes))})"
 
 
 def _without_indices(text: str) -> str:
@@ -134,25 +134,25 @@ def _without_indices(text: str) -> str:
     return re.sub(r"`[^`]*`", lambda name: _INDEX.sub("*", name[0]), text)
 
 
-def _headline(found: WhyCollectiveRecord) -> tuple[str, str]:
-    times = "" if found.executions is None else f"{count_text(found.executions)} × "
-    unknown = ", once per iteration of a loop of unknown length" if found.executions is None else ""
-    where = f" at {line_text(found.source)}" if found.source else ""
-    return f"{times}{found.kind} over {axes_text(found.axes)}{unknown}", where
+def _headline(collective: WhyCollectiveRecord) -> tuple[str, str]:
+    times = "" if collective.executions is None else f"{count_text(collective.executions)} × "
+    unknown = ", once per iteration of a loop of unknown length" if collective.executions is None else ""
+    where = f" at {line_text(collective.source)}" if collective.source else ""
+    return f"{times}{collective.kind} over {axes_text(collective.axes)}{unknown}", where
 
 
-def _reason_lines(found: WhyCollectiveRecord, details: bool) -> list[str]:
-    lines = [f"   {found.sentence}"]
-    for operand in found.operands:
-        if details or operand.origins or len(found.operands) <= 3:
+def _reason_lines(collective: WhyCollectiveRecord, details: bool) -> list[str]:
+    lines = [f"   {collective.sentence}"]
+    for operand in collective.operands:
+        if details or operand.origins or len(collective.operands) <= 3:
             lines += _operand_lines(operand, details)
-    return [*lines, f"   {found.advice}"] if found.advice else lines
+    return [*lines, f"   {collective.advice}"] if collective.advice else lines
 
 
 def _operand_lines(operand: WhyOperandRecord, details: bool) -> list[str]:
     origins = [f"{axis} from {origin}" for axis, origin in operand.origins.items()]
-    said = f": {', '.join(origins)}" if origins else ": no axis reaches it"
-    lines = [f"   · {operand.name} is {spec_text(operand.spec)}{said}"]
+    origins_text = f": {', '.join(origins)}" if origins else ": no axis reaches it"
+    lines = [f"   · {operand.name} is {spec_text(operand.spec)}{origins_text}"]
     if details:
         lines += [f"       {step}" for chain in operand.chains.values() for step in chain]
     return lines

@@ -81,8 +81,8 @@ def _nets(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> dict[tu
     nets: dict[tuple[int, int], _Net] = {}
 
     def connect(maker: int, consumer: int, lane: int | None) -> None:
-        made = level.output_lane(maker) if maker >= 0 else lane
-        first = made if made is not None else (lane or 0)
+        start_lane = level.output_lane(maker) if maker >= 0 else lane
+        first = start_lane if start_lane is not None else (lane or 0)
         if (maker, first) not in level.start:
             first = next((at for m, at in level.start if m == maker), 0)
         if (maker, first) in level.start:
@@ -108,11 +108,9 @@ def _makers(level: Level, values: Sequence[ValueRecord]) -> list[int]:
     """The stages that produce these outputs, matched by name or otherwise by shape and dtype (the last match)."""
     makers: set[int] = set()
     for value in values:
-        named = [i for i, stage in enumerate(level.stages) if value.name in {made.name for made in stage.outputs}]
+        named = [i for i, stage in enumerate(level.stages) if value.name in {output.name for output in stage.outputs}]
         kind = (value.shape, value.dtype)
-        alike = [
-            i for i, stage in enumerate(level.stages) if kind in {(made.shape, made.dtype) for made in stage.outputs}
-        ]
+        alike = [i for i, stage in enumerate(level.stages) if kind in {(o.shape, o.dtype) for o in stage.outputs}]
         makers.update(named[-1:] or alike[-1:])
     return sorted(makers)
 
@@ -136,11 +134,11 @@ def _entry_lane(level: Level, index: int, maker: int) -> int:
 
 
 def _spread(level: Level, nets: list[_Net]) -> None:
-    taken: dict[tuple[int, bool], list[tuple[float, float, int]]] = {}
+    occupancy: dict[tuple[int, bool], list[tuple[float, float, int]]] = {}
     for net in sorted(nets, key=lambda n: n.span(level)):
         top, bottom = net.span(level)
         net.side = _blocked(level, net, top, bottom)
-        tracks = taken.setdefault((net.lane, net.side), [])
+        tracks = occupancy.setdefault((net.lane, net.side), [])
         used = {track for low, high, track in tracks if low < bottom - 1 and top < high - 1}
         track = next(t for t in range(len(used) + 1) if t not in used)
         tracks.append((top, bottom, track))
@@ -227,8 +225,8 @@ def _kind(level: Level, index: int) -> str:
 def _label(level: Level, maker: int, consumer: int) -> str:
     if maker < 0 or consumer >= len(level.stages):
         return ""
-    made = {value.name: value.size_bytes for value in level.stages[maker].outputs}
-    passed = [made[value.name] for value in level.stages[consumer].inputs if value.name in made]
+    sizes = {value.name: value.size_bytes for value in level.stages[maker].outputs}
+    passed = [sizes[value.name] for value in level.stages[consumer].inputs if value.name in sizes]
     return bytes_text(sum(passed)) if passed and level.stages[maker].kind not in ("broadcast", "reduce") else ""
 
 
@@ -239,13 +237,13 @@ def rounded(points: Sequence[tuple[float, float]], radius: float = 6.0) -> str:
         >>> rounded([(0, 0), (0, 20), (20, 20)])
         'M0 0L0 14Q0 20 6 20L20 20'
     """
-    kept = [p for i, p in enumerate(points) if i == 0 or p != points[i - 1]]
-    commands = [f"M{number(kept[0][0])} {number(kept[0][1])}"]
-    for before, corner, after in zip(kept, kept[1:], kept[2:], strict=False):
+    corners = [p for i, p in enumerate(points) if i == 0 or p != points[i - 1]]
+    commands = [f"M{number(corners[0][0])} {number(corners[0][1])}"]
+    for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
         into, out = _towards(corner, before, radius), _towards(corner, after, radius)
         commands.append(f"L{number(into[0])} {number(into[1])}")
         commands.append(f"Q{number(corner[0])} {number(corner[1])} {number(out[0])} {number(out[1])}")
-    commands.append(f"L{number(kept[-1][0])} {number(kept[-1][1])}")
+    commands.append(f"L{number(corners[-1][0])} {number(corners[-1][1])}")
     return "".join(commands)
 
 

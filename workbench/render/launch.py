@@ -21,17 +21,17 @@ _SHOWN = 8  # maximum number of nodes listed per group; failed nodes are always 
 
 def groups_of(graph: ProgramGraphRecord) -> dict[str, tuple[NodeRecord, ...]]:
     """The nodes by group, in the order in which they were added."""
-    found: dict[str, list[NodeRecord]] = {}
+    groups: dict[str, list[NodeRecord]] = {}
     for node in graph.nodes:
-        found.setdefault(node.group, []).append(node)
-    return {label: tuple(nodes) for label, nodes in found.items()}
+        groups.setdefault(node.group, []).append(node)
+    return {label: tuple(nodes) for label, nodes in groups.items()}
 
 
 def calls_between(graph: ProgramGraphRecord) -> Counter[tuple[str, str]]:
     """Number of edges between groups."""
     group_of = {node.label: node.group for node in graph.nodes}
-    known = (edge for edge in graph.edges if edge.source in group_of and edge.target in group_of)
-    return Counter((group_of[edge.source], group_of[edge.target]) for edge in known)
+    edges = (edge for edge in graph.edges if edge.source in group_of and edge.target in group_of)
+    return Counter((group_of[edge.source], group_of[edge.target]) for edge in edges)
 
 
 def describe_graph(graph: ProgramGraphRecord) -> str:
@@ -43,8 +43,8 @@ def describe_graph(graph: ProgramGraphRecord) -> str:
     """
     if not graph.nodes:
         return f"Program {graph.name}: no nodes."
-    said = (_group_sentence(label, nodes, graph) for label, nodes in groups_of(graph).items())
-    return f"Program {graph.name}. {'. '.join(said)}."
+    sentences = (_group_sentence(label, nodes, graph) for label, nodes in groups_of(graph).items())
+    return f"Program {graph.name}. {'. '.join(sentences)}."
 
 
 def describe_launched(record: LaunchedRecord) -> str:
@@ -100,11 +100,11 @@ def load_text(states: Sequence[NodeStateRecord]) -> str:
     rates = [state.calls_per_second for state in states if state.calls_per_second is not None]
     waiting = sum(state.queue_length for state in states)
     cores = {state.where: state.cpu_cores for state in states if state.cpu_cores is not None}
-    held = {state.where: state.memory_bytes for state in states if state.memory_bytes is not None}
+    memory = {state.where: state.memory_bytes for state in states if state.memory_bytes is not None}
     parts = [f"{_rate_text(sum(rates))} calls/s"] if sum(rates) >= 0.05 else []
     parts += [f"{count_text(waiting)} waiting"] if waiting else []
     parts += [f"{sum(cores.values()):.2g} cores"] if sum(cores.values()) >= 0.01 else []
-    parts += [bytes_text(sum(held.values()))] if held else []
+    parts += [bytes_text(sum(memory.values()))] if memory else []
     return " · ".join(parts)
 
 
@@ -135,16 +135,17 @@ def render_launched_text(record: LaunchedRecord) -> str:
     states = {state.label: state for state in record.states}
     lines = [describe_launched(record)]
     for label, nodes in groups_of(record.graph).items():
-        mine = [states[node.label] for node in nodes if node.label in states]
-        load = load_text(mine)
+        group_states = [states[node.label] for node in nodes if node.label in states]
+        load = load_text(group_states)
         lines.append(
-            f"  {_group_sentence(label, nodes, record.graph)}: {count_states(mine)}{f' · {load}' if load else ''}"
+            f"  {_group_sentence(label, nodes, record.graph)}: "
+            f"{count_states(group_states)}{f' · {load}' if load else ''}"
         )
-        shown = [state for place, state in enumerate(mine) if place < _SHOWN or state.state in _FAILED]
+        shown = [state for place, state in enumerate(group_states) if place < _SHOWN or state.state in _FAILED]
         for state in shown:
             lines += [f"    {line}" for line in _node_lines(state)]
-        if len(shown) < len(mine):
-            lines.append(f"    … and {count_text(len(mine) - len(shown))} more")
+        if len(shown) < len(group_states):
+            lines.append(f"    … and {count_text(len(group_states) - len(shown))} more")
     return "\n".join(lines)
 
 
@@ -159,8 +160,8 @@ def group_details(nodes: Sequence[NodeRecord], graph: ProgramGraphRecord) -> lis
 
 def _group_sentence(label: str, nodes: Sequence[NodeRecord], graph: ProgramGraphRecord) -> str:
     called = [target for source, target in calls_between(graph) if source == label]
-    what = f"{label}: {len(nodes)} × {nodes[0].target} ({NODE_KINDS[nodes[0].kind]})"
-    return what + (f", calls {', '.join(called)}" if called else "")
+    subject = f"{label}: {len(nodes)} × {nodes[0].target} ({NODE_KINDS[nodes[0].kind]})"
+    return subject + (f", calls {', '.join(called)}" if called else "")
 
 
 def _node_lines(state: NodeStateRecord) -> list[str]:
