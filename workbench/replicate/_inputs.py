@@ -15,19 +15,19 @@ from workbench.replicate._context import InputContext
 class ReplicaInputs:
     """Stacks the batches of the iterators that `input_fn` returned for this host's replicas."""
 
-    def __init__(self, input_fn: Callable, num_replicas: int, own: Sequence[int] | None = None) -> None:
+    def __init__(self, input_fn: Callable, num_replicas: int, replicas: Sequence[int] | None = None) -> None:
         self.name = getattr(input_fn, "__name__", type(input_fn).__name__)
-        self.own = tuple(range(num_replicas)) if own is None else tuple(own)
-        made = {i: input_fn(InputContext(i, num_replicas)) for i in self.own}
-        wrong = [i for i, source in made.items() if not hasattr(source, "__iter__")]
+        self.own = tuple(range(num_replicas)) if replicas is None else tuple(replicas)
+        sources = {i: input_fn(InputContext(i, num_replicas)) for i in self.own}
+        wrong = [i for i, source in sources.items() if not hasattr(source, "__iter__")]
         if wrong:
             message = (
-                f"`{self.name}` returned a {type(made[wrong[0]]).__name__} for replicas {wrong}, which is not an "
+                f"`{self.name}` returned a {type(sources[wrong[0]]).__name__} for replicas {wrong}, which is not an "
                 "iterator. Each replica reads its own batches, one per step: return an iterator of batches, or use a "
                 "generator function."
             )
             raise DataError(message)
-        self.sources: list[Iterator[Any]] = [iter(source) for source in made.values()]
+        self.sources: list[Iterator[Any]] = [iter(source) for source in sources.values()]
 
     def next_batch(self, step: int, steps: int) -> PyTree[Array]:
         """Stacks the batches of one step into numpy arrays `[replicas of this host, *shape]`.
@@ -49,10 +49,10 @@ class ReplicaInputs:
         kinds = [_described(batch) for batch in batches]
         unlike = [place for place, kind in enumerate(kinds) if kind != kinds[0]]
         if unlike:
-            others = [self.own[place] for place in unlike]
+            replicas = [self.own[place] for place in unlike]
             message = (
                 f"`{self.name}` returned batches of different form at step {step}: replica {self.own[0]} has "
-                f"{kinds[0]}, but replicas {others} have {', '.join(kinds[place] for place in unlike[:3])}. All "
+                f"{kinds[0]}, but replicas {replicas} have {', '.join(kinds[place] for place in unlike[:3])}. All "
                 "replicas run one program, so their batches must have the same structure, shapes and dtypes: pad the "
                 "smaller ones, or drop the remainder."
             )

@@ -71,11 +71,11 @@ class _Walk(Interpreter[bool]):
         return self.axis in (names if isinstance(names, tuple) else (names,))
 
     def cond(self, flow: Cond, operands: Sequence[bool]) -> list[bool]:
-        which, inputs = flow.split(operands)
-        if which:
+        index, inputs = flow.split(operands)
+        if index:
             self._report(flow.equation, [branch.jaxpr for branch in flow.bodies])
         outputs = [self.run(branch, inputs) for branch in flow.bodies]
-        return [which or any(flags) for flags in zip(*outputs, strict=True)]
+        return [index or any(flags) for flags in zip(*outputs, strict=True)]
 
     def scan(self, flow: Scan, operands: Sequence[bool]) -> list[bool]:
         consts, carry, xs = flow.split(operands)
@@ -100,12 +100,12 @@ class _Walk(Interpreter[bool]):
         return carry
 
     def _report(self, equation: JaxprEqn, bodies: Sequence[Jaxpr]) -> None:
-        found = [self._collectives(body) for body in bodies]
-        if not any(found):
+        sequences = [self._collectives(body) for body in bodies]
+        if not any(sequences):
             return
         line = source_line(equation)
         place = "" if line is None else f" at {source_text(line.file, line.line)}"
-        texts = tuple(" → ".join(names) or "none" for names in found)
+        texts = tuple(" → ".join(names) or "none" for names in sequences)
         self.uneven[id(equation)] = Uneven(equation.primitive.name, texts, place)
 
     def _collectives(self, jaxpr: Jaxpr) -> list[str]:

@@ -14,18 +14,18 @@ def take_from(x: jax.Array, source: int, axis: str) -> Array:
     """Broadcasts the value of replica `source` with one all-reduce."""
     dtype = x.dtype
     counted = x.astype(jnp.int8) if dtype == jnp.bool_ else x
-    mine = jax.lax.axis_index(axis) == source
-    return jax.lax.psum(jnp.where(mine, counted, jnp.zeros_like(counted)), axis).astype(dtype)
+    is_source = jax.lax.axis_index(axis) == source
+    return jax.lax.psum(jnp.where(is_source, counted, jnp.zeros_like(counted)), axis).astype(dtype)
 
 
 def permute(x: object, pairs: Sequence[tuple[int, int]], count: int, axis: str) -> PyTree[Array]:
     """`jax.lax.ppermute` for partial permutations, which JAX 0.10 does not support under `vmap`."""
-    whole = dict(pairs)
-    silent = [i for i in range(count) if i not in whole]
-    deaf = [i for i in range(count) if i not in whole.values()]
-    whole |= {i: i for i in silent if i in deaf}  # sending to itself costs nothing
+    target_of = dict(pairs)
+    silent = [i for i in range(count) if i not in target_of]
+    deaf = [i for i in range(count) if i not in target_of.values()]
+    target_of |= {i: i for i in silent if i in deaf}  # sending to itself costs nothing
     rest = zip([i for i in silent if i not in deaf], [i for i in deaf if i not in silent], strict=True)
-    moved = jax.lax.ppermute(x, axis, sorted((whole | dict(rest)).items()))
+    moved = jax.lax.ppermute(x, axis, sorted((target_of | dict(rest)).items()))
     if not deaf:
         return moved
     receives = jnp.asarray([i not in deaf for i in range(count)])[jax.lax.axis_index(axis)]

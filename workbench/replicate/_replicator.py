@@ -95,12 +95,12 @@ class Replicator:
             ProgramError: at trace time, if replicas would call different collectives, the state may differ between
                 replicas, or `step_fn` raises or returns a different structure.
         """
-        one = ReplicaStep(step_fn, self.context, check_state)
+        replica_step = ReplicaStep(step_fn, self.context, check_state)
 
         @program(placements={self.axis: self.num_replicas})
         @functools.wraps(step_fn)
         def replicated(batch: PyTree[Array], state: PyTree[Array]) -> PyTree[Array]:
-            return map_fn(one, (batch, state), over=self.axis)
+            return map_fn(replica_step, (batch, state), over=self.axis)
 
         del replicated.__wrapped__  # its arguments have been replaced
         return replicated
@@ -141,20 +141,20 @@ class Replicator:
                 "of at least 0: pass, for example, `steps=100`."
             )
             raise PlacementError(message)
-        own = own_replicas(self.mesh, self.num_replicas, self.axis)
-        inputs = ReplicaInputs(input_fn, self.num_replicas, own)
-        taken = []
+        replicas = own_replicas(self.mesh, self.num_replicas, self.axis)
+        inputs = ReplicaInputs(input_fn, self.num_replicas, replicas)
+        metric_rows = []
         with contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh):
             states = self.replicate(state)
             call = jit(self.step(step_fn, check_state=check_state))
             for step in range(steps):
-                batch = place_rows(inputs.next_batch(step, steps), self.mesh, self.axis, own, self.num_replicas)
+                batch = place_rows(inputs.next_batch(step, steps), self.mesh, self.axis, replicas, self.num_replicas)
                 states, metrics = call(batch, states)
                 # One step at a time: simulated devices deadlock when collectives of several steps run at once.
-                taken.append(read_rows(metrics))
+                metric_rows.append(read_rows(metrics))
                 jax.block_until_ready(states)
             final = self.value(states)
-        return final, (jax.tree.map(lambda *rows: np.stack(rows), *taken) if taken else None)
+        return final, (jax.tree.map(lambda *rows: np.stack(rows), *metric_rows) if metric_rows else None)
 
     def wrap_optimizer(
         self, optimizer: optax.GradientTransformation, *, accumulate: int = 1

@@ -73,5 +73,5 @@ def first_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str) -> PyTree[Arra
 
     if mesh is None:
         return first(tree)
-    own = jax.shard_map(first, mesh=mesh, in_specs=P(axis), out_specs=P(), axis_names={axis}, check_vma=False)
-    return jax.jit(own)(tree)
+    first_row = jax.shard_map(first, mesh=mesh, in_specs=P(axis), out_specs=P(), axis_names={axis}, check_vma=False)
+    return jax.jit(first_row)(tree)

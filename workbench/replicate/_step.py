@@ -54,9 +54,9 @@ class ReplicaStep:
 
     def _check_result(self, shapes: object, state: PyTree[Array]) -> None:
         if not isinstance(shapes, tuple) or len(shapes) != 2:
-            what = f"a tuple of {len(shapes)}" if isinstance(shapes, tuple) else f"a {type(shapes).__name__}"
+            form = f"a tuple of {len(shapes)}" if isinstance(shapes, tuple) else f"a {type(shapes).__name__}"
             message = (
-                f"`{self.__name__}` returned {what}. A step returns the new state, identical on all replicas, and "
+                f"`{self.__name__}` returned {form}. A step returns the new state, identical on all replicas, and "
                 "its replica's metrics: return `(state, metrics)`, with `()` for none."
             )
             raise ProgramError(message)
@@ -103,11 +103,13 @@ def _described(tree: PyTree[Array]) -> dict[str, str]:
 
 
 def _uneven_message(name: str, replicas: int, uneven: tuple[Uneven, ...]) -> str:
-    def text(found: Uneven) -> str:
-        if found.kind == "cond":
-            branches = " | ".join(found.collectives)
-            return f"`cond`{found.place}, whose branches call: {branches}"
-        return f"`while_loop`{found.place}, whose iterations call: {found.collectives[0]} | {found.collectives[1]}"
+    def text(problem: Uneven) -> str:
+        if problem.kind == "cond":
+            branches = " | ".join(problem.collectives)
+            return f"`cond`{problem.place}, whose branches call: {branches}"
+        return (
+            f"`while_loop`{problem.place}, whose iterations call: {problem.collectives[0]} | {problem.collectives[1]}"
+        )
 
     return (
         f"`{name}` lets each of its {replicas} replicas decide alone whether a collective runs: "
