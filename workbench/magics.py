@@ -72,11 +72,11 @@ def _split_line(line: str, name: str) -> tuple[ast.Call, str]:
         if line[end - 1] != ")":
             continue
         try:
-            found = ast.parse(line[:end].strip(), mode="eval").body
+            node = ast.parse(line[:end].strip(), mode="eval").body
         except SyntaxError:
             continue
-        if isinstance(found, ast.Call):
-            return found, line[end:]
+        if isinstance(node, ast.Call):
+            return node, line[end:]
     raise _no_call("%" + name, line)
 
 

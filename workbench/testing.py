@@ -53,31 +53,31 @@ def assert_collectives(program: object, expected: Mapping[str, Mapping[str, floa
         >>> x = jax.ShapeDtypeStruct((8, 3), "float32", sharding=jax.NamedSharding(mesh, jax.P("data")))
         >>> assert_collectives(wb.trace(lambda x: x.sum(0))(x), {"all-reduce": {"data": 1}})
     """
-    found: dict[tuple[str, str], list[CollectiveRecord]] = {}
+    by_key: dict[tuple[str, str], list[CollectiveRecord]] = {}
     for collective in _module(program, "assert_collectives").collectives:
-        found.setdefault((collective.kind, "+".join(collective.axes)), []).append(collective)
-    wanted = {(kind, axes): entry for kind, by_axes in expected.items() for axes, entry in by_axes.items()}
+        by_key.setdefault((collective.kind, "+".join(collective.axes)), []).append(collective)
+    entries = {(kind, axes): entry for kind, by_axes in expected.items() for axes, entry in by_axes.items()}
     wrong = []
-    for key in sorted({*found, *wanted}):
-        collectives, entry = found.get(key, []), wanted.get(key, 0)
-        count, sent = entry if isinstance(entry, tuple) else (entry, None)
+    for key in sorted({*by_key, *entries}):
+        collectives, entry = by_key.get(key, []), entries.get(key, 0)
+        count, size = entry if isinstance(entry, tuple) else (entry, None)
         executions = [collective.executions for collective in collectives]
         total = None if None in executions else sum(e for e in executions if e is not None)
         if total != count:
             wrong.append(_difference(key, count, total, collectives))
-        elif sent is not None and (now := _sent(collectives)) != _bytes(sent, "assert_collectives"):
+        elif size is not None and (now := _sent(collectives)) != _bytes(size, "assert_collectives"):
             has = "an unknown number of bytes" if now is None else _exact_bytes(now)
-            wrong.append(f"  {key[0]} over {key[1] or 'no mesh axis'}: expected {sent} sent by a device, found {has}")
+            wrong.append(f"  {key[0]} over {key[1] or 'no mesh axis'}: expected {size} sent by a device, found {has}")
     if wrong:
         message = "The program's collectives differ from those expected:\n" + "\n".join(wrong)
         raise AssertionError(message)
 
 
-def _difference(key: tuple[str, str], count: float, total: float | None, found: list[CollectiveRecord]) -> str:
+def _difference(key: tuple[str, str], count: float, total: float | None, collectives: list[CollectiveRecord]) -> str:
     kind, axes = key
     has = "an unknown number (in a loop of unknown length)" if total is None else _exact(total)
     lines = [f"  {kind} over {axes or 'no mesh axis'}: expected {_exact(count)}, found {has}"]
-    for collective in found:
+    for collective in collectives:
         where = f" at {collective.sources[0]}" if collective.sources else ""
         times = "?" if collective.executions is None else _exact(collective.executions)
         lines.append(f"    {times} × {collective.name}, {_exact_bytes(collective.payload_bytes)} per device{where}")
@@ -108,15 +108,16 @@ def assert_bytes_sent(program: object, at_most: int | str, *, axis: str | None =
         for collective in _module(program, "assert_bytes_sent").collectives
         if axis is None or axis in collective.axes
     ]
-    sent = _sent(collectives)
-    if sent is None or sent > limit:
-        has = "an unknown number of bytes" if sent is None else _exact_bytes(sent)
+    total = _sent(collectives)
+    if total is None or total > limit:
+        has = "an unknown number of bytes" if total is None else _exact_bytes(total)
         over = "" if axis is None else f" over {axis}"
-        ranked = sorted(collectives, key=lambda each: -(_sent([each]) or math.inf))
+        ranked = sorted(collectives, key=lambda collective: -(_sent([collective]) or math.inf))
         lines = [
-            f"    {'? B' if (own := _sent([each])) is None else _exact_bytes(own)} {each.kind} over "
-            f"{'+'.join(each.axes) or 'no mesh axis'}{f' at {each.sources[0]}' if each.sources else ''}"
-            for each in ranked[:8]
+            f"    {'? B' if (size := _sent([collective])) is None else _exact_bytes(size)} {collective.kind} over "
+            f"{'+'.join(collective.axes) or 'no mesh axis'}"
+            + (f" at {collective.sources[0]}" if collective.sources else "")
+            for collective in ranked[:8]
         ]
         message = "\n".join(
             [f"A device sends {has}{over} in a call, more than {_exact_bytes(limit)}. Largest:", *lines]
@@ -135,9 +136,9 @@ def _exact_bytes(amount: float) -> str:
 
 def _sent(collectives: Sequence[CollectiveRecord]) -> float | None:
     """Bytes that one device sends in a call; None if unknown."""
-    if any(each.wire_bytes is None or (each.executions is None and each.wire_bytes) for each in collectives):
+    if any(c.wire_bytes is None or (c.executions is None and c.wire_bytes) for c in collectives):
         return None
-    return sum((each.wire_bytes or 0.0) * (each.executions or 0.0) for each in collectives)
+    return sum((collective.wire_bytes or 0.0) * (collective.executions or 0.0) for collective in collectives)
 
 
 def assert_peak_memory(program: object, at_most: int | str) -> None:
@@ -222,16 +223,16 @@ def assert_no_compilation() -> Iterator[None]:
         >>> with assert_no_compilation():
         ...     x = double(x)
     """
-    with watch_compilations(quiet=True) as seen:
+    with watch_compilations(quiet=True) as watch:
         yield
     lines = [
         f"  {retrace.function} ({retrace.defined}) was traced again {retrace.count} times at {retrace.called}: {reason}"
-        for retrace in seen.record.retraces
+        for retrace in watch.record.retraces
         for reason, _ in retrace.reasons
     ]
     lines += [
-        f"  {made.function} was compiled {made.count} times in {made.seconds:.2g} s, called at {made.called or '?'}"
-        for made in seen.record.compilations
+        f"  {c.function} was compiled {c.count} times in {c.seconds:.2g} s, called at {c.called or '?'}"
+        for c in watch.record.compilations
     ]
     if lines:
         message = "\n".join(["The block compiles:", *lines])
@@ -260,34 +261,34 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return
-    kept = path.read_text()
-    if json.loads(kept) == json.loads(text):
+    file_text = path.read_text()
+    if json.loads(file_text) == json.loads(text):
         return
-    rows, lines = snapshot_differences(kept, text)
+    rows, lines = snapshot_differences(file_text, text)
     more = [f"… {len(lines) - _MOST_LINES} more lines"] if len(lines) > _MOST_LINES else []
-    said = [
+    parts = [
         f"The {type(record).__name__} differs from {path}.",
         *(f"  {name}: {before} → {now}" for name, before, now in rows),
         *lines[:_MOST_LINES],
         *more,
         f"If the change is intended: `pytest --workbench-update`, or set {UPDATE}=1.",
     ]
-    raise AssertionError("\n".join(said))
+    raise AssertionError("\n".join(parts))
 
 
-def snapshot_differences(kept: str, now: str) -> tuple[list[tuple[str, str, str]], list[str]]:
+def snapshot_differences(file_text: str, now: str) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Differences between two snapshot texts: figures as in `compare`, and lines.
 
     Args:
-        kept: JSON of the stored record, from `assert_snapshot`.
+        file_text: JSON of the stored record, from `assert_snapshot`.
         now: JSON of the current record.
 
     Returns:
         Name, old and new value of each figure for programs; the lines of a unified diff.
     """
-    lines = list(difflib.unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", lineterm=""))
+    lines = list(difflib.unified_diff(file_text.splitlines(), now.splitlines(), "kept", "now", lineterm=""))
     try:
-        differences = _compare(ProgramRecord.from_json(kept), ProgramRecord.from_json(now)).differences
+        differences = _compare(ProgramRecord.from_json(file_text), ProgramRecord.from_json(now)).differences
     except (ValueError, InspectionError):  # a different record or version, so compare only lines
         return [], lines
     rows = [
@@ -323,7 +324,7 @@ def _shortened(value: object) -> object:
     return value
 
 
-def _module(program: Argument, asked: str) -> ModuleRecord:
+def _module(program: Argument, function: str) -> ModuleRecord:
     if isinstance(program, ModuleRecord):
         return program
     record: Argument = program
@@ -337,13 +338,13 @@ def _module(program: Argument, asked: str) -> ModuleRecord:
         return record.module
     if isinstance(record, ProgramRecord):
         message = (
-            f"`{asked}` received the record of `{record.name}`, for which nothing was compiled "
+            f"`{function}` received the record of `{record.name}`, for which nothing was compiled "
             f"({'; '.join(record.notes) or record.target}). Assertions are about compiled programs: inspect it on a "
             "mesh of devices, or for a target."
         )
         raise InspectionError(message)
     message = (
-        f"`{asked}` received a {type(program).__name__}, which is not a program. It accepts a traced call, "
+        f"`{function}` received a {type(program).__name__}, which is not a program. It accepts a traced call, "
         "`wb.trace(fn)(*args)`, a record from `inspect`, a `Lowered` or `Compiled`, HLO text, or a file: pass one of "
         "these."
     )
@@ -355,17 +356,17 @@ _UNITS = {"": 1, "B": 1} | {
 }
 
 
-def _bytes(given: int | str, asked: str) -> int:
-    if not isinstance(given, str):
-        return int(given)
-    found = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", given)
-    if found is None or found[2] not in _UNITS:
+def _bytes(value: int | str, function: str) -> int:
+    if not isinstance(value, str):
+        return int(value)
+    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", value)
+    if match is None or match[2] not in _UNITS:
         message = (
-            f"`{asked}` received {given!r}, which is not a number of bytes. Write a number and one "
+            f"`{function}` received {value!r}, which is not a number of bytes. Write a number and one "
             f'of {", ".join(unit for unit in _UNITS if unit)}: "16 GiB".'
         )
         raise InspectionError(message)
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 # The plugin for pytest: `pytest_plugins = ["workbench.testing"]`.

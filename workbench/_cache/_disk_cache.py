@@ -112,12 +112,12 @@ class DiskCache:
 
     def _entries(self) -> list[tuple[float, int, Path]]:
         """Last use, size and path of every entry, oldest first; omits entries that another kernel has just removed."""
-        found = []
+        entries = []
         for path in self.directory.glob(f"*{_ENDING}"):
             with contextlib.suppress(OSError):
                 status = path.stat()
-                found.append((status.st_mtime, status.st_size, path))
-        return sorted(found)
+                entries.append((status.st_mtime, status.st_size, path))
+        return sorted(entries)
 
     def _evict(self) -> None:
         entries = self._entries()
@@ -137,11 +137,11 @@ class DiskCache:
 def _unpacked(data: bytes) -> bytes:
     """Unpacks gzip data, up to a size limit that no compilation reaches."""
     unpacking = zlib.decompressobj(wbits=31)
-    whole = unpacking.decompress(data, _MOST_UNPACKED)
+    content = unpacking.decompress(data, _MOST_UNPACKED)
     if not unpacking.eof:
         message = "the entry is cut off, or larger than any compilation"
         raise ValueError(message)
-    return whole
+    return content
 
 
 def cache_directory(name: str) -> Path:

@@ -44,7 +44,7 @@ def end_ray_with_this_process() -> None:
         return
     if _session == [session]:
         return
-    for other in _session:  # the previous cluster was shut down
-        is_removed(other)
+    for former_session in _session:  # the previous cluster was shut down
+        is_removed(former_session)
     _session[:] = [session]
     end_users_with_this_process(session)

@@ -55,15 +55,15 @@ def _remove(path: Path) -> bool:
 
 def _end_users(folder: Path) -> bool:
     """Kills the cluster's processes; returns whether there were any."""
-    others = list(_others())
-    found = {pid for pid in others if _uses(pid, f"{folder}{os.sep}") and _belongs(pid, folder.name)}
-    parents = {pid: _parent(pid) for pid in others} if found else {}
-    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
-        found |= more
-    for pid in found:
+    pids = list(_others())
+    users = {pid for pid in pids if _uses(pid, f"{folder}{os.sep}") and _belongs(pid, folder.name)}
+    parents = {pid: _parent(pid) for pid in pids} if users else {}
+    while more := {pid for pid, parent in parents.items() if parent in users and pid not in users}:
+        users |= more
+    for pid in users:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
-    return bool(found)
+    return bool(users)
 
 
 def _belongs(pid: int, session: str) -> bool:

@@ -59,11 +59,11 @@ def _ignore_warnings(message: str) -> SharedChange:
     def make() -> Callable[[], None]:
         pattern = f"{message}(?#workbench)"  # no other filter is identical to this one
         warnings.filterwarnings("ignore", pattern)
-        own = next((each for each in warnings.filters if getattr(each[1], "pattern", None) == pattern), None)
+        entry = next((filter_ for filter_ in warnings.filters if getattr(filter_[1], "pattern", None) == pattern), None)
 
         def undo() -> None:
-            if own is not None and own in warnings.filters:
-                warnings.filters.remove(own)  # pyright: ignore[reportAttributeAccessIssue]
+            if entry is not None and entry in warnings.filters:
+                warnings.filters.remove(entry)  # pyright: ignore[reportAttributeAccessIssue]
 
         return undo
 

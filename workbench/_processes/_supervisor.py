@@ -23,7 +23,7 @@ def main() -> None:
     """Supervises processes until the input closes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    kept: dict[str, subprocess.Popen[bytes]] = {}
+    processes: dict[str, subprocess.Popen[bytes]] = {}
     ended: set[str] = set()
     waiting = b""
     try:
@@ -35,9 +35,9 @@ def main() -> None:
                 *lines, waiting = (waiting + chunk).split(b"\n")
                 for line in lines:
                     task = json.loads(line)
-                    kept[task["name"]] = _start(task)
-                    _say({"started": task["name"], "pid": kept[task["name"]].pid})
-            for name, process in kept.items():
+                    processes[task["name"]] = _start(task)
+                    _say({"started": task["name"], "pid": processes[task["name"]].pid})
+            for name, process in processes.items():
                 if name not in ended and process.poll() is not None:
                     ended.add(name)
                     _say({"ended": name, "status": process.returncode})
@@ -57,9 +57,9 @@ def _start(task: dict[str, Any]) -> "subprocess.Popen[bytes]":
         )
 
 
-def _say(what: dict[str, Any]) -> None:
+def _say(message: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
-        print(json.dumps(what), flush=True)
+        print(json.dumps(message), flush=True)
 
 
 def _end_all() -> None:
@@ -76,8 +76,8 @@ def _end_all() -> None:
 
 
 def _descendants() -> list[psutil.Process]:
-    found = psutil.Process().children(recursive=True)
-    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    children = psutil.Process().children(recursive=True)
+    return [process for process in children if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 if __name__ == "__main__":
