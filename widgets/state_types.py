@@ -27,14 +27,14 @@ def typescript(hint: object) -> str:
         return typing.cast(type, hint).__name__
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
-        return " | ".join(f'"{each}"' for each in inside)
+        return " | ".join(f'"{member}"' for member in inside)
     if origin in (typing.Union, types.UnionType):
-        return " | ".join(typescript(each) for each in inside)
+        return " | ".join(typescript(member) for member in inside)
     if origin is list:
         text = typescript(inside[0])
         return f"readonly ({text})[]" if text.startswith("readonly ") or " | " in text else f"readonly {text}[]"
     if origin is tuple:
-        return f"readonly [{', '.join(typescript(each) for each in inside)}]"
+        return f"readonly [{', '.join(typescript(member) for member in inside)}]"
     if origin is dict and inside[0] is str:
         return f"Readonly<Record<string, {typescript(inside[1])}>>"
     message = f"`typescript` received {hint!r}, which has no TypeScript form here. Add one, or use another hint."

@@ -97,12 +97,15 @@ class AdviceController(WorkbenchWidget):
         advises = self._advises
         view = weakref.ref(self)  # the thread must not keep an unused view alive
 
-        def found(record: AdviceRecord) -> None:
+        def on_record(record: AdviceRecord) -> None:
             if (shown := view()) is not None:
                 shown.update_live(**shown._advised(record))
 
         self._advice_job = Job(
-            self, f"{self._advice_place}job", lambda job: advises(found=found, **job.waiting), AdviceController._advised
+            self,
+            f"{self._advice_place}job",
+            lambda job: advises(found=on_record, **job.waiting),
+            AdviceController._advised,
         )
         self._advice_job.start()
 
@@ -138,11 +141,11 @@ class AdviceController(WorkbenchWidget):
         searches = self._searches
 
         def work(job: "Job") -> Record:
-            def found(record: SearchRecord) -> None:
+            def on_record(record: SearchRecord) -> None:
                 if self._search_job is job:
                     self._searched(record)
 
-            return searches(lock=lock or {}, compiled=compiled, found=found, **job.waiting)
+            return searches(lock=lock or {}, compiled=compiled, found=on_record, **job.waiting)
 
         self._search_job = Job(self, f"{self._advice_place}search_job", work, AdviceController._took_search)
         self._search_job.start()
@@ -173,9 +176,9 @@ class AdviceController(WorkbenchWidget):
                 job.cancel.set()
         super().close()
 
-    def _advised(self, found: AdviceRecord) -> Mapping[str, Any]:
-        self.advice = found
-        return {f"{self._advice_place}report": advice_state(found, self._advice_tree, self._leaf_names)}
+    def _advised(self, advice: AdviceRecord) -> Mapping[str, Any]:
+        self.advice = advice
+        return {f"{self._advice_place}report": advice_state(advice, self._advice_tree, self._leaf_names)}
 
 
 class Job:
@@ -232,9 +235,9 @@ class Job:
 
     def _run(self) -> None:
         try:
-            made = self._work(self)
+            result = self._work(self)
         except BaseException as error:  # show every exception of the thread; it would be lost otherwise
             self.report("stopped" if self.cancel.is_set() else "failed", error=error)
             return
         if (view := self._view()) is not None:
-            self.report("stopped" if self.cancel.is_set() else "done", **self._took(view, made))
+            self.report("stopped" if self.cancel.is_set() else "done", **self._took(view, result))

@@ -42,18 +42,18 @@ def search_state(search: SearchRecord) -> dict[str, Any]:
 
 
 def _choice(search: SearchRecord, number: int) -> dict[str, Any]:
-    each = search.choices[number]
+    choice = search.choices[number]
     return {
-        "name": each.name,
-        "seconds": None if each.seconds is None else seconds_text(each.seconds),
-        "peak": None if each.peak_bytes is None else bytes_text(each.peak_bytes),
-        "fits": each.fits,
-        "chunk": each.chunk_size,
-        "sent": {axis: bytes_text(amount) for axis, amount in each.sent_bytes.items()},
-        "how": each.how,
-        "pareto": each.pareto,
-        "specs": {pattern: spec_code(spec) for pattern, spec in each.specs.items()},
-        "axes": {pattern: [list(axes) for axes in spec] for pattern, spec in each.specs.items()},
+        "name": choice.name,
+        "seconds": None if choice.seconds is None else seconds_text(choice.seconds),
+        "peak": None if choice.peak_bytes is None else bytes_text(choice.peak_bytes),
+        "fits": choice.fits,
+        "chunk": choice.chunk_size,
+        "sent": {axis: bytes_text(amount) for axis, amount in choice.sent_bytes.items()},
+        "how": choice.how,
+        "pareto": choice.pareto,
+        "specs": {pattern: spec_code(spec) for pattern, spec in choice.specs.items()},
+        "axes": {pattern: [list(axes) for axes in spec] for pattern, spec in choice.specs.items()},
         "code": search.code(number),
     }
 
@@ -72,14 +72,14 @@ def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: 
         "seconds": None if finding.seconds is None else seconds_text(finding.seconds),
         "verified": finding.is_verified,
         "gain": None if finding.gain is None else _gain(finding.gain),
-        "compared": [_gain(each) for each in finding.compared],
+        "compared": [_gain(row) for row in finding.compared],
         "nodes": sorted({rows[node] for node in finding.nodes if node in rows}),
         "instructions": list(finding.instructions),
         "leaves": [leaves.get(path, path) for path in finding.leaves],
         "axes": list(finding.axes),
         "lines": [
-            {"line": f"{each.file}:{each.line}", "source": source_text(each.file, each.line), "function": each.function}
-            for each in finding.sources
+            {"line": f"{s.file}:{s.line}", "source": source_text(s.file, s.line), "function": s.function}
+            for s in finding.sources
         ],
     }
 

@@ -139,8 +139,8 @@ class WorkbenchWidget(_Widget):
                 f"{', '.join(SELECTABLE)}: for example `select(stage='1', client=17)`."
             )
             raise ValueError(message)
-        kept = {**self.selection, **chosen}
-        self.selection = {kind: value for kind, value in kept.items() if value is not None}
+        selection = {**self.selection, **chosen}
+        self.selection = {kind: value for kind, value in selection.items() if value is not None}
 
     def update_live(self, **values: object) -> None:
         """Sends the newest values, at most twenty times a second; callable from any thread."""
@@ -155,9 +155,9 @@ class WorkbenchWidget(_Widget):
         """The view's name in the notebook, for code in a new cell: a variable, or `Out[n]`."""
         ipython = sys.modules.get("IPython")
         names = getattr(ipython.get_ipython() if ipython is not None else None, "user_ns", {})
-        own = (name for name, value in names.items() if value is self and not name.startswith("_"))
+        user_names = (name for name, value in names.items() if value is self and not name.startswith("_"))
         shown = (f"Out[{number}]" for number, value in dict(names.get("Out", {})).items() if value is self)
-        return next(own, None) or next(shown, None)
+        return next(user_names, None) or next(shown, None)
 
     def guarded(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `callback` so that its errors are shown in the view instead of being lost."""
@@ -182,10 +182,10 @@ class WorkbenchWidget(_Widget):
         Returns:
             The page.
         """
-        made = to_html([self], title=title or self.describe(), author=author)
+        text = to_html([self], title=title or self.describe(), author=author)
         if file is not None:
-            write_whole(file, made)
-        return made
+            write_whole(file, text)
+        return text
 
     def saved(self) -> SavedView:
         """Returns the view in the form used for a page without a kernel."""
@@ -206,8 +206,8 @@ class WorkbenchWidget(_Widget):
             layout.close()
 
     def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        made = super()._repr_mimebundle_(**kwargs)
-        data, metadata = made if made is not None else ({}, {})
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data, metadata = bundle if bundle is not None else ({}, {})
         shown = self.static_html()
         if runs_unseen():  # an exported notebook could load the widget manager only from the network
             saved = saved_page(self.saved(), shown or html.escape(self.describe()))
@@ -242,8 +242,8 @@ class WorkbenchWidget(_Widget):
             name = str(content.get("name"))
             known_requests = self._asked_of_all | self.requests
             if name not in known_requests:
-                known = ", ".join(sorted(known_requests))
-                message = f"the view requested {name!r}, but {type(self).__name__} answers only {known}"
+                names = ", ".join(sorted(known_requests))
+                message = f"the view requested {name!r}, but {type(self).__name__} answers only {names}"
                 raise ValueError(message)
             arguments = dict(content.get("args") or {})
             if name in self.background:

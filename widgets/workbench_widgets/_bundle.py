@@ -75,8 +75,8 @@ def _hash(parts: dict[str, Any]) -> str:
 
 def labextension_files() -> list[Path]:
     """The labextension files that JupyterLab serves, and where each one is in this source tree."""
-    own = [*(LABEXTENSION / "static").iterdir(), BUILT / "styles.css"]
-    return sorted([*own, *(BUILT / f"{name}.js" for name in CHUNKS)])
+    files = [*(LABEXTENSION / "static").iterdir(), BUILT / "styles.css"]
+    return sorted([*files, *(BUILT / f"{name}.js" for name in CHUNKS)])
 
 
 def write_theme() -> None:

@@ -41,11 +41,11 @@ def callers_of(
     """
     if tree is None:
         return {}
-    wanted, raw = set(names), {name: file for file in files if (name := cell_name(file)) is not None}
+    name_set, raw = set(names), {name: file for file in files if (name := cell_name(file)) is not None}
     paths: dict[str, tuple[float, list[Call]]] = {}
     for node in tree.nodes:
         for name, share in node.instructions.items():
-            if name in wanted and share > paths.get(name, (0.0, []))[0]:
+            if name in name_set and share > paths.get(name, (0.0, []))[0]:
                 paths[name] = (share, _calls(tree.path(node), raw))
     sites: dict[tuple[str, str], set[Call]] = {}
     for _, calls in paths.values():

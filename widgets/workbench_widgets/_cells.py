@@ -16,7 +16,7 @@ def files_of(record: ProgramRecord) -> list[str]:
     counts: dict[str, int] = {}
     places = [stage.source for stage in record.plan.walk()]
     if record.module is not None:
-        places += [each.source for each in record.module.instructions]
+        places += [instruction.source for instruction in record.module.instructions]
     named = [place.file for place in places if place is not None]
     if record.call_tree is not None:
         named += [node.file for node in record.call_tree.nodes if node.file]
@@ -27,7 +27,7 @@ def files_of(record: ProgramRecord) -> list[str]:
 
 def cells_of(files: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The number and the original text of each file that represents a notebook cell."""
-    found = {}
+    cells = {}
     for file in files:
         name = file if file.startswith("In [") else cell_name(file)
         number = re.fullmatch(r"In \[(\d+)\]", name or "")
@@ -35,21 +35,21 @@ def cells_of(files: Iterable[str]) -> dict[str, dict[str, Any]]:
         if text is None and "ipykernel_" in file:
             text = "\n".join(read_source_lines(file)) or None
         if text is not None:
-            found[file] = {"number": int(number[1]) if number else None, "source": text.rstrip("\n")}
-    return found
+            cells[file] = {"number": int(number[1]) if number else None, "source": text.rstrip("\n")}
+    return cells
 
 
 def code_of(files: Iterable[str]) -> list[tuple[str, str]]:
     """Maps titles to a program's code: each cell and file once, without libraries and unreadable files."""
     files = list(files)
     cells = cells_of(files)
-    found: dict[str, str] = {}
+    code: dict[str, str] = {}
     for file in files:
         if file in cells:
-            found.setdefault(f"In [{cells[file]['number'] or ' '}]", cells[file]["source"])
+            code.setdefault(f"In [{cells[file]['number'] or ' '}]", cells[file]["source"])
         elif package_of(file) is None and (lines := read_source_lines(file)):
-            found.setdefault(file.replace("\\", "/").rsplit("/", 1)[-1], "\n".join(lines))
-    return [(title, text) for title, text in found.items() if len(text) <= MOST_BYTES]
+            code.setdefault(file.replace("\\", "/").rsplit("/", 1)[-1], "\n".join(lines))
+    return [(title, text) for title, text in code.items() if len(text) <= MOST_BYTES]
 
 
 def _written(number: int) -> str | None:

@@ -87,13 +87,13 @@ def clients_view_state(
         timeline: A simulated round of the program.
         clients: `clients_state(record)`, if the caller has already computed it.
     """
-    known, columns = clients_state(record) if clients is None else clients
-    state, arrays = {**known, "columns": list(known["columns"])}, dict(columns)
+    base, columns = clients_state(record) if clients is None else clients
+    state, arrays = {**base, "columns": list(base["columns"])}, dict(columns)
     stage = client_stage(record)
     state["jaxpr"] = stage.jaxpr[:20_000] if stage is not None else ""
-    state["outcomes"] = {} if timeline is None else {str(each.client): each.status for each in timeline.outcomes}
+    state["outcomes"] = {} if timeline is None else {str(o.client): o.status for o in timeline.outcomes}
     if timeline is not None:
-        needed = {each.client: each.needed_seconds for each in timeline.outcomes}
+        needed = {outcome.client: outcome.needed_seconds for outcome in timeline.outcomes}
         _add(state, arrays, ("needed", "round", "seconds", "simulated"), needed)
         for phase, label in (("download", "downloading"), ("compute", "computing"), ("upload", "uploading")):
             spent = {s.client: s.seconds for s in timeline.spans if s.kind == phase and s.complete}
@@ -111,9 +111,9 @@ def clients_view_state(
     }
     for (key, label, unit), by_client in measured.items():
         _add(state, arrays, (key, label, unit, "measured"), by_client)
-    known = [client.seconds for client in run.clients if client.seconds]
-    if known:
-        middle = float(np.median(known))
+    seconds = [client.seconds for client in run.clients if client.seconds]
+    if seconds:
+        middle = float(np.median(seconds))
         slowness = {c.client: None if c.seconds is None else c.seconds / middle for c in run.clients}
         _add(state, arrays, ("slowness", "time over the median", "times", "measured"), slowness)
     return state, arrays
@@ -132,8 +132,8 @@ def _add(
 
 
 def _telling_column(data: dict[str, Any], arrays: Arrays) -> tuple[dict[str, str], np.ndarray] | None:
-    found = [(column, np.frombuffer(arrays[f"clients.{column['key']}"], "<f4")) for column in data["columns"]]
-    return next(((c, v) for c, v in found if np.nanmax(v) > np.nanmin(v)), found[0] if found else None)
+    pairs = [(column, np.frombuffer(arrays[f"clients.{column['key']}"], "<f4")) for column in data["columns"]]
+    return next(((c, v) for c, v in pairs if np.nanmax(v) > np.nanmin(v)), pairs[0] if pairs else None)
 
 
 def _kind(column: dict[str, str]) -> str:
@@ -145,13 +145,15 @@ def clients_text(label: str, data: dict[str, Any], arrays: Arrays) -> str:
     lines = [label + "."]
     for column in data["columns"]:
         values = np.frombuffer(arrays[f"clients.{column['key']}"], "<f4")
-        known = values[np.isfinite(values)]
+        numbers = values[np.isfinite(values)]
         show = seconds_text if column["unit"] == "seconds" else count_text
         parts = [
-            f"{name} {show(float(f(known)))}" for name, f in (("least", np.min), ("mean", np.mean), ("most", np.max))
+            f"{name} {show(float(f(numbers)))}" for name, f in (("least", np.min), ("mean", np.mean), ("most", np.max))
         ]
-        which = int(np.nanargmax(values))
+        position = int(np.nanargmax(values))
         size = data["group_size"]
-        who = f"client {which}" if size == 1 else f"clients {which * size:,} to {(which + 1) * size - 1:,}"
-        lines.append(f"  {column['label']}{_kind(column)}: {', '.join(parts)} ({who})")
+        client_label = (
+            f"client {position}" if size == 1 else f"clients {position * size:,} to {(position + 1) * size - 1:,}"
+        )
+        lines.append(f"  {column['label']}{_kind(column)}: {', '.join(parts)} ({client_label})")
     return "\n".join(lines)

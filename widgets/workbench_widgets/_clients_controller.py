@@ -138,15 +138,15 @@ class ClientCourses:
 
 def _over_steps(values: np.ndarray) -> np.ndarray:
     rows = values.reshape(len(values), -1).astype(np.float64)
-    known = np.isfinite(rows)
-    counts = known.sum(1)
-    sums = np.where(known, rows, 0.0).sum(1)
+    mask = np.isfinite(rows)
+    counts = mask.sum(1)
+    sums = np.where(mask, rows, 0.0).sum(1)
     return np.where(counts == rows.shape[1], sums / np.maximum(counts, 1), np.nan).astype(np.float32)
 
 
 def _mean(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else np.nan
+    numbers = values[np.isfinite(values)]
+    return float(numbers.mean()) if numbers.size else np.nan
 
 
 def _plain(value: float) -> float | None:

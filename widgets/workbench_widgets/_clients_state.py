@@ -25,11 +25,11 @@ def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     stage = client_stage(record)
     placement = stage.placement or "" if stage is not None else ""
     outer = [] if stage is None else _around(record.plan.stages, stage)
-    copies = math.prod(each.clients for each in outer)
+    copies = math.prod(outer_stage.clients for outer_stage in outer)
     count = stage.clients * copies if stage is not None else 0
     size = max(1, math.ceil(count / MOST_DRAWN))
     columns, arrays = _columns(record, stage, count, size, nested=bool(outer))
-    around = " × ".join(f"{each.clients:,} {each.placement}" for each in outer)
+    around = " × ".join(f"{outer_stage.clients:,} {outer_stage.placement}" for outer_stage in outer)
     state = {
         "count": math.ceil(count / size),
         "group_size": size,
@@ -37,7 +37,7 @@ def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         if stage and outer
         else f"{count:,} {placement}".strip() + (f", drawn as groups of {size:,}" if size > 1 else ""),
         "groups": {
-            "outer": " × ".join(each.placement or "" for each in outer),
+            "outer": " × ".join(outer_stage.placement or "" for outer_stage in outer),
             "inner": placement,
             "size": stage.clients,
         }
@@ -61,11 +61,11 @@ def _measuring(record: ProgramRecord) -> str:
     arguments = dict.fromkeys(re.split(r"\W", value.name)[0] for value in record.plan.inputs)
     if record.mesh is None or record.mesh.abstract or not all(map(str.isidentifier, (record.name, *arguments))):
         return ""
-    given = ", ".join(arguments)
+    call_arguments = ", ".join(arguments)
     return (
         "with jax.set_mesh(mesh):\n"
-        f'    measured = wb.measure({record.name}, clients="probe")({given})\n'
-        f"    explorer = wb.explore({record.name}, run=measured)({given})\n"
+        f'    measured = wb.measure({record.name}, clients="probe")({call_arguments})\n'
+        f"    explorer = wb.explore({record.name}, run=measured)({call_arguments})\n"
         "explorer"
     )
 
@@ -81,60 +81,60 @@ def client_stage(record: ProgramRecord) -> StageRecord | None:
     return max(stages, key=lambda stage: (stage.clients, stage.flops_per_client or 0), default=None)
 
 
-def _around(stages: Sequence[StageRecord], wanted: StageRecord) -> list[StageRecord]:
-    """The client stages that enclose `wanted`, outermost first."""
+def _around(stages: Sequence[StageRecord], target: StageRecord) -> list[StageRecord]:
+    """The client stages that enclose `target`, outermost first."""
     for stage in stages:
-        if stage is wanted:
+        if stage is target:
             return []
-        if any(inner is wanted for inner in stage.walk()):
-            own = [stage] if stage.kind == "clients" else []
-            return [*own, *_around(stage.body, wanted)]
+        if any(inner is target for inner in stage.walk()):
+            outer = [stage] if stage.kind == "clients" else []
+            return [*outer, *_around(stage.body, target)]
     return []
 
 
 def _nested_ranges(record: ProgramRecord, outer: Sequence[StageRecord], placement: str, size: int) -> list[list[Any]]:
     """Ranges of clients on each device, beginning with the devices of the first group."""
     inner = _ranges(record, placement, size)
-    groups = math.prod(each.clients for each in outer)
+    groups = math.prod(stage.clients for stage in outer)
     around = _ranges(record, outer[-1].placement or "", outer[-1].clients) if len(outer) == 1 else []
-    found = []
+    ranges = []
     for group in range(groups):
-        held = next((set(devices) for start, stop, devices, _ in around if start <= group < stop), None)
+        device_set = next((set(devices) for start, stop, devices, _ in around if start <= group < stop), None)
         for start, stop, devices, names in inner:
-            both = [(d, n) for d, n in zip(devices, names, strict=True) if held is None or d in held]
+            both = [(d, n) for d, n in zip(devices, names, strict=True) if device_set is None or d in device_set]
             if both:
                 place = group * size
-                found.append([place + start, place + stop, [d for d, _ in both], [n for _, n in both]])
-    return found
+                ranges.append([place + start, place + stop, [d for d, _ in both], [n for _, n in both]])
+    return ranges
 
 
 def _columns(
     record: ProgramRecord, stage: StageRecord | None, count: int, size: int, *, nested: bool = False
 ) -> tuple[list[dict[str, str]], Arrays]:
-    found: list[tuple[str, str, str, str, Numbers]] = []
+    figures: list[tuple[str, str, str, str, Numbers]] = []
     rows = math.ceil(count / size)
     costs = record.cost.clients if record.cost is not None else ()
     if costs and (len(costs) == count if nested else len(costs) <= count):  # nested: costs may be per group
-        by_client = {each.client: each for each in costs}
-        held = [by_client.get(client) for client in range(count)] if size == 1 else []
-        found = [
-            ("examples", "examples", "count", "", [each.examples if each else None for each in held]),
-            ("flops", "FLOPs", "flops", "predicted", [each.flops if each else None for each in held]),
-            *_elementwise([each.elementwise_flops if each else None for each in held]),
-            ("bytes", "memory traffic", "bytes", "predicted", [each.accessed_bytes if each else None for each in held]),
+        by_client = {cost.client: cost for cost in costs}
+        clients = [by_client.get(client) for client in range(count)] if size == 1 else []
+        figures = [
+            ("examples", "examples", "count", "", [client.examples if client else None for client in clients]),
+            ("flops", "FLOPs", "flops", "predicted", [client.flops if client else None for client in clients]),
+            *_elementwise([client.elementwise_flops if client else None for client in clients]),
+            ("bytes", "memory traffic", "bytes", "predicted", [c.accessed_bytes if c else None for c in clients]),
         ]
-        padded = [each.padded_examples if each else None for each in held]
-        found.insert(1, ("padded", "examples with padding", "count", "", padded))
-        found.append(("estimate", "time", "seconds", "estimated", _estimated(record, stage, held)))
+        padded = [client.padded_examples if client else None for client in clients]
+        figures.insert(1, ("padded", "examples with padding", "count", "", padded))
+        figures.append(("estimate", "time", "seconds", "estimated", _estimated(record, stage, clients)))
     elif stage is not None and stage.flops_per_client is not None:
-        found = [
+        figures = [
             ("flops", "FLOPs", "flops", "predicted", np.full(rows, stage.flops_per_client)),
             *_elementwise([stage.elementwise_flops_per_client] * rows),
         ]
         if stage.bytes_per_client is not None:
-            found.append(("bytes", "memory traffic", "bytes", "predicted", np.full(rows, stage.bytes_per_client)))
+            figures.append(("bytes", "memory traffic", "bytes", "predicted", np.full(rows, stage.bytes_per_client)))
     columns, arrays = [], {}
-    for key, label, unit, kind, values in found:
+    for key, label, unit, kind, values in figures:
         if not isinstance(values, np.ndarray) and all(value is None for value in values):
             continue
         columns.append({"key": key, "label": label, "unit": unit, "kind": kind})
@@ -162,9 +162,9 @@ def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> 
         rows: Number of groups.
         size: Clients per group; with 1, clients are not grouped.
     """
-    known = [(key, value) for key, value in by_client.items() if value is not None and 0 <= key < rows * size]
-    group = np.array([key // size for key, _ in known], np.int64)
-    total = np.bincount(group, [value for _, value in known], minlength=rows)
+    pairs = [(key, value) for key, value in by_client.items() if value is not None and 0 <= key < rows * size]
+    group = np.array([key // size for key, _ in pairs], np.int64)
+    total = np.bincount(group, [value for _, value in pairs], minlength=rows)
     count = np.bincount(group, minlength=rows)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
@@ -182,12 +182,12 @@ def _estimated(
     """Seconds per client at its stage's rates on the chip: the larger of compute and memory time."""
     priced = None
     if record.cost is not None and stage is not None:
-        priced = next((each for each in record.cost.stages if each.stage == stage.path), None)
+        priced = next((cost for cost in record.cost.stages if cost.stage == stage.path), None)
     if priced is None or priced.compute_seconds is None or priced.memory_seconds is None:
         return [None] * len(clients)
     per_flop = priced.compute_seconds / priced.flops if priced.flops else 0.0
     per_byte = priced.memory_seconds / priced.accessed_bytes if priced.accessed_bytes else 0.0
-    return [max(each.flops * per_flop, each.accessed_bytes * per_byte) if each else None for each in clients]
+    return [max(client.flops * per_flop, client.accessed_bytes * per_byte) if client else None for client in clients]
 
 
 def floats(values: Sequence[float] | np.ndarray) -> bytes:

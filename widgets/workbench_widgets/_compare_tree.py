@@ -31,41 +31,41 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
     sides = [shown_nodes(trees[0]), shown_nodes(trees[-1])]
     parents: list[int] = []
     shown: list[CallNodeRecord] = []
-    found: list[list[CallFiguresRecord | None]] = []
+    pairs: list[list[CallFiguresRecord | None]] = []
     below: dict[tuple[int, Key, int], int] = {}
     for side, (nodes, above) in enumerate(sides):
         number: list[int] = []
-        seen: dict[tuple[int, Key], int] = {}
+        counts: dict[tuple[int, Key], int] = {}
         for node, parent in zip(nodes, above, strict=True):
             at = -1 if parent < 0 else number[parent]
             key = _key(node)
-            occurrence = seen[at, key] = seen.get((at, key), -1) + 1
+            occurrence = counts[at, key] = counts.get((at, key), -1) + 1
             merged = below.get((at, key, occurrence))
             if merged is None and side and node.kind == "function":  # the only function on a level may be renamed
                 here = _functions_below(shown, parents, at)
                 alone = len(here) == len(_functions_below(nodes, above, parent)) == 1
-                merged = here[0] if alone and found[here[0]][1] is None else None
+                merged = here[0] if alone and pairs[here[0]][1] is None else None
             if merged is None:
                 merged = below[at, key, occurrence] = len(parents)
                 parents.append(at)
                 shown.append(node)
-                found.append([None, None])
+                pairs.append([None, None])
             shown[merged] = node  # the name in the last program, if it is there
-            found[merged][side] = node.total
+            pairs[merged][side] = node.total
             number.append(merged)
     columns: list[dict[str, str]] = []
     arrays: Arrays = {
         "tree.parent": floats(parents),
         "tree.kind": floats([KINDS.index(node.kind) for node in shown]),
     }
-    totals = [each for pair in found for each in pair if each is not None]
+    totals = [figure for pair in pairs for figure in pair if figure is not None]
     for key, title, unit, value in figures_of(totals):
-        if not any(value(each) for each in totals):
+        if not any(value(total) for total in totals):
             continue
         columns.append({"key": key, "title": title, "unit": unit})
         for side, name in enumerate("ab"):
-            figures = [None if pair[side] is None else value(pair[side]) for pair in found]
-            arrays[f"tree.{key}.{name}"] = floats([np.nan if each is None else each for each in figures])
+            figures = [None if pair[side] is None else value(pair[side]) for pair in pairs]
+            arrays[f"tree.{key}.{name}"] = floats([np.nan if figure is None else figure for figure in figures])
     state = {
         "tree_names": [_name(node, parent, shown) for node, parent in zip(shown, parents, strict=True)],
         "tree_places": [source_text(node.file, node.line) if node.file and node.line else "" for node in shown],

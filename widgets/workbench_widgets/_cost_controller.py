@@ -122,8 +122,8 @@ class CostController(WorkbenchWidget):
         self._show_compiled()
 
     def _show_compiled(self) -> None:
-        made = [target_state(record, record.cost) for record in self.compiled.values() if record.cost is not None]
-        self.update_live(**{f"{self._place}compiled": made})
+        targets = [target_state(record, record.cost) for record in self.compiled.values() if record.cost is not None]
+        self.update_live(**{f"{self._place}compiled": targets})
 
     def _report(self, **job: object) -> None:
         self.update_live(**{f"{self._place}job": job})

@@ -23,7 +23,7 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
         can_compile: Whether the view can compile for more targets.
     """
     return {
-        "targets": [target_state(each, each.cost) for each in (record, *others) if each.cost is not None],
+        "targets": [target_state(program, program.cost) for program in (record, *others) if program.cost is not None],
         "elsewhere": _elsewhere(record) if can_compile else [],
         "other_size": _other_size(record),
         "sentence": _sentence(record),
@@ -32,9 +32,9 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
 
 def _other_size(record: ProgramRecord) -> str:
     """Code for a cell that compares the program with the same program on larger arguments, given as shapes."""
-    found = re.match(r"[\w]+:", record.target)
-    target = record.target if found else "v5e"
-    if record.cost is not None and record.cost.chip is not None and not found:
+    match = re.match(r"[\w]+:", record.target)
+    target = record.target if match else "v5e"
+    if record.cost is not None and record.cost.chip is not None and not match:
         target = record.cost.chip.name
     where = f"on={json.dumps(target)}"  # valid Python even for records from other sources
     name = record.name if record.name.isidentifier() else "fn"
@@ -81,32 +81,32 @@ def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
     """Cost of each stage, in order."""
     return [
         {
-            "stage": each.stage,
-            "kind": each.kind,
-            "name": each.name,
-            "flops": each.flops,
-            "elementwise": each.elementwise_flops,
-            "accessed": each.accessed_bytes,
-            "wire": dict(each.collective_bytes),
-            "wire_seconds": dict(each.collective_seconds_by_axis),
-            "compute": each.compute_seconds,
-            "memory": each.memory_seconds,
-            "collective": each.collective_seconds,
-            "seconds": each.seconds,
-            "bound": each.bound,
-            "unknown": list(each.unknown_because),
+            "stage": stage.stage,
+            "kind": stage.kind,
+            "name": stage.name,
+            "flops": stage.flops,
+            "elementwise": stage.elementwise_flops,
+            "accessed": stage.accessed_bytes,
+            "wire": dict(stage.collective_bytes),
+            "wire_seconds": dict(stage.collective_seconds_by_axis),
+            "compute": stage.compute_seconds,
+            "memory": stage.memory_seconds,
+            "collective": stage.collective_seconds,
+            "seconds": stage.seconds,
+            "bound": stage.bound,
+            "unknown": list(stage.unknown_because),
         }
-        for each in cost.stages
+        for stage in cost.stages
     ]
 
 
 def _strategies(record: ProgramRecord) -> dict[str, str]:
     """Implementation that the compiler chose for the collectives on each axis, if recorded."""
-    found: dict[str, set[str]] = {}
-    for each in record.module.collectives if record.module is not None else ():
-        if each.algorithm:
-            found.setdefault("+".join(each.axes) or "no product of axes", set()).add(each.algorithm)
-    return {axis: ", ".join(sorted(names)) for axis, names in found.items()}
+    algorithms: dict[str, set[str]] = {}
+    for collective in record.module.collectives if record.module is not None else ():
+        if collective.algorithm:
+            algorithms.setdefault("+".join(collective.axes) or "no product of axes", set()).add(collective.algorithm)
+    return {axis: ", ".join(sorted(names)) for axis, names in algorithms.items()}
 
 
 def _elsewhere(record: ProgramRecord) -> list[dict[str, Any]]:
@@ -126,10 +126,10 @@ def _elsewhere(record: ProgramRecord) -> list[dict[str, Any]]:
 
 def _buffer_rows(memory: MemoryRecord) -> list[list[str]]:
     rows = []
-    for each in memory.largest[:12]:
-        padding = f" ({bytes_text(each.padding_bytes)} padding)" if each.padding_bytes else ""
-        source = "" if each.source is None else source_text(each.source.file, each.source.line)
-        rows.append([each.name, bytes_text(each.size_bytes) + padding, each.shape, source])
+    for buffer in memory.largest[:12]:
+        padding = f" ({bytes_text(buffer.padding_bytes)} padding)" if buffer.padding_bytes else ""
+        source = "" if buffer.source is None else source_text(buffer.source.file, buffer.source.line)
+        rows.append([buffer.name, bytes_text(buffer.size_bytes) + padding, buffer.shape, source])
     return rows
 
 

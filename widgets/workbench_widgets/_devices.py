@@ -75,9 +75,9 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
             "arrays": [],
             "host": [],
         }
-    kept, last = history[-MOST_SAMPLES:], history[-1]
+    samples, last = history[-MOST_SAMPLES:], history[-1]
     devices = last.devices[:MOST_DEVICES]
-    courses = _courses(kept, [device.where for device in devices])
+    courses = _courses(samples, [device.where for device in devices])
     host = last.host
     return {
         "devices": [
@@ -97,12 +97,12 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
             for d in devices
         ],
         "left_out": len(last.devices) - len(devices),
-        "seconds": floats([sample.time_seconds for sample in kept]),
+        "seconds": floats([sample.time_seconds for sample in samples]),
         "memory": floats(courses.pop("bytes_in_use")),
         "courses": {name: floats(values) for name, values in courses.items() if np.isfinite(values).any()},
         "host_courses": {
-            "processor": floats([_number(sample.host.cpu_percent) for sample in kept]),
-            "memory of this process": floats([_number(sample.host.process_bytes) for sample in kept]),
+            "processor": floats([_number(sample.host.cpu_percent) for sample in samples]),
+            "memory of this process": floats([_number(sample.host.process_bytes) for sample in samples]),
         },
         "arrays": [
             [
@@ -136,13 +136,13 @@ _COURSES = {  # figure drawn over time -> path of the figure in a sample
 def _courses(samples: Sequence[SampleRecord], names: Sequence[str]) -> dict[str, np.ndarray]:
     """Every figure in all samples, for each device; NaN where unknown."""
     rows = {where: row for row, where in enumerate(names)}
-    found = {name: np.full((len(names), len(samples)), np.nan) for name in _COURSES}
+    courses = {name: np.full((len(names), len(samples)), np.nan) for name in _COURSES}
     for column, sample in enumerate(samples):
         for device in sample.devices:
             if device.where in rows:
                 for name, field in _COURSES.items():
-                    found[name][rows[device.where], column] = _number(getattr(device, field))
-    return {name: values.ravel() for name, values in found.items()}
+                    courses[name][rows[device.where], column] = _number(getattr(device, field))
+    return {name: values.ravel() for name, values in courses.items()}
 
 
 def _number(value: float | None) -> float:

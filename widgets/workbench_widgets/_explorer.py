@@ -81,13 +81,13 @@ PARTS = {
 def _views(record: ProgramRecord, parts: Mapping[str, Any]) -> list[TabState]:
     """The tabs in order."""
     clients = bool(record.plan.placements)
-    made: list[TabState] = []
+    tabs: list[TabState] = []
     for key, part in PARTS.items():
         if key not in parts:
             continue
         text = part.help if clients or part.help_without_clients is None else part.help_without_clients
-        made.append({"key": key, "title": part.title, "help": text, "place": part.place})
-    return made
+        tabs.append({"key": key, "title": part.title, "help": text, "place": part.place})
+    return tabs
 
 
 _NOT_COMPILED = (
@@ -166,9 +166,9 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         files = files_of(record)
         clients = clients_state(record)
         parts, arrays = _parts(record, gradient, others, run, clients, can_compile=compile_for is not None)
-        made, columns = clients_view_state(record, run, timeline, clients)
-        if made["columns"] or rounds is not None:
-            parts["clients"] = {**made, "opens": tap is not None and made["group_size"] == 1}
+        clients_part, columns = clients_view_state(record, run, timeline, clients)
+        if clients_part["columns"] or rounds is not None:
+            parts["clients"] = {**clients_part, "opens": tap is not None and clients_part["group_size"] == 1}
             arrays |= {f"clients/{name}": value for name, value in columns.items()}
         if rounds is not None or timeline is not None:
             parts["run"] = run_state(timeline)
@@ -202,7 +202,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
             raise ValueError(message)
         views = _views(record, parts)
         settings = {} if view is None else {"view": view}
-        figures = headline(record, [each["key"] for each in views], run)
+        figures = headline(record, [tab["key"] for tab in views], run)
         data = {
             **parts,
             "cells": cells_of(files),
@@ -303,27 +303,27 @@ def _parts(
     parts: dict[str, Any] = {}
     arrays: Arrays = {}
 
-    def add(key: str, made: tuple[Mapping[str, Any], Arrays]) -> None:
-        parts[key] = made[0]
-        arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
+    def add(key: str, part: tuple[Mapping[str, Any], Arrays]) -> None:
+        parts[key] = part[0]
+        arrays.update({f"{key}/{name}": value for name, value in part[1].items()})
 
     if record.plan.placements or gradient is not None or record.call_tree is None:  # else: operations
         add("program", program_state(record, gradient, clients))
     several = record.mesh is not None and len(record.mesh.devices) > 1
     if record.mesh is not None and several:
         names = [value.name for value in record.plan.inputs]
-        sent = record.module.collectives if record.module is not None else ()
-        add("mesh", mesh_state(record.mesh, record.cost, record.inputs, names=names, collectives=sent))
+        collectives = record.module.collectives if record.module is not None else ()
+        add("mesh", mesh_state(record.mesh, record.cost, record.inputs, names=names, collectives=collectives))
     # A single device needs no sharding view.
     if record.inputs is not None and (several or any(len(leaf.shards) > 1 for leaf in record.inputs.leaves)):
         # Arrays that are not yet placed have no mesh, but the program has one.
-        known = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)
-        add("sharding", sharding_state(known, record.propagation, names=[v.name for v in record.plan.inputs]))
+        inputs = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)
+        add("sharding", sharding_state(inputs, record.propagation, names=[v.name for v in record.plan.inputs]))
     if record.module is not None or record.stablehlo:
         add("hlo", hlo_state(record))
     if record.call_tree is not None:
-        found = record.module.instructions if record.module is not None else ()
-        files = {each.source.file for each in found if each.source is not None}
+        instructions = record.module.instructions if record.module is not None else ()
+        files = {instruction.source.file for instruction in instructions if instruction.source is not None}
         tree = with_measured(record.call_tree, None if run is None else run.call_tree)
         add("operations", operations_state(tree, files))
     if record.module is not None and (record.module.memory.timeline or record.module.memory.peak_bytes is not None):

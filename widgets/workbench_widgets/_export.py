@@ -77,12 +77,12 @@ def _user() -> str:
 
 def _code_of(views: Sequence[SavedView]) -> str:
     """The user's code, collapsed; each cell and file once."""
-    found: dict[str, str] = {}
+    code: dict[str, str] = {}
     for view in views:
-        found.update({shorten_paths(title): text for title, text in view.code.items()})
-    if not found:
+        code.update({shorten_paths(title): text for title, text in view.code.items()})
+    if not code:
         return ""
-    blocks = [f"<h2>{html.escape(title)}</h2><pre>{html.escape(text)}</pre>" for title, text in found.items()]
+    blocks = [f"<h2>{html.escape(title)}</h2><pre>{html.escape(text)}</pre>" for title, text in code.items()]
     return f'<details class="wb-pagecode"><summary>The code</summary>{"".join(blocks)}</details>'
 
 

@@ -32,7 +32,7 @@ class CollectiveGroup:
     def count(self) -> str:
         """Number and size of the collectives, in words: `12 all-reduces of 8 MiB each`."""
         runs = self.executions
-        sizes = sorted({each.payload_bytes for each in self.members})
+        sizes = sorted({member.payload_bytes for member in self.members})
         if runs is None:
             return f"{self.kind} of {bytes_text(sizes[-1])} in a loop of unknown length"
         if runs <= 1:
@@ -43,13 +43,13 @@ class CollectiveGroup:
     @property
     def sent_bytes(self) -> float:
         """Bytes that one device sends, summed over all executions."""
-        return sum(sent_by(each) for each in self.members)
+        return sum(sent_by(member) for member in self.members)
 
     @property
     def executions(self) -> float | None:
         """Executions per call; None inside a loop of unknown length."""
-        known = [each.executions for each in self.members]
-        return None if None in known else float(sum(each or 0 for each in known))
+        counts = [member.executions for member in self.members]
+        return None if None in counts else float(sum(count or 0 for count in counts))
 
     @property
     def places(self) -> str:
@@ -62,31 +62,37 @@ class CollectiveGroup:
         return first if len(self.sources) == 1 else f"{first} +{len(self.sources) - 1}"
 
 
-def sent_by(each: CollectiveRecord) -> float:
+def sent_by(collective: CollectiveRecord) -> float:
     """Bytes that one device sends for a collective in one call of the program."""
-    return (each.payload_bytes if each.wire_bytes is None else each.wire_bytes) * (each.executions or 1)
+    return (collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes) * (
+        collective.executions or 1
+    )
 
 
 def group_collectives(
     collectives: Sequence[CollectiveRecord], tree: CallTreeRecord | None = None
 ) -> list[CollectiveGroup]:
     """Groups by kind, mesh axes, lines and calls that lead to a shared line, largest first."""
-    files = {source.file for each in collectives for source in each.sources}
-    callers = callers_of(tree, (each.name for each in collectives), files)
+    files = {source.file for collective in collectives for source in collective.sources}
+    callers = callers_of(tree, (collective.name for collective in collectives), files)
     groups: dict[Any, list[CollectiveRecord]] = {}
-    for each in collectives:
-        lines = tuple((s.file, s.line) for s in each.sources)
-        groups.setdefault((each.kind, each.axes, lines, callers.get(each.name, ())), []).append(each)
-    made = [CollectiveGroup(k[0], k[1], members[0].sources, tuple(members), k[3]) for k, members in groups.items()]
-    return sorted(made, key=lambda group: -group.sent_bytes)
+    for collective in collectives:
+        lines = tuple((s.file, s.line) for s in collective.sources)
+        groups.setdefault((collective.kind, collective.axes, lines, callers.get(collective.name, ())), []).append(
+            collective
+        )
+    collective_groups = [
+        CollectiveGroup(k[0], k[1], members[0].sources, tuple(members), k[3]) for k, members in groups.items()
+    ]
+    return sorted(collective_groups, key=lambda group: -group.sent_bytes)
 
 
 def headline(record: ProgramRecord, views: Sequence[str] = (), run: RunRecord | None = None) -> list[HeadlineFigure]:
     """Short figures, each with the view that explains it; seconds of a measured run come first."""
-    found = [*_measured(run), *_communication(record), *_memory(record), *_work(record)]
-    for each in found:
-        each["view"] = each["view"] if each["view"] in views else None
-    return found
+    figures = [*_measured(run), *_communication(record), *_memory(record), *_work(record)]
+    for figure in figures:
+        figure["view"] = figure["view"] if figure["view"] in views else None
+    return figures
 
 
 def _figure(
@@ -98,9 +104,9 @@ def _figure(
 def _measured(run: RunRecord | None) -> list[HeadlineFigure]:
     if run is None or not run.seconds:
         return []
-    each = run.seconds / max(run.rounds, 1)
+    call_seconds = run.seconds / max(run.rounds, 1)
     tip = f"Mean wall time of {count_text(run.rounds)} measured calls on the engine {run.engine}, without warm-up."
-    return [_figure(f"{seconds_text(each)} per call, measured", tip, "timeline", "strong")]
+    return [_figure(f"{seconds_text(call_seconds)} per call, measured", tip, "timeline", "strong")]
 
 
 def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
@@ -113,9 +119,9 @@ def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
         return [_figure("no collectives", "The devices do not communicate.", "hlo")]
     first, total = groups[0], sum(group.sent_bytes for group in groups)
     least = "at least " if any(group.executions is None for group in groups) else ""
-    sent, most = bytes_text(first.sent_bytes), bytes_text(total)
-    of = f" of {most}" if most != sent else ""
-    text = f"{first.count} over {axes_text(first.axes)}: {least}{sent}{of} sent, {first.places}"
+    size, most = bytes_text(first.sent_bytes), bytes_text(total)
+    of = f" of {most}" if most != size else ""
+    text = f"{first.count} over {axes_text(first.axes)}: {least}{size}{of} sent, {first.places}"
     line = next((f"{source.file}:{source.line}" for source in first.lines), None)
     tip = (
         "The largest collectives, with payload and line; the bytes that one device sends for them in one call, out of "
@@ -176,6 +182,6 @@ def work_per_device(record: ProgramRecord) -> str:
         return ""
     if (module.flops is None or module.elementwise_flops is None) and tree is not None and tree.root.at_least:
         total = tree.root.total
-        known = work_text(total.flops_matmul, total.flops_elementwise)
-        return f"at least {known} per device, a loop of unknown length counted once"
+        work = work_text(total.flops_matmul, total.flops_elementwise)
+        return f"at least {work} per device, a loop of unknown length counted once"
     return f"{work_text(module.flops, module.elementwise_flops)} per device"

@@ -45,55 +45,58 @@ class HloView(WorkbenchWidget):
         """Summarizes the module in one line, followed by its collectives."""
         module = self.record.module
         lines = [self.label + "."]
-        for each in module.collectives if module is not None else ():
-            places = ", ".join(source_text(s.file, s.line) for s in each.sources) or "unknown lines"
-            lines.append(f"  {each.name} over {axes_text(each.axes)}: {bytes_text(each.payload_bytes)} from {places}")
+        for collective in module.collectives if module is not None else ():
+            places = ", ".join(source_text(s.file, s.line) for s in collective.sources) or "unknown lines"
+            lines.append(
+                f"  {collective.name} over {axes_text(collective.axes)}: {bytes_text(collective.payload_bytes)} from "
+                f"{places}"
+            )
         return "\n".join(lines)
 
 
 def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     """State of the HLO view: names and shapes as three long strings, all other data as numbers."""
     module = record.module
-    found = module.instructions if module is not None else ()
-    known = {_key(each.source) for each in found} - {None}
-    listing = read_stablehlo(record.stablehlo, known)[:MOST_LINES]
-    sources = sorted({key for key in known | {key for _, key in listing} if key is not None})
+    instructions = module.instructions if module is not None else ()
+    source_keys = {_key(instruction.source) for instruction in instructions} - {None}
+    listing = read_stablehlo(record.stablehlo, source_keys)[:MOST_LINES]
+    sources = sorted({key for key in source_keys | {key for _, key in listing} if key is not None})
     place = {key: index for index, key in enumerate(sources)}
     stages = sorted(
-        {each.stage or "" for each in found}, key=lambda path: [int(p) for p in path.split(".") if p.isdigit()]
+        {i.stage or "" for i in instructions}, key=lambda path: [int(p) for p in path.split(".") if p.isdigit()]
     )
-    opcodes = sorted({each.opcode for each in found})
-    computations = list(dict.fromkeys(each.computation for each in found))
+    opcodes = sorted({instruction.opcode for instruction in instructions})
+    computations = list(dict.fromkeys(instruction.computation for instruction in instructions))
     joint = module.collectives if module is not None else ()
-    collectives = {each.name: i for i, each in enumerate(joint)}
+    collectives = {collective.name: i for i, collective in enumerate(joint)}
     order = [{name: i for i, name in enumerate(names)} for names in (stages, opcodes, computations)]
     arrays = {
-        "hlo.opcode": floats([order[1][each.opcode] for each in found]),
-        "hlo.stage": floats([order[0][each.stage or ""] for each in found]),
-        "hlo.computation": floats([order[2][each.computation] for each in found]),
-        "hlo.source": floats([_place(each.source, place) for each in found]),
-        "hlo.size": floats([each.size_bytes for each in found]),
-        "hlo.flops": floats([each.flops for each in found]),
-        "hlo.elementwise": floats([each.elementwise_flops for each in found]),
-        "hlo.accessed": floats([each.accessed_bytes for each in found]),
-        "hlo.executions": floats([float("nan") if each.executions is None else each.executions for each in found]),
-        "hlo.collective": floats([collectives.get(each.name, -1) for each in found]),
+        "hlo.opcode": floats([order[1][instruction.opcode] for instruction in instructions]),
+        "hlo.stage": floats([order[0][instruction.stage or ""] for instruction in instructions]),
+        "hlo.computation": floats([order[2][instruction.computation] for instruction in instructions]),
+        "hlo.source": floats([_place(instruction.source, place) for instruction in instructions]),
+        "hlo.size": floats([instruction.size_bytes for instruction in instructions]),
+        "hlo.flops": floats([instruction.flops for instruction in instructions]),
+        "hlo.elementwise": floats([instruction.elementwise_flops for instruction in instructions]),
+        "hlo.accessed": floats([instruction.accessed_bytes for instruction in instructions]),
+        "hlo.executions": floats([float("nan") if i.executions is None else i.executions for i in instructions]),
+        "hlo.collective": floats([collectives.get(instruction.name, -1) for instruction in instructions]),
         "hlo.stable": floats([-1 if key is None else place[key] for _, key in listing]),
     }
-    graph, graph_arrays = _graph(found, collectives, record)
+    graph, graph_arrays = _graph(instructions, collectives, record)
     state = {
-        "count": len(found),
-        "names": "\n".join(each.name for each in found),
-        "shapes": "\n".join(each.shape for each in found),
-        "operands": "\n".join(", ".join(each.operands) for each in found),
-        "op_names": [each.op_name for each in found],
+        "count": len(instructions),
+        "names": "\n".join(instruction.name for instruction in instructions),
+        "shapes": "\n".join(instruction.shape for instruction in instructions),
+        "operands": "\n".join(", ".join(instruction.operands) for instruction in instructions),
+        "op_names": [instruction.op_name for instruction in instructions],
         "opcodes": opcodes,
         "stages": stages,
         "computations": computations,
         "sources": [[file, line, source_text(file, line)] for file, line in sources],
-        "collectives": [_collective(each, staged=len([*filter(None, stages)]) > 1) for each in joint],
-        "groups": [_group(each, collectives) for each in group_collectives(joint, record.call_tree)],
-        "axes": sorted({axis for each in joint for axis in each.axes}),
+        "collectives": [_collective(collective, staged=len([*filter(None, stages)]) > 1) for collective in joint],
+        "groups": [_group(group, collectives) for group in group_collectives(joint, record.call_tree)],
+        "axes": sorted({axis for collective in joint for axis in collective.axes}),
         "stable": "\n".join(line for line, _ in listing),
         "compiled": _listing(module),
         "code": _code(sources),
@@ -116,31 +119,31 @@ def _sentence(record: ProgramRecord) -> str:
     )
 
 
-def _participants(each: CollectiveRecord) -> str:
-    if each.kind == "collective-permute":
-        return f"{_counted(each.groups, 'sender')}, each to one receiver"
-    return f"{_counted(each.groups, 'group')} of {count_text(each.group_size)}"
+def _participants(collective: CollectiveRecord) -> str:
+    if collective.kind == "collective-permute":
+        return f"{_counted(collective.groups, 'sender')}, each to one receiver"
+    return f"{_counted(collective.groups, 'group')} of {count_text(collective.group_size)}"
 
 
-def _collective(each: CollectiveRecord, *, staged: bool) -> dict[str, Any]:
+def _collective(collective: CollectiveRecord, *, staged: bool) -> dict[str, Any]:
     """Facts about a collective."""
     rows = [
-        ["mesh axis", axes_text(each.axes)],
-        ["devices", _participants(each)],
-        ["payload", f"{bytes_text(each.payload_bytes)} per device"],
-        ["sent", f"{bytes_text(each.wire_bytes)} by one device in one execution"],
-        ["executions", "unknown" if each.executions is None else count_text(each.executions)],
-        *([["stages", ", ".join(each.stages) or "unknown"]] if staged else []),
-        ["source", ", ".join(source_text(s.file, s.line) for s in each.sources) or "unknown"],
+        ["mesh axis", axes_text(collective.axes)],
+        ["devices", _participants(collective)],
+        ["payload", f"{bytes_text(collective.payload_bytes)} per device"],
+        ["sent", f"{bytes_text(collective.wire_bytes)} by one device in one execution"],
+        ["executions", "unknown" if collective.executions is None else count_text(collective.executions)],
+        *([["stages", ", ".join(collective.stages) or "unknown"]] if staged else []),
+        ["source", ", ".join(source_text(s.file, s.line) for s in collective.sources) or "unknown"],
     ]
     return {
-        "name": each.name,
-        "axis_names": list(each.axes),
-        "axes": axes_text(each.axes),
-        "payload": each.payload_bytes,
-        "times": each.executions,
-        "sent": sent_by(each),
-        "stages": list(each.stages),
+        "name": collective.name,
+        "axis_names": list(collective.axes),
+        "axes": axes_text(collective.axes),
+        "payload": collective.payload_bytes,
+        "times": collective.executions,
+        "sent": sent_by(collective),
+        "stages": list(collective.stages),
         "rows": rows,
     }
 
@@ -153,11 +156,11 @@ def _group(group: CollectiveGroup, number: dict[str, int]) -> dict[str, Any]:
         "axis_names": list(group.axes),
         "places": group.places,
         "lines": [[f"{s.file}:{s.line}", source_text(s.file, s.line), _code_at(s)] for s in group.lines],
-        "payload": max(each.payload_bytes for each in group.members),
+        "payload": max(member.payload_bytes for member in group.members),
         "sent": group.sent_bytes,
         "times": group.executions,
-        "members": [number[each.name] for each in group.members],
-        "stages": sorted({stage for each in group.members for stage in each.stages}),
+        "members": [number[member.name] for member in group.members],
+        "stages": sorted({stage for member in group.members for stage in member.stages}),
     }
 
 
@@ -179,17 +182,17 @@ def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
 
     Long files and libraries are reduced to the lines around compiled lines.
     """
-    wanted: dict[str, set[int]] = {}
+    lines_by_file: dict[str, set[int]] = {}
     for file, line in sources:
-        wanted.setdefault(file, set()).add(line)
-    return [made for file, numbers in wanted.items() if (made := _file(file, numbers)) is not None]
+        lines_by_file.setdefault(file, set()).add(line)
+    return [row for file, numbers in lines_by_file.items() if (row := _file(file, numbers)) is not None]
 
 
 def _file(file: str, used: set[int]) -> list[Any] | None:
-    whole = read_source_lines(file)
+    text_lines = read_source_lines(file)
     title = source_text(file, min(used)).rpartition(":")[0]
-    if whole and len(whole) <= MOST_FILE_LINES and package_of(file) is None:
-        return [file, title, [[number, text] for number, text in enumerate(whole, 1)]]
+    if text_lines and len(text_lines) <= MOST_FILE_LINES and package_of(file) is None:
+        return [file, title, [[number, text] for number, text in enumerate(text_lines, 1)]]
     around = sorted({near for line in used for near in range(max(1, line - AROUND), line + AROUND + 1)})
     lines = [[number, read_source_line(file, number)] for number in around]
     return [file, title, lines] if any(text for _, text in lines) else None
@@ -209,20 +212,23 @@ def _listing(module: ModuleRecord | None) -> str:
 
 
 def _graph(
-    found: Sequence[InstructionRecord], collectives: dict[str, int], record: ProgramRecord
+    instructions: Sequence[InstructionRecord], collectives: dict[str, int], record: ProgramRecord
 ) -> tuple[dict[str, Any] | None, Arrays]:
     """The groups of the graph (by call tree, and by stages and scopes), and the edges between instructions."""
-    if not found:
+    if not instructions:
         return None, {}
     trees: dict[str, GroupTree] = {}
     if record.call_tree is not None and record.call_tree.made_from == "compiled":
-        trees["calls"] = read_call_groups(found, record.call_tree)
-    trees["scopes"] = read_scopes(found, record.plan)
-    kinds = ["collective" if each.name in collectives else kind_of(each) for each in found]
-    arrays = {"hlo.edges": floats(read_edges(found).ravel()), "hlo.kind": floats([_kind(kind) for kind in kinds])}
+        trees["calls"] = read_call_groups(instructions, record.call_tree)
+    trees["scopes"] = read_scopes(instructions, record.plan)
+    kinds = ["collective" if instruction.name in collectives else kind_of(instruction) for instruction in instructions]
+    arrays = {
+        "hlo.edges": floats(read_edges(instructions).ravel()),
+        "hlo.kind": floats([_kind(kind) for kind in kinds]),
+    }
     arrays |= {f"hlo.parent.{name}": floats(tree.parent) for name, tree in trees.items()}
     groups = {
-        name: [[each.title, each.instruction, _kind(each.kind), each.node, each.key] for each in tree.groups]
+        name: [[group.title, group.instruction, _kind(group.kind), group.node, group.key] for group in tree.groups]
         for name, tree in trees.items()
     }
     return {"groups": groups, "kinds": KINDS}, arrays

@@ -111,8 +111,12 @@ class LaunchView(WorkbenchWidget):
         answering = {node.label for node in record.graph.nodes if node.methods}
         groups = {}
         for label, nodes in groups_of(record.graph).items():
-            mine = [by_label[node.label] for node in nodes if node.label in by_label]
-            groups[label] = {"said": count_states(mine), "hue": worst_hue(mine), "load": load_text(mine)}
+            group_states = [by_label[node.label] for node in nodes if node.label in by_label]
+            groups[label] = {
+                "said": count_states(group_states),
+                "hue": worst_hue(group_states),
+                "load": load_text(group_states),
+            }
         return {
             "status": record.status,
             "engine": record.engine,
@@ -144,8 +148,8 @@ class _History:
 
     def add(self, record: LaunchedRecord) -> None:
         for state in record.states:
-            known = (state.calls_per_second, state.queue_length, state.cpu_cores, state.memory_bytes)
-            sample = (record.elapsed_seconds, *(float("nan") if value is None else float(value) for value in known))
+            figures = (state.calls_per_second, state.queue_length, state.cpu_cores, state.memory_bytes)
+            sample = (record.elapsed_seconds, *(float("nan") if value is None else float(value) for value in figures))
             self._samples.setdefault(state.label, deque(maxlen=MOST_SAMPLES)).append(sample)
 
     def of(self, label: str) -> dict[str, bytes]:

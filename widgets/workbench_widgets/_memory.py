@@ -39,8 +39,8 @@ class MemoryView(WorkbenchWidget):
 def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
     """State of the memory view."""
     memory = MemoryRecord() if record.module is None else record.module.memory
-    instructions = {each.name: each for each in record.module.instructions} if record.module is not None else {}
-    parameters = {name for name, each in instructions.items() if each.opcode == "parameter"}
+    instructions = {i.name: i for i in record.module.instructions} if record.module is not None else {}
+    parameters = {name for name, instruction in instructions.items() if instruction.opcode == "parameter"}
     places = [instructions[name].source if name in instructions else None for name, _ in memory.timeline]
     chip = record.cost.chip if record.cost is not None else None
     capacity = memory.available_bytes if memory.available_bytes is not None or chip is None else chip.hbm_bytes
@@ -50,8 +50,8 @@ def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
         "capacity": capacity,
         "capacity_of": "the device" if memory.available_bytes is not None or chip is None else chip.name,
         "moments": [name if name in instructions else "" for name, _ in memory.timeline],
-        "keys": ["" if each is None else f"{each.file}:{each.line}" for each in places],
-        "places": ["" if each is None else source_text(each.file, each.line) for each in places],
+        "keys": ["" if place is None else f"{place.file}:{place.line}" for place in places],
+        "places": ["" if place is None else source_text(place.file, place.line) for place in places],
         "buffers": buffer_tree(memory.largest, parameters),
         "notes": _notes(memory),
         "sentence": render.describe(memory),

@@ -91,20 +91,20 @@ def _joined(rows: list[MemoryRow]) -> list[MemoryRow]:
     for at, row in enumerate(rows):
         inside.setdefault(row["parent"], []).append(at)
     new: dict[int, int] = {-1: -1}
-    kept: list[MemoryRow] = []
+    joined_rows: list[MemoryRow] = []
     for at, row in enumerate(rows):
         only = inside.get(at, [])
         if len(only) == 1 and rows[only[0]]["count"] and row["parent"] >= 0:
             inner = rows[only[0]]
             inner["name"], inner["parent"] = _join(row["name"], inner["name"]), row["parent"]
             continue
-        new[at] = len(kept)
-        kept.append(row)
-    for row in kept:
+        new[at] = len(joined_rows)
+        joined_rows.append(row)
+    for row in joined_rows:
         row["parent"] = new[row["parent"]]
         if row["count"]:
             row["shape"] = f"{count_text(row['count'])} buffer{'s' * (row['count'] > 1)}"
-    return kept
+    return joined_rows
 
 
 def _join(outer: str, inner: str) -> str:

@@ -65,7 +65,7 @@ def mesh_state(
 ) -> tuple[dict[str, Any], Arrays]:
     """State of the mesh view: place, name, figures and contents of every device."""
     devices = record.devices
-    held = _held(record)
+    holdings = _held(record)
     choices: list[dict[str, str]] = []
     arrays: Arrays = {"mesh.id": floats([device.id for device in devices])}
 
@@ -79,8 +79,8 @@ def mesh_state(
         choice("host", "host", "count", [device.host for device in devices], "group")
     if len({device.slice_index for device in devices}) > 1:
         choice("slice", "slice", "count", [device.slice_index or 0 for device in devices], "group")
-    if held:
-        choice("clients", "clients held", "count", [_count(held.get(d.id, ())) for d in devices])
+    if holdings:
+        choice("clients", "clients held", "count", [_count(holdings.get(d.id, ())) for d in devices])
     for key, label in (("flops", "FLOPs"), ("elementwise_flops", "elementwise FLOPs")):
         load = _load(record, cost, key)
         if any(load.values()) or (load and key == "flops"):
@@ -97,9 +97,9 @@ def mesh_state(
         arrays["mesh.core"] = floats([device.core_on_chip or 0 for device in devices])
     state = {
         "layouts": [
-            {"key": each.key, "label": each.label, "columns": each.columns, "rows": each.rows,
-             "panels": [list(panel) for panel in each.panels], "reading": each.reading}
-            for each in layouts
+            {"key": entry.key, "label": entry.label, "columns": entry.columns, "rows": entry.rows,
+             "panels": [list(panel) for panel in entry.panels], "reading": entry.reading}
+            for entry in layouts
         ],
         "count": len(devices),
         "few": len(devices) <= FEW,
@@ -112,7 +112,7 @@ def mesh_state(
         "coords": coords,
         "wraps": list(record.wraps or ()),
         "collectives": _collectives(record, collectives),
-        "held": {str(device): [[r[0], r[1], r[2], r[3]] for r in ranges] for device, ranges in held.items()},
+        "held": {str(device): [[r[0], r[1], r[2], r[3]] for r in ranges] for device, ranges in holdings.items()},
         "leaves": leaves,
         "sentence": render.describe(record),
     }  # fmt: skip
@@ -124,21 +124,21 @@ def _axis(axis: AxisRecord) -> dict[str, Any]:
     return {"name": axis.name, "size": axis.size, "type": axis.type, "hops": hops}
 
 
-def _collectives(record: MeshRecord, found: Sequence[CollectiveRecord]) -> list[dict[str, Any]]:
+def _collectives(record: MeshRecord, collectives: Sequence[CollectiveRecord]) -> list[dict[str, Any]]:
     """Collectives across entire mesh axes, with the bytes that one device sends per call."""
     axes = {axis.name for axis in record.axes}
-    known = [
+    rows = [
         {
-            "name": each.name,
-            "kind": each.kind,
-            "axes": list(each.axes),
-            "sent": each.wire_bytes * (each.executions or 1),
-            "pairs": [list(pair) for pair in each.pairs],
+            "name": collective.name,
+            "kind": collective.kind,
+            "axes": list(collective.axes),
+            "sent": collective.wire_bytes * (collective.executions or 1),
+            "pairs": [list(pair) for pair in collective.pairs],
         }
-        for each in found
-        if each.wire_bytes and each.axes and axes.issuperset(each.axes)
+        for collective in collectives
+        if collective.wire_bytes and collective.axes and axes.issuperset(collective.axes)
     ]
-    return sorted(known, key=lambda each: -each["sent"])[:MOST_COLLECTIVES]
+    return sorted(rows, key=lambda row: -row["sent"])[:MOST_COLLECTIVES]
 
 
 def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:
@@ -156,9 +156,9 @@ def _leaves(
     if sharding is None:
         return [], {}
     place = {device.id: number for number, device in enumerate(record.devices)}
-    known = names if len(names) == len(sharding.leaves) else [leaf.path for leaf in sharding.leaves]
+    labels = names if len(names) == len(sharding.leaves) else [leaf.path for leaf in sharding.leaves]
     leaves, arrays, room = [], {}, MOST_CORNERS
-    for name, leaf in zip(known, sharding.leaves, strict=True):
+    for name, leaf in zip(labels, sharding.leaves, strict=True):
         room -= (len(leaf.shape) or 1) * len(place)
         if not leaf.shards or room < 0:
             continue
@@ -188,10 +188,10 @@ def _corners(leaf: LeafShardingRecord, place: dict[int, int]) -> np.ndarray:
 
 
 def _held(record: MeshRecord) -> dict[int, list[tuple[str, int, int, int]]]:
-    held: dict[int, list[tuple[str, int, int, int]]] = {}
-    for each in record.clients:
-        held.setdefault(each.device_id, []).append((each.placement, each.start, each.stop, each.padding))
-    return held
+    ranges: dict[int, list[tuple[str, int, int, int]]] = {}
+    for client in record.clients:
+        ranges.setdefault(client.device_id, []).append((client.placement, client.start, client.stop, client.padding))
+    return ranges
 
 
 def _count(ranges: Sequence[tuple[str, int, int, int]]) -> int:
@@ -201,9 +201,9 @@ def _count(ranges: Sequence[tuple[str, int, int, int]]) -> int:
 def _load(record: MeshRecord, cost: CostRecord | None, key: str) -> dict[int, float]:
     if cost is None or not cost.clients:
         return {}
-    flops = {each.client: getattr(each, key) for each in cost.clients}
+    flops = {client.client: getattr(client, key) for client in cost.clients}
     load = {}
-    for each in record.clients:
-        work = sum(flops.get(client, 0.0) for client in range(each.start, each.stop))
-        load[each.device_id] = load.get(each.device_id, 0.0) + work
+    for block in record.clients:
+        work = sum(flops.get(client, 0.0) for client in range(block.start, block.stop))
+        load[block.device_id] = load.get(block.device_id, 0.0) + work
     return load

@@ -34,21 +34,21 @@ def arrangements(record: MeshRecord) -> list[Arrangement]:
     devices = record.devices
     index = {device.id: number for number, device in enumerate(devices)}
     axes, order, _ = arrange_devices(record, "mesh")
-    found = [_arrange("mesh", "mesh axes", axes, [index[device.id] for device in order])]
+    layouts = [_arrange("mesh", "mesh axes", axes, [index[device.id] for device in order])]
     axes, order, became = arrange_devices(record, "torus")
     if became == "torus":
-        found.append(_arrange("torus", "torus coordinates", axes, [index[device.id] for device in order]))
+        layouts.append(_arrange("torus", "torus coordinates", axes, [index[device.id] for device in order]))
     by_host = _hosts(devices)
     if by_host is not None:
-        found.append(_arrange("hosts", "hosts", by_host[0], by_host[1]))
-    return found
+        layouts.append(_arrange("hosts", "hosts", by_host[0], by_host[1]))
+    return layouts
 
 
 def _hosts(devices: Sequence[DeviceRecord]) -> tuple[list[tuple[str, int]], list[int]] | None:
     hosts: dict[int, list[int]] = {}
     for number, device in enumerate(devices):
         hosts.setdefault(device.host, []).append(number)
-    sizes = {len(held) for held in hosts.values()}
+    sizes = {len(members) for members in hosts.values()}
     if len(hosts) < 2 or len(sizes) != 1:
         return None
     return [("host", len(hosts)), ("its device", sizes.pop())], [n for host in sorted(hosts) for n in hosts[host]]

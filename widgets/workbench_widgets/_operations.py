@@ -31,33 +31,33 @@ def operations_state(
         measured: Show only the measured seconds of an entire profile, for all devices together and for each device.
     """
     cells = _cells(files)
-    kept, parents, places = _shown(tree)
-    number = {node.id: at for at, node in enumerate(kept)}
-    layers = fold_layers(kept, parents)
-    for at, group in enumerate(layers, start=len(kept)):
-        members = [kept[member] for member in group.members]
+    nodes, parents, places = _shown(tree)
+    number = {node.id: at for at, node in enumerate(nodes)}
+    layers = fold_layers(nodes, parents)
+    for at, group in enumerate(layers, start=len(nodes)):
+        members = [nodes[member] for member in group.members]
         parents.append(group.parent)
-        kept.append(_joined(at, group.name, members))
+        nodes.append(_joined(at, group.name, members))
         places.append(_NOWHERE)
         for member in group.members:
             parents[member] = at
-    columns, arrays = _measured_columns(kept) if measured else _columns(kept)
+    columns, arrays = _measured_columns(nodes) if measured else _columns(nodes)
     arrays |= {
         "tree.parent": floats(parents),
-        "tree.kind": floats([KINDS.index(node.kind) for node in kept]),
-        "tree.pass": floats([PASSES.index(node.pass_name) for node in kept]),
+        "tree.kind": floats([KINDS.index(node.kind) for node in nodes]),
+        "tree.pass": floats([PASSES.index(node.pass_name) for node in nodes]),
     }
     state: OperationsState = {
-        "names": [node.name for node in kept],
+        "names": [node.name for node in nodes],
         "keys": [_key(node, cells) for node in places],
         "places": [_place(node) for node in places],
-        "scopes": [node.scope for node in kept],
-        "iterations": {str(number[node.id]): node.trip_count for node in kept if node.trip_count is not None},
-        "instructions": {str(number[node.id]): list(node.instructions) for node in kept if node.instructions},
-        "collectives": {str(at): _collectives(node.total) for at, node in enumerate(kept) if node.total.collectives},
+        "scopes": [node.scope for node in nodes],
+        "iterations": {str(number[node.id]): node.trip_count for node in nodes if node.trip_count is not None},
+        "instructions": {str(number[node.id]): list(node.instructions) for node in nodes if node.instructions},
+        "collectives": {str(at): _collectives(node.total) for at, node in enumerate(nodes) if node.total.collectives},
         "layers": {str(at): list(group.members) for at, group in enumerate(layers, start=len(number))},
-        "shared": [at for at, node in enumerate(kept) if node.split],
-        "at_least": [at for at, node in enumerate(kept) if node.at_least],
+        "shared": [at for at, node in enumerate(nodes) if node.split],
+        "at_least": [at for at, node in enumerate(nodes) if node.at_least],
         "kinds": list(KINDS),
         "passes": list(PASSES),
         "columns": columns,
@@ -76,7 +76,7 @@ _NOWHERE = CallNodeRecord(id=0, parent=None, kind="scope", name="")
 def _joined(at: int, name: str, members: Sequence[CallNodeRecord]) -> CallNodeRecord:
     """One node for identical layers, with their figures summed."""
     root = CallNodeRecord(id=0, parent=None, kind="root", name=name)
-    below = (each.replace(id=i, parent=0, own=each.total) for i, each in enumerate(members, start=1))
+    below = (member.replace(id=i, parent=0, own=member.total) for i, member in enumerate(members, start=1))
     tree = CallTreeRecord(made_from="compiled", nodes=(root, *below))
     return CallNodeRecord(
         id=at,
@@ -84,8 +84,8 @@ def _joined(at: int, name: str, members: Sequence[CallNodeRecord]) -> CallNodeRe
         kind="scope",
         name=name,
         pass_name=members[0].pass_name,
-        split=any(each.split for each in members),
-        at_least=any(each.at_least for each in members),
+        split=any(member.split for member in members),
+        at_least=any(member.at_least for member in members),
         total=tree.with_own({}).root.total,
     )
 
@@ -102,31 +102,31 @@ def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> Call
     """
     if measured is None or not measured.root.total.measured_seconds:
         return tree
-    ours, theirs = _places(tree), _places(measured)
-    at = {place: node for node, place in ours.items()}
+    tree_places, measured_places = _places(tree), _places(measured)
+    at = {place: node for node, place in tree_places.items()}
     seconds: dict[int, dict[str, float]] = {}
     for node in measured.nodes:
         holder: CallNodeRecord = node
-        while holder.parent is not None and theirs[holder.id] not in at:
+        while holder.parent is not None and measured_places[holder.id] not in at:
             holder = measured.nodes[holder.parent]
-        own = seconds.setdefault(at.get(theirs[holder.id], 0), {})
-        for device, each in node.own.measured_seconds.items():
-            own[device] = own.get(device, 0.0) + each
+        by_device = seconds.setdefault(at.get(measured_places[holder.id], 0), {})
+        for device, amount in node.own.measured_seconds.items():
+            by_device[device] = by_device.get(device, 0.0) + amount
     return tree.with_own(
-        {number: tree.nodes[number].own.replace(measured_seconds=own) for number, own in seconds.items() if own}
+        {number: tree.nodes[number].own.replace(measured_seconds=d) for number, d in seconds.items() if d}
     )
 
 
 def _places(tree: CallTreeRecord) -> dict[int, tuple[object, ...]]:
     """Path of every node: the names of its ancestors, its own name, and its number among nodes with that path."""
     places: dict[int, tuple[object, ...]] = {}
-    seen: dict[tuple[object, ...], int] = {}
+    counts: dict[tuple[object, ...], int] = {}
     for node in tree.nodes:
         above = () if node.parent is None else places[node.parent]
         name = "" if node.parent is None else node.name
         place = (*above, (node.kind, name, node.file, node.line, node.pass_name))
-        seen[place] = seen.get(place, -1) + 1
-        places[node.id] = (*place, seen[place])
+        counts[place] = counts.get(place, -1) + 1
+        places[node.id] = (*place, counts[place])
     return places
 
 
@@ -138,31 +138,31 @@ def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
 
 def shown_nodes(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int]]:
     """The nodes that the operations view shows, and the position of each node's parent (-1: none)."""
-    kept, parents, _ = _shown(tree)
-    return kept, parents
+    nodes, parents, _ = _shown(tree)
+    return nodes, parents
 
 
 def visible_nodes(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[list[CallNodeRecord], list[int], list[str]]:
     """The nodes that the operations view shows, with the position of the parent (-1: none) and `file:line`."""
-    kept, parents, places = _shown(tree)
+    nodes, parents, places = _shown(tree)
     cells = _cells(files)
-    return kept, parents, [_key(node, cells) for node in places]
+    return nodes, parents, [_key(node, cells) for node in places]
 
 
 def _shown(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int], list[CallNodeRecord]]:
     """The nodes that have a row, each node's parent row (-1: none), and the node that supplies its line."""
     calls = _plain_calls(tree)
-    kept = _kept(tree, calls)
+    nodes = _kept(tree, calls)
     called_at = {function: tree.nodes[call] for call, function in calls.items()}
-    number = {node.id: at for at, node in enumerate(kept)}
-    parents = [_visible_parent(tree, node, number) for node in kept]
+    number = {node.id: at for at, node in enumerate(nodes)}
+    parents = [_visible_parent(tree, node, number) for node in nodes]
     places: list[CallNodeRecord] = []
-    for node, parent in zip(kept, parents, strict=True):
+    for node, parent in zip(nodes, parents, strict=True):
         # Library work is shown below the line that calls it, under that line's number.
         around = tree.nodes[node.parent] if node.parent is not None else node
         folded = node.kind == "operation" and around.hidden and around.file == node.file and parent >= 0
         places.append(places[parent] if folded else called_at.get(node.id, node))
-    return kept, parents, places
+    return nodes, parents, places
 
 
 def _cells(files: Iterable[str]) -> dict[str, str]:
@@ -179,12 +179,12 @@ def _plain_calls(tree: CallTreeRecord) -> dict[int, int]:
     for node in tree.nodes:
         if node.parent is not None:
             below.setdefault(node.parent, []).append(node)
-    found = {}
+    callees = {}
     for node in tree.nodes:
         inside = below.get(node.id, [])
         if node.kind == "call" and len(inside) == 1 and inside[0].kind == "function" and not inside[0].hidden:
-            found[node.id] = inside[0].id
-    return found
+            callees[node.id] = inside[0].id
+    return callees
 
 
 def _visible_parent(tree: CallTreeRecord, node: CallNodeRecord, number: dict[int, int]) -> int:
@@ -196,12 +196,12 @@ def _visible_parent(tree: CallTreeRecord, node: CallNodeRecord, number: dict[int
 
 def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str, Callable[[Any], float | None]]]:
     """Figures of a call tree, as key, title, unit and format: seconds, FLOPs, bytes, bytes per mesh axis."""
-    known = list(figures)
-    axes = sorted({axis for each in known for axis in each.sent_bytes})
-    devices = sorted({device for each in known for device in each.measured_seconds})
+    all_figures = list(figures)
+    axes = sorted({axis for figure in all_figures for axis in figure.sent_bytes})
+    devices = sorted({device for figure in all_figures for device in figure.measured_seconds})
 
-    def longest(each: CallFiguresRecord) -> float | None:
-        return max((each.measured_seconds.get(device, 0.0) for device in devices), default=None)
+    def longest(figure: CallFiguresRecord) -> float | None:
+        return max((figure.measured_seconds.get(device, 0.0) for device in devices), default=None)
 
     return [
         ("measured", "measured", "seconds", longest),
@@ -271,17 +271,17 @@ def _column(values: list[float | None]) -> bytes:
 
 
 def _collectives(figures: CallFiguresRecord) -> list[list[str]]:
-    ranked = sorted(figures.collectives, key=lambda each: -each.sent_bytes)
+    ranked = sorted(figures.collectives, key=lambda row: -row.sent_bytes)
     return [
         [
-            each.kind,
-            axes_text(each.axes),
-            f"{each.count:.3g}",
-            count_text(each.executions),
-            bytes_text(each.payload_bytes),
-            bytes_text(each.sent_bytes),
+            row.kind,
+            axes_text(row.axes),
+            f"{row.count:.3g}",
+            count_text(row.executions),
+            bytes_text(row.payload_bytes),
+            bytes_text(row.sent_bytes),
         ]
-        for each in ranked
+        for row in ranked
     ]
 
 
@@ -298,9 +298,9 @@ def _place(node: CallNodeRecord) -> str:
 def _code(nodes: list[CallNodeRecord], cells: Mapping[str, str]) -> dict[str, list[tuple[int, str, bool]]]:
     """The source lines around every place in the tree, keyed by place."""
     places = {_key(node, cells): (node.file, node.line) for node in nodes if node.file and node.line}
-    found = {}
+    code = {}
     for key, (file, line) in list(places.items())[:MOST_SOURCES]:
         lines = read_lines(file, line, AROUND)
         if lines:
-            found[key] = [(number, text, number == line) for number, text in lines]
-    return found
+            code[key] = [(number, text, number == line) for number, text in lines]
+    return code

@@ -76,7 +76,7 @@ def _plain(record: Record) -> dict[str, Any]:
 
 def _bare(value: object) -> Any:
     if isinstance(value, dict):
-        return {name: _bare(held) for name, held in value.items() if name not in ("record", "version")}
+        return {name: _bare(item) for name, item in value.items() if name not in ("record", "version")}
     return [_bare(item) for item in value] if isinstance(value, list) else value
 
 

@@ -44,8 +44,8 @@ class PlayerView(WorkbenchWidget):
 
 
 def _words(stage: PlayedStageRecord) -> str:
-    said = stage.name if stage.clients == 1 else f"{stage.name}, {stage.clients:,} clients"
-    return said + (f", {bytes_text(stage.moved_bytes)} sent" if stage.moved_bytes else "")
+    text = stage.name if stage.clients == 1 else f"{stage.name}, {stage.clients:,} clients"
+    return text + (f", {bytes_text(stage.moved_bytes)} sent" if stage.moved_bytes else "")
 
 
 def player_state(play: PlayRecord | None, program: ProgramRecord | None = None, *, first: str = "") -> dict[str, Any]:
@@ -97,9 +97,11 @@ def _stage(stage: PlayedStageRecord) -> dict[str, Any]:
 def _collectives(program: ProgramRecord, first: str) -> list[dict[str, Any]]:
     if program.module is None:
         return []
-    found = [each for each in program.module.collectives if 1 < len(_members(each)) <= MOST_DEVICES]
-    in_order = sorted(found, key=lambda each: (each.kind != first, -each.payload_bytes * (each.executions or 1)))
-    return [_collective(each, program.mesh) for each in in_order[:MOST_COLLECTIVES]]
+    collectives = [
+        collective for collective in program.module.collectives if 1 < len(_members(collective)) <= MOST_DEVICES
+    ]
+    in_order = sorted(collectives, key=lambda c: (c.kind != first, -c.payload_bytes * (c.executions or 1)))
+    return [_collective(collective, program.mesh) for collective in in_order[:MOST_COLLECTIVES]]
 
 
 def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[str, Any]:
@@ -138,12 +140,12 @@ def _chains(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
     for _, receiver in pairs:
         starts.pop(receiver, None)
     chains: list[list[int]] = []
-    known: set[int] = set()
+    positions: set[int] = set()
     for start in (*starts, *receivers):  # the ends of chains first, then rings
         chain: list[int] = []
         here: int | None = start
-        while here is not None and here not in known:
-            known.add(here)
+        while here is not None and here not in positions:
+            positions.add(here)
             chain.append(here)
             here = receivers.get(here)
         chains += [chain] if chain else []
@@ -153,16 +155,18 @@ def _chains(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
 def _devices(collective: CollectiveRecord, mesh: MeshRecord | None) -> list[str]:
     """Names of the devices in the collective's first group; numbered names if the devices are unknown."""
     if collective.pairs:
-        known = {} if mesh is None else dict(enumerate(mesh.devices))
-        return [f"{known[i].platform}:{known[i].id}" if i in known else f"device {i}" for i in _members(collective)]
+        devices = {} if mesh is None else dict(enumerate(mesh.devices))
+        return [
+            f"{devices[i].platform}:{devices[i].id}" if i in devices else f"device {i}" for i in _members(collective)
+        ]
     names = [] if mesh is None else [axis.name for axis in mesh.axes]
     numbered = [f"device {place}" for place in range(collective.group_size)]
     if mesh is None or not collective.axes or any(axis not in names for axis in collective.axes):
         return numbered
-    others = [place for place, name in enumerate(names) if name not in collective.axes]
+    other_axes = [place for place, name in enumerate(names) if name not in collective.axes]
     first = [
         f"{device.platform}:{device.id}"
         for device in mesh.devices
-        if all(device.position[place] == 0 for place in others)
+        if all(device.position[place] == 0 for place in other_axes)
     ]
     return first if len(first) == collective.group_size else numbered

@@ -74,15 +74,15 @@ class Playground(RunController):
         self._digest = RunDigest()
         self._earlier: list[dict[str, Any]] = []
         self._number = 0
-        given = dataclasses.asdict(settings or experiments.Settings())
-        given["alpha"] = min(given["alpha"], 12.8)
+        values = dataclasses.asdict(settings or experiments.Settings())
+        values["alpha"] = min(values["alpha"], 12.8)
         data = {
             "fields": [
                 {"name": name, "label": label, "help": text, **form}
                 | ({"choices": list(getattr(experiments, form["choices"]))} if "choices" in form else {})
                 for name, label, text, form in _FIELDS
             ],
-            "usual": given,
+            "usual": values,
             "run": run_state(None),
             "glossary": GLOSSARY,
         }
@@ -128,21 +128,21 @@ class Playground(RunController):
         if self.experiment is None:
             message = "`drift` was called before an experiment ran. It needs the state of a round: press Run first."
             raise RuntimeError(message)
-        found = self.experiment.drift(round)
+        drift = self.experiment.drift(round)
         return {
-            "round": found.round,
-            "clients": list(found.clients),
-            "steps": list(found.steps),
-            "paths": found.paths.tolist(),
-            "mean": found.mean.tolist(),
-            "shares": list(found.shares),
-            "apart": found.apart.tolist(),
-            "moved": found.moved,
+            "round": drift.round,
+            "clients": list(drift.clients),
+            "steps": list(drift.steps),
+            "paths": drift.paths.tolist(),
+            "mean": drift.mean.tolist(),
+            "shares": list(drift.shares),
+            "apart": drift.apart.tolist(),
+            "moved": drift.moved,
         }
 
     def forget(self, number: int) -> None:
         """Removes an earlier experiment from the comparison."""
-        self._earlier = [each for each in self._earlier if each["number"] != number]
+        self._earlier = [experiment for experiment in self._earlier if experiment["number"] != number]
         self.refresh()
 
     def refresh(self) -> None:
@@ -189,12 +189,12 @@ class Playground(RunController):
 
     def _reported(self) -> list[str]:
         assert self.experiment is not None
-        made = self.experiment
-        down, up = bytes_text(made.sent_down_bytes), bytes_text(made.sent_up_bytes)
+        experiment = self.experiment
+        down, up = bytes_text(experiment.sent_down_bytes), bytes_text(experiment.sent_up_bytes)
         reported = [f"A selected client receives {down} and sends {up} in a round."]
-        if made.settings.noise and made.run.status == "finished":
+        if experiment.settings.noise and experiment.run.status == "finished":
             try:
-                epsilon = made.epsilon()
+                epsilon = experiment.epsilon()
             except ImportError as error:
                 return [*reported, str(error)]
             reported.append(

@@ -65,9 +65,9 @@ class ProfileView(WorkbenchWidget):
     def static_svg(self) -> Markup | None:
         """The measured operations in a roofline for their chip; None if the chip is unknown."""
         points = [
-            MeasuredPoint(each.name, each.intensity, each.flops_per_second, each.dtype)
-            for each in self.profile.operations
-            if each.intensity and each.flops_per_second and np.isfinite(each.intensity)
+            MeasuredPoint(operation.name, operation.intensity, operation.flops_per_second, operation.dtype)
+            for operation in self.profile.operations
+            if operation.intensity and operation.flops_per_second and np.isfinite(operation.intensity)
         ]
         if self.profile.chip is None or not points:
             return None
@@ -83,13 +83,13 @@ def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
     parts: dict[str, Any] = {}
     arrays: Arrays = {}
 
-    def add(key: str, made: tuple[Mapping[str, Any], Arrays]) -> None:
-        parts[key] = made[0]
-        arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
+    def add(key: str, part: tuple[Mapping[str, Any], Arrays]) -> None:
+        parts[key] = part[0]
+        arrays.update({f"{key}/{name}": value for name, value in part[1].items()})
 
     tree = join_trees(profile)
     if tree is not None:
-        files = {each.source.file for each in profile.operations if each.source is not None}
+        files = {operation.source.file for operation in profile.operations if operation.source is not None}
         add("operations", operations_state(tree, files, measured=True))
     if profile.operations:
         add("measured", _operations(profile))
@@ -142,13 +142,13 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
         selected: FigureSelection | None = {"instruction": instruction} if instruction else None
         return {"text": text, "help": help_, "look": look, "view": view, "select": selected}
 
-    made = []
+    figures = []
     if profile.operations and profile.seconds:
         top = profile.operations[0]
         where = "" if top.source is None else f", {source_text(top.source.file, top.source.line)}"
         text = f"{top.name}: {100 * top.seconds / profile.seconds:.0f} % of the time{where}"
         category, seconds = next(iter(profile.seconds_by_category().items()))
-        members = [each for each in profile.operations if each.category == category]
+        members = [operation for operation in profile.operations if operation.category == category]
         if category and len(members) > 1 and seconds > 1.2 * top.seconds:  # several similar operations: show the kind
             share = 100 * seconds / profile.seconds
             top = members[0]
@@ -156,7 +156,7 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
                 f"{category}: {share:.0f} % of the time in {count_text(len(members))} operations, "
                 f"{top.name} {100 * top.seconds / profile.seconds:.0f} %"
             )
-        made.append(
+        figures.append(
             figure(
                 text,
                 "The slowest kind of operation over all devices, and its largest operation.",
@@ -167,11 +167,11 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
         )
     idle = [device.idle_share for device in profile.devices if device.span_seconds]
     if idle:
-        made.append(
+        figures.append(
             figure(f"{100 * np.mean(idle):.0f} % idle", "Share of the recorded time in which nothing ran.", "split")
         )
     good: Look = "good" if profile.joined_seconds > 0.9 else "plain"
-    made.append(
+    figures.append(
         figure(
             f"{100 * profile.joined_seconds:.0f} % joined to HLO",
             "Share of the seconds whose instruction is known.",
@@ -179,36 +179,36 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
             good,
         )
     )
-    return made
+    return figures
 
 
 def _operations(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
     """Operations as columns; unknown figures are NaN."""
-    found = profile.operations[:MOST_OPERATIONS]
+    operations = profile.operations[:MOST_OPERATIONS]
 
     def column(values: list[float | None]) -> bytes:
         return floats([np.nan if value is None else value for value in values])
 
     arrays = {
-        "seconds": column([each.seconds for each in found]),
-        "each": column([each.seconds_per_execution for each in found]),
-        "executions": column([each.executions for each in found]),
-        "predicted": column([each.predicted_seconds for each in found]),
-        "rate": column([each.flops_per_second or None for each in found]),
-        "bandwidth": column([each.bytes_per_second or None for each in found]),
-        "intensity": column([each.intensity or None for each in found]),
+        "seconds": column([operation.seconds for operation in operations]),
+        "each": column([operation.seconds_per_execution for operation in operations]),
+        "executions": column([operation.executions for operation in operations]),
+        "predicted": column([operation.predicted_seconds for operation in operations]),
+        "rate": column([operation.flops_per_second or None for operation in operations]),
+        "bandwidth": column([operation.bytes_per_second or None for operation in operations]),
+        "intensity": column([operation.intensity or None for operation in operations]),
     }
     state = {
-        "names": [each.name for each in found],
-        "categories": [each.category or "unknown" for each in found],
-        "programs": [each.program for each in found],
-        "op_names": [each.op_name for each in found],
-        "hlo": [each.hlo for each in found],
-        "dtypes": [each.dtype for each in found],
-        "bounds": [each.bound for each in found],
-        "lines": [None if each.source is None else f"{each.source.file}:{each.source.line}" for each in found],
-        "places": ["" if each.source is None else source_text(each.source.file, each.source.line) for each in found],
-        "left_out": len(profile.operations) - len(found),
+        "names": [operation.name for operation in operations],
+        "categories": [operation.category or "unknown" for operation in operations],
+        "programs": [operation.program for operation in operations],
+        "op_names": [operation.op_name for operation in operations],
+        "hlo": [operation.hlo for operation in operations],
+        "dtypes": [operation.dtype for operation in operations],
+        "bounds": [operation.bound for operation in operations],
+        "lines": [None if o.source is None else f"{o.source.file}:{o.source.line}" for o in operations],
+        "places": ["" if o.source is None else source_text(o.source.file, o.source.line) for o in operations],
+        "left_out": len(profile.operations) - len(operations),
         "chip": None if profile.chip is None else chip_roofs(profile.chip),
         "error_bar": profile.error_bar,
     }
@@ -233,25 +233,25 @@ def _split(profile: ProfileRecord) -> dict[str, Any]:
         ],
         "programs": [
             [
-                each.name,
-                seconds_text(each.seconds),
-                count_text(each.operations),
-                "unknown" if each.runs is None else count_text(each.runs),
-                each.hlo,
-                work_text(each.flops, each.elementwise_flops) if each.flops or each.elementwise_flops else "",
-                bytes_text(each.peak_bytes) if each.peak_bytes else "",
+                p.name,
+                seconds_text(p.seconds),
+                count_text(p.operations),
+                "unknown" if p.runs is None else count_text(p.runs),
+                p.hlo,
+                work_text(p.flops, p.elementwise_flops) if p.flops or p.elementwise_flops else "",
+                bytes_text(p.peak_bytes) if p.peak_bytes else "",
             ]
-            for each in profile.programs
+            for p in profile.programs
         ],
         "unjoined": [
             [
-                each.kind,
-                count_text(each.events),
-                seconds_text(each.seconds),
-                "no" if each.overlaps else "yes",
-                ", ".join(list(each.names)[:3]),
+                group.kind,
+                count_text(group.events),
+                seconds_text(group.seconds),
+                "no" if group.overlaps else "yes",
+                ", ".join(list(group.names)[:3]),
             ]
-            for each in profile.unjoined
+            for group in profile.unjoined
         ],
         "notes": [note for program in profile.programs for note in program.notes] + list(profile.notes),
     }
@@ -269,12 +269,11 @@ def _parts_of(device: ProfiledDeviceRecord) -> list[float]:
 def _memory(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
     state = {
         "allocators": [
-            {"where": each.where, "name": each.allocator, "peak": each.peak_bytes, "events": each.events}
-            for each in profile.memory
+            {"where": a.where, "name": a.allocator, "peak": a.peak_bytes, "events": a.events} for a in profile.memory
         ]
     }
     arrays = {}
-    for at, each in enumerate(profile.memory):
-        arrays[f"{at}.seconds"] = floats([moment for moment, _ in each.timeline])
-        arrays[f"{at}.bytes"] = floats([amount for _, amount in each.timeline])
+    for at, allocator in enumerate(profile.memory):
+        arrays[f"{at}.seconds"] = floats([moment for moment, _ in allocator.timeline])
+        arrays[f"{at}.bytes"] = floats([amount for _, amount in allocator.timeline])
     return state, arrays

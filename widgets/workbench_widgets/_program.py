@@ -48,14 +48,14 @@ def program_state(
     """State of the program view; `clients` is `clients_state(record)`, if already computed."""
     pictures, stages, lines = [], {}, {}
     records = {"": record} if gradient is None else {"": record, "gradient/": gradient}
-    for prefix, each in records.items():
+    for prefix, program in records.items():
         width = WIDTH if gradient is None else NARROW_WIDTH
-        svg = str(render.svg(each, width=width, live=True))
-        name = f"gradient: {each.name}" if prefix else each.name
+        svg = str(render.svg(program, width=width, live=True))
+        name = f"gradient: {program.name}" if prefix else program.name
         pictures.append({"svg": svg, "width": width, "name": name, "prefix": prefix})
-        stages |= {prefix + path: made for path, made in stage_details(each, read_source).items()}
-        found = {prefix + stage.path: stage.source for stage in each.plan.walk()}
-        lines |= {path: f"{source.file}:{source.line}" for path, source in found.items() if source is not None}
+        stages |= {prefix + path: detail for path, detail in stage_details(program, read_source).items()}
+        sources = {prefix + stage.path: stage.source for stage in program.plan.walk()}
+        lines |= {path: f"{source.file}:{source.line}" for path, source in sources.items() if source is not None}
     columns, arrays = clients_state(record) if clients is None else clients
     state = {"pictures": pictures, "stages": stages, "lines": lines, "clients": columns, "overview": overview(record)}
     return state, arrays
@@ -93,8 +93,8 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
         {"form": "note", "title": "Look closer", "text": f"Select {parts} in the picture: with the mouse, "
          "or with the arrow keys and Enter."},
     ]  # fmt: skip
-    kept = [block for block in blocks if block is not None]
-    return {"title": record.name, "kind": "program", "subtitle": "the whole program", "blocks": kept}
+    panel_blocks = [block for block in blocks if block is not None]
+    return {"title": record.name, "kind": "program", "subtitle": "the whole program", "blocks": panel_blocks}
 
 
 def _over(axes: tuple[str, ...]) -> str:

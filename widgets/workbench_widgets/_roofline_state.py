@@ -26,23 +26,23 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
     on = chip or CHIPS[ASSUMED]
     times = time_module(module, on)
     lines: dict[str, dict[str, Any]] = {}
-    for each in module.instructions:
-        if each.fused or not each.executions or not (each.flops or each.accessed_bytes):
+    for instruction in module.instructions:
+        if instruction.fused or not instruction.executions or not (instruction.flops or instruction.accessed_bytes):
             continue
-        _add(lines.setdefault(_key(each), _line(each)), each, times)
-    made = sorted(lines.values(), key=lambda line: -line["seconds"])
-    dots = [line for line in made if line["flops"] > 0 and line["bytes"] > 0]
+        _add(lines.setdefault(_key(instruction), _line(instruction)), instruction, times)
+    rows = sorted(lines.values(), key=lambda line: -line["seconds"])
+    dots = [line for line in rows if line["flops"] > 0 and line["bytes"] > 0]
     if not dots:
         return None
-    whole = sum(line["seconds"] for line in made)
+    total = sum(line["seconds"] for line in rows)
     roofs = chip_roofs(on)
     peaks = {dot["dtype"]: product_peak(dot["dtype"], on) or 0.0 for dot in dots}  # dtype of most of the products
     return {
         "chip": roofs | {"peaks": peaks},
         "assumed": chip is None,
-        "seconds": whole,
+        "seconds": total,
         "dots": dots[:MOST_LINES],
-        "without_products": [len(made) - len(dots), (whole - sum(dot["seconds"] for dot in dots)) / whole],
+        "without_products": [len(rows) - len(dots), (total - sum(dot["seconds"] for dot in dots)) / total],
     }
 
 
@@ -57,24 +57,29 @@ def chip_roofs(chip: ChipRecord) -> dict[str, Any]:
     }
 
 
-def _key(each: InstructionRecord) -> str:
-    return each.opcode if each.source is None else f"{each.source.file}:{each.source.line}"
+def _key(instruction: InstructionRecord) -> str:
+    return instruction.opcode if instruction.source is None else f"{instruction.source.file}:{instruction.source.line}"
 
 
-def _line(each: InstructionRecord) -> dict[str, Any]:
-    named = each.source is not None
-    place = source_text(each.source.file, each.source.line) if each.source is not None else each.opcode
-    return {"place": place, "line": _key(each) if named else None, "instruction": each.name, "flops": 0.0, "bytes": 0.0,
-            "seconds": 0.0, "dtype": "", "most": 0.0}  # fmt: skip
+def _line(instruction: InstructionRecord) -> dict[str, Any]:
+    named = instruction.source is not None
+    place = (
+        source_text(instruction.source.file, instruction.source.line)
+        if instruction.source is not None
+        else instruction.opcode
+    )
+    line = _key(instruction) if named else None
+    return {"place": place, "line": line, "instruction": instruction.name, "flops": 0.0, "bytes": 0.0, "seconds": 0.0,
+            "dtype": "", "most": 0.0}  # fmt: skip
 
 
-def _add(line: dict[str, Any], each: InstructionRecord, times: dict[str, InstructionTime]) -> None:
-    executions = each.executions or 0.0
-    time = times.get(each.name)
+def _add(line: dict[str, Any], instruction: InstructionRecord, times: dict[str, InstructionTime]) -> None:
+    executions = instruction.executions or 0.0
+    time = times.get(instruction.name)
     seconds = 0.0 if time is None or time.is_collective else executions * (time.seconds or 0.0)
-    line["flops"] += executions * each.flops
-    line["bytes"] += executions * each.accessed_bytes
+    line["flops"] += executions * instruction.flops
+    line["bytes"] += executions * instruction.accessed_bytes
     line["seconds"] += seconds
-    if each.flops and seconds >= line["most"]:  # the instruction that a click selects and whose peak applies
-        product = max(each.products, key=lambda key: each.products[key], default="") or "bfloat16"
-        line.update(most=seconds, instruction=each.name, dtype=product)
+    if instruction.flops and seconds >= line["most"]:  # the instruction that a click selects and whose peak applies
+        product = max(instruction.products, key=lambda key: instruction.products[key], default="") or "bfloat16"
+        line.update(most=seconds, instruction=instruction.name, dtype=product)

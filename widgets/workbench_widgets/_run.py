@@ -96,20 +96,20 @@ def others_state(runs: Mapping[str, RunLike]) -> list[dict[str, Any]]:
 
 def samples_state(history: Sequence[SampleRecord], began: float | None) -> dict[str, Any]:
     """Bytes in use and utilisation of every device, over the seconds since the run began."""
-    kept = [sample for sample in history if began is None or sample.unix_seconds >= began - 1.0][-MOST_POINTS:]
-    names = [device.where for device in kept[-1].devices] if kept else []
+    samples = [sample for sample in history if began is None or sample.unix_seconds >= began - 1.0][-MOST_POINTS:]
+    names = [device.where for device in samples[-1].devices] if samples else []
     columns: dict[str, Any] = {}
     for key, field in (("memory", "bytes_in_use"), ("utilisation", "utilisation_percent")):
-        grid = np.full((len(names), len(kept)), np.nan)
-        for place, sample in enumerate(kept):
+        grid = np.full((len(names), len(samples)), np.nan)
+        for place, sample in enumerate(samples):
             for device in sample.devices:
                 value = getattr(device, field)
                 if device.where in names and value is not None:
                     grid[names.index(device.where), place] = value
         if np.isfinite(grid).any():
             columns[key] = floats(grid.ravel())
-    origin = began if began is not None else (kept[0].unix_seconds if kept else 0.0)
-    return {"devices": names, "seconds": floats([each.unix_seconds - origin for each in kept]), "columns": columns}
+    origin = began if began is not None else (samples[0].unix_seconds if samples else 0.0)
+    return {"devices": names, "seconds": floats([s.unix_seconds - origin for s in samples]), "columns": columns}
 
 
 @runtime_checkable
@@ -168,9 +168,9 @@ class RunDigest:
                 self.spreads.setdefault(name, []).append((ended, *(value,) * len(PERCENTILES)))
                 continue
             values = np.asarray(value, dtype=float)
-            known = values[np.isfinite(values)]
-            low, mean, high = (known.min(), known.mean(), known.max()) if known.size else (np.nan,) * 3
-            spread = np.percentile(known, PERCENTILES) if known.size else np.full(len(PERCENTILES), np.nan)
+            numbers = values[np.isfinite(values)]
+            low, mean, high = (numbers.min(), numbers.mean(), numbers.max()) if numbers.size else (np.nan,) * 3
+            spread = np.percentile(numbers, PERCENTILES) if numbers.size else np.full(len(PERCENTILES), np.nan)
             self.curves.setdefault(name, []).append((record.round, mean, low, high))
             self.spreads.setdefault(name, []).append((ended, *spread))
             if values.ndim and len(values) > 1 and self.per_client in ("", name):
@@ -202,7 +202,7 @@ class RunDigest:
                 for name, points in self.curves.items()
             ],
             "map": self._map(),
-            "problems": [f"{getattr(run, 'unit', 'round')} {each.round}: {each.what}" for each in run.problems][-20:],
+            "problems": [f"{getattr(run, 'unit', 'round')} {p.round}: {p.what}" for p in run.problems][-20:],
         }
 
     def _map(self) -> dict[str, Any] | None:
@@ -270,9 +270,9 @@ class MergedMap:
 def _mean_of(columns: Sequence[np.ndarray]) -> np.ndarray:
     rows = max(column.size for column in columns)
     padded = np.stack([np.pad(column, (0, rows - column.size), constant_values=np.nan) for column in columns])
-    known = np.isfinite(padded)
-    counts = known.sum(0)
-    return np.where(counts > 0, np.where(known, padded, 0.0).sum(0) / np.maximum(counts, 1), np.nan)
+    mask = np.isfinite(padded)
+    counts = mask.sum(0)
+    return np.where(counts > 0, np.where(mask, padded, 0.0).sum(0) / np.maximum(counts, 1), np.nan)
 
 
 def _duration(seconds: float) -> str:
@@ -289,14 +289,14 @@ def _duration(seconds: float) -> str:
 
 def _together(column: np.ndarray) -> np.ndarray:
     """At most `MOST_ROWS` numbers; neighbouring clients are averaged."""
-    each = -(-column.size // MOST_ROWS)
-    if each == 1:
+    size = -(-column.size // MOST_ROWS)
+    if size == 1:
         return column
-    padded = np.pad(column, (0, -column.size % each), constant_values=np.nan).reshape(-1, each)
+    padded = np.pad(column, (0, -column.size % size), constant_values=np.nan).reshape(-1, size)
     return _mean_of(list(padded.T))
 
 
 def _thinned(points: Sequence[tuple[float, ...]]) -> bytes:
     step = max(1, -(-len(points) // MOST_POINTS))
-    kept = list(points[::step]) + ([points[-1]] if (len(points) - 1) % step else [])
-    return floats(np.array(kept).ravel())
+    selection = list(points[::step]) + ([points[-1]] if (len(points) - 1) % step else [])
+    return floats(np.array(selection).ravel())

@@ -87,11 +87,11 @@ class RunController(WorkbenchWidget):
         """Stops the run after the round in progress."""
         return self._command_run("stop")
 
-    def _command_run(self, what: str) -> str:
+    def _command_run(self, command: str) -> str:
         if self.followed is None:
-            message = f"`{what}` was called on a view without a run. Pass a run: `Explorer(record, rounds=run)`."
+            message = f"`{command}` was called on a view without a run. Pass a run: `Explorer(record, rounds=run)`."
             raise RuntimeError(message)
-        getattr(self.followed, what)()
+        getattr(self.followed, command)()
         return self.followed.status
 
     def close(self) -> None:

@@ -21,8 +21,8 @@ def saved_view(view: SavedView, *, dock: str | None = None) -> dict[str, Any] | 
     packed = pack({"view": view.name, "state": view.state})
     if len(packed) > MOST_BYTES:
         return None
-    made = {"model": view.model_id, "title": view.title, "state": packed}
-    return made if dock is None else {**made, "dock": dock}
+    data = {"model": view.model_id, "title": view.title, "state": packed}
+    return data if dock is None else {**data, "dock": dock}
 
 
 def saved_page(view: SavedView, picture: str) -> str:
@@ -54,6 +54,6 @@ def runs_unseen() -> bool:
         return False
     if os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):
         return False
-    asked = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
-    header, metadata = asked.get("header") or {}, asked.get("metadata") or {}
+    request = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    header, metadata = request.get("header") or {}, request.get("metadata") or {}
     return "cellId" not in metadata and _PYTHON_SESSION.match(str(header.get("session", ""))) is not None

@@ -19,7 +19,7 @@ def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
     axes = record.mesh.axes if record.mesh is not None else ()
     devices = math.prod(axis.size for axis in axes)
     shares = math.prod(axis.size for axis in axes if axis.name in placement.mesh_axes)
-    others = devices // shares
+    other_devices = devices // shares
     at_once = record.plan.chunk_size
     return {
         "placement": placement.name,
@@ -27,7 +27,7 @@ def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
         "clients": _doublings(placement.size, 1, placement.size * 256),
         "clients_now": placement.size,
         "model": list(MODEL),
-        "devices": _doublings(devices, others, MOST_DEVICES) if placement.mesh_axes else [devices],
+        "devices": _doublings(devices, other_devices, MOST_DEVICES) if placement.mesh_axes else [devices],
         "devices_now": devices,
         "at_once": ["as it is", *_doublings(1, 1, placement.size)],
         "at_once_now": "every client" if at_once is None else at_once,
@@ -62,8 +62,8 @@ def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
     elementwise = [stage.elementwise_flops for stage in scaled.cost.stages]
     return {
         "seconds": scaled.cost.seconds,
-        "flops": None if None in flops else sum(each or 0.0 for each in flops),
-        "elementwise": None if None in elementwise else sum(each or 0.0 for each in elementwise),
+        "flops": None if None in flops else sum(value or 0.0 for value in flops),
+        "elementwise": None if None in elementwise else sum(value or 0.0 for value in elementwise),
         "peak": None if scaled.memory is None else scaled.memory.peak_bytes,
         "sent": sum(sum(stage.collective_bytes.values()) for stage in scaled.cost.stages),
     }
@@ -71,9 +71,9 @@ def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
 
 def _doublings(middle: int, least: int, most: int) -> list[int]:
     """Sizes around `middle`: halved while integral and at least `least`, doubled up to `most`."""
-    found = [middle]
-    while found[0] % 2 == 0 and found[0] // 2 >= least and found[0] // 2 % least == 0:
-        found.insert(0, found[0] // 2)
-    while found[-1] * 2 <= most:
-        found.append(found[-1] * 2)
-    return found
+    sizes = [middle]
+    while sizes[0] % 2 == 0 and sizes[0] // 2 >= least and sizes[0] // 2 % least == 0:
+        sizes.insert(0, sizes[0] // 2)
+    while sizes[-1] * 2 <= most:
+        sizes.append(sizes[-1] * 2)
+    return sizes

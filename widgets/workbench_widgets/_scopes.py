@@ -54,14 +54,19 @@ class GroupTree:
     parent: np.ndarray
 
 
-def read_edges(found: Sequence[InstructionRecord]) -> np.ndarray:
+def read_edges(instructions: Sequence[InstructionRecord]) -> np.ndarray:
     """`[edges, 2]`: pairs of instructions; the first is an operand of the second."""
-    number = {each.name: i for i, each in enumerate(found)}
-    edges = [(number[name], i) for i, each in enumerate(found) for name in each.operands if name in number]
+    number = {instruction.name: i for i, instruction in enumerate(instructions)}
+    edges = [
+        (number[name], i)
+        for i, instruction in enumerate(instructions)
+        for name in instruction.operands
+        if name in number
+    ]
     return np.array(edges).reshape(-1, 2)
 
 
-def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = None) -> GroupTree:
+def read_scopes(instructions: Sequence[InstructionRecord], plan: PlanRecord | None = None) -> GroupTree:
     """Stages, and the named scopes inside them.
 
     The scalar computation of a reduction is omitted, because the reduction represents it.
@@ -69,10 +74,12 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
     names = {stage.path: stage.name for stage in plan.walk()} if plan is not None else {}
     scope_of = functools.cache(lambda path, stage: _scope(path, stage, names))  # few differ
     scopes = {
-        i: scope_of(each.op_name.rpartition("/")[0], each.stage) for i, each in enumerate(found) if not each.fused
+        i: scope_of(instruction.op_name.rpartition("/")[0], instruction.stage)
+        for i, instruction in enumerate(instructions)
+        if not instruction.fused
     }
-    known = set(scopes.values())
-    below = Counter(scope[:-1] for scope in {s[:depth] for s in known for depth in range(1, len(s) + 1)})
+    scope_set = set(scopes.values())
+    below = Counter(scope[:-1] for scope in {s[:depth] for s in scope_set for depth in range(1, len(s) + 1)})
     groups: list[ScopeBox] = []
     place: dict[Scope, int] = {(): ROOT}
 
@@ -81,7 +88,7 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
         missing: list[tuple[Scope, int]] = []  # innermost first; iterative, because hostile text may nest without end
         while scope not in place:
             start = len(scope) - 1
-            while start and below[scope[:start]] == 1 and scope[:start] not in known:
+            while start and below[scope[:start]] == 1 and scope[:start] not in scope_set:
                 start -= 1
             missing.append((scope, start))
             scope = scope[:start]
@@ -90,29 +97,29 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
             place[inner] = len(groups) - 1
         return place[missing[0][0]] if missing else place[scope]
 
-    return _grow(found, groups, lambda i: group_of(scopes[i], kind_of(found[i])))
+    return _grow(instructions, groups, lambda i: group_of(scopes[i], kind_of(instructions[i])))
 
 
-def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -> GroupTree:
+def read_call_groups(instructions: Sequence[InstructionRecord], tree: CallTreeRecord) -> GroupTree:
     """Functions, modules and lines: the nodes of the call tree that the operations view shows.
 
     An instruction that comes from several lines is in the group of the line with the largest share.
     """
-    kept, parents, keys = visible_nodes(tree, {each.source.file for each in found if each.source is not None})
+    nodes, parents, keys = visible_nodes(tree, {i.source.file for i in instructions if i.source is not None})
     holder: dict[str, tuple[float, int]] = {}
-    for at, node in enumerate(kept):
+    for at, node in enumerate(nodes):
         for name, share in node.instructions.items():
             if share > holder.get(name, (0.0, 0))[0]:
                 holder[name] = (share, at)
-    held = Counter(at for _, at in holder.values())
+    counts = Counter(at for _, at in holder.values())
     groups: list[ScopeBox] = []
     place: dict[int, int] = {-1: ROOT}
 
     def group_of(at: int) -> int:
         """The group of a tree node; the root has none, and neither do the operations of one instruction."""
         if at not in place:
-            node = kept[at]
-            single = at == 0 or (node.kind == "operation" and held[at] <= 1)
+            node = nodes[at]
+            single = at == 0 or (node.kind == "operation" and counts[at] <= 1)
             if single:
                 place[at] = group_of(parents[at])
             else:
@@ -125,52 +132,56 @@ def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -
     homes: dict[str, int] = {}
 
     def home_of(i: int) -> int:
-        each = found[i]
-        if each.name in holder:
-            homes[each.name] = group_of(holder[each.name][1])
+        instruction = instructions[i]
+        if instruction.name in holder:
+            homes[instruction.name] = group_of(holder[instruction.name][1])
         else:  # a tuple or a bitcast: grouped with its operand
-            homes[each.name] = next((homes[name] for name in each.operands if name in homes), ROOT)
-        return homes[each.name]
+            homes[instruction.name] = next((homes[name] for name in instruction.operands if name in homes), ROOT)
+        return homes[instruction.name]
 
-    return _grow(found, groups, home_of)
+    return _grow(instructions, groups, home_of)
 
 
-def kind_of(each: InstructionRecord) -> str:
+def kind_of(instruction: InstructionRecord) -> str:
     """The kind of a scope's stage; older records store it only in the scope."""
-    found = [] if each.kind else _STAGE_KIND.findall(each.op_name)
-    return found[-1] if found else each.kind
+    kinds = [] if instruction.kind else _STAGE_KIND.findall(instruction.op_name)
+    return kinds[-1] if kinds else instruction.kind
 
 
-def _grow(found: Sequence[InstructionRecord], groups: list[ScopeBox], unfused_home: Callable[[int], int]) -> GroupTree:
+def _grow(
+    instructions: Sequence[InstructionRecord], groups: list[ScopeBox], unfused_home: Callable[[int], int]
+) -> GroupTree:
     """Adds the operations inside fusions to the groups given by `unfused_home`."""
-    owner = {called: i for i, each in enumerate(found) for called in each.calls}
+    owner = {called: i for i, instruction in enumerate(instructions) for called in instruction.calls}
     place: dict[int, int] = {}  # a fusion -> its group
     # Unfused instructions come first, so that stages are in execution order.
-    order = sorted(range(len(found)), key=lambda i: (found[i].fused, _stage_order(found[i].stage)))
-    homes = [LEFT_OUT] * len(found)
+    order = sorted(range(len(instructions)), key=lambda i: (instructions[i].fused, _stage_order(instructions[i].stage)))
+    homes = [LEFT_OUT] * len(instructions)
 
     def fused_home(index: int) -> int:
         missing: dict[int, None] = {}  # fusions without a group, innermost first
-        caller = owner.get(found[index].computation)
+        caller = owner.get(instructions[index].computation)
         while caller is not None and caller not in place:
-            if found[caller].opcode != "fusion" or caller in missing:  # a fusion that contains itself has no group
+            if (
+                instructions[caller].opcode != "fusion" or caller in missing
+            ):  # a fusion that contains itself has no group
                 return LEFT_OUT
             missing[caller] = None
-            if not found[caller].fused:
+            if not instructions[caller].fused:
                 break
-            caller = owner.get(found[caller].computation)
+            caller = owner.get(instructions[caller].computation)
         if caller is None:
             return LEFT_OUT
         parent = place[caller] if caller in place else homes[caller]
         if parent == LEFT_OUT:
             return LEFT_OUT
         for fusion in reversed(missing):
-            groups.append(ScopeBox(found[fusion].name, kind_of(found[fusion]), parent, fusion))
+            groups.append(ScopeBox(instructions[fusion].name, kind_of(instructions[fusion]), parent, fusion))
             parent = place[fusion] = len(groups) - 1
         return parent
 
     for index in order:
-        homes[index] = fused_home(index) if found[index].fused else unfused_home(index)
+        homes[index] = fused_home(index) if instructions[index].fused else unfused_home(index)
     parent = [group.parent for group in groups]
     parent += [LEFT_OUT if i in place else home for i, home in enumerate(homes)]
     return GroupTree(tuple(groups), np.array(parent))
@@ -182,7 +193,7 @@ def _scope(path: str, stage: str | None, names: Mapping[str, str]) -> Scope:
     inner = [part for part in parts[last + 1 :] if part not in _SILENT and not part.startswith("jit(")]
     numbers = [] if stage is None else stage.split(".")
     chain = [".".join(numbers[: depth + 1]) for depth in range(len(numbers))]
-    titles = [f"stage {each} · {names[each]}" if each in names else f"stage {each}" for each in chain]
+    titles = [f"stage {part} · {names[part]}" if part in names else f"stage {part}" for part in chain]
     return (*(titles or [OUTSIDE]), *inner)
 
 

@@ -90,9 +90,9 @@ def sharding_state(
 ) -> tuple[dict[str, Any], Arrays]:
     """State of the sharding view: facts about each leaf, and where every shard starts."""
     leaves, arrays = [], {}
-    known = names if len(names) == len(record.leaves) else [leaf.path for leaf in record.leaves]
+    labels = names if len(names) == len(record.leaves) else [leaf.path for leaf in record.leaves]
     meshed = record.mesh is not None and math.prod(axis.size for axis in record.mesh.axes) > 1
-    for index, (leaf, name) in enumerate(zip(record.leaves, known, strict=True)):
+    for index, (leaf, name) in enumerate(zip(record.leaves, labels, strict=True)):
         shards = leaf.shards[:MOST_SHARDS]
         blocks = [math.ceil(size / max(part, 1)) for size, part in zip(leaf.shape, leaf.shard_shape, strict=True)]
         leaves.append(
@@ -134,15 +134,15 @@ def sharding_state(
 
 def _facts(leaf: LeafShardingRecord, *, on_mesh: bool) -> list[list[str]]:
     placed = leaf.replication > 0  # otherwise not yet placed, and the mesh may be abstract
-    held = f"{count_text(leaf.replication)} device{'s' if leaf.replication != 1 else ''} per shard"
+    text = f"{count_text(leaf.replication)} device{'s' if leaf.replication != 1 else ''} per shard"
     if leaf.kind == "single" and on_mesh:
-        held = "on one device so far, not placed on the mesh"
+        text = "on one device so far, not placed on the mesh"
     rows = [
         ["spec", spec_text(leaf.spec)],
         ["shard", shape_text(leaf.dtype, leaf.shard_shape)],
         ["bytes in all", bytes_text(leaf.size_bytes)],
         ["bytes per device", bytes_text(leaf.bytes_per_device)],
-        ["replication", held if placed else "not placed yet"],
+        ["replication", text if placed else "not placed yet"],
         ["kind", leaf.kind],
     ]
     if leaf.padding_bytes:

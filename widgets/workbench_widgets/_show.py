@@ -110,20 +110,20 @@ def show_record(
     if isinstance(record, PlanRecord):
         record = ProgramRecord(name=record.name, target="not compiled", plan=record)
     views, default = _views_of(record)
-    wanted = default if view is None else view
-    if wanted not in views:
+    view_name = default if view is None else view
+    if view_name not in views:
         message = (
             f"`show_record` was given view={view!r}, but a {type(record).__name__} has the views {', '.join(views)}. "
             "Pass one of these, or leave `view` out."
         )
         raise ValueError(message)
     if isinstance(record, ProgramRecord):
-        given = {
+        options = {
             "compile_for": compile_for, "what_if": what_if, "tap": tap, "play": play, "advise": advise,
             "search": search,
         }  # fmt: skip
-        return _PROGRAM[wanted](record, **{name: given[name] for name in _ASKING.get(wanted, ())})
-    return views[wanted](record)
+        return _PROGRAM[view_name](record, **{name: options[name] for name in _ASKING.get(view_name, ())})
+    return views[view_name](record)
 
 
 def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidget]], str]:
@@ -137,7 +137,7 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
     if isinstance(record, MeshRecord):
         return {"mesh": MeshView}, "mesh"
     if isinstance(record, ShardingRecord | LeafShardingRecord):
-        return {"sharding": lambda each: ShardingView(_tree(each))}, "sharding"
+        return {"sharding": lambda shardings: ShardingView(_tree(shardings))}, "sharding"
     if isinstance(record, WhatIfRecord):
         return {"sharding": _trial_of}, "sharding"
     if isinstance(record, PropagationRecord):
@@ -162,8 +162,8 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
 
 def _sharding_of(record: ProgramRecord, *, what_if: TriesSpecs | None = None) -> WorkbenchWidget:
     names = [value.name for value in record.plan.inputs]
-    known = _part(record, "inputs")
-    inputs = known if known.mesh is not None else known.replace(mesh=record.mesh)
+    sharding = _part(record, "inputs")
+    inputs = sharding if sharding.mesh is not None else sharding.replace(mesh=record.mesh)
     return ShardingView(inputs, propagation=record.propagation, what_if=what_if, names=names)
 
 

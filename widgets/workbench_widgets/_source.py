@@ -19,7 +19,7 @@ def read_lines(file: str, line: int, around: int) -> list[tuple[int, str]]:
     """Numbered lines around a line; empty if the code is no longer readable."""
     numbers = range(max(1, line - around), line + around + 1)
     lines = read_source_lines(file)
-    found = [(number, lines[number - 1]) for number in numbers if number <= len(lines)]
-    while found and not found[-1][1]:
-        found.pop()
-    return found if any(number == line for number, _ in found) else []
+    excerpt = [(number, lines[number - 1]) for number in numbers if number <= len(lines)]
+    while excerpt and not excerpt[-1][1]:
+        excerpt.pop()
+    return excerpt if any(number == line for number, _ in excerpt) else []

@@ -13,10 +13,10 @@ _SUFFIX = re.compile(r"\s*loc\((?:[^()]|\([^()]*\))*\)")
 MOST_FRAMES = 64
 
 
-def read_stablehlo(text: str, known: Collection[Key | None] = ()) -> list[tuple[str, Key | None]]:
+def read_stablehlo(text: str, sources: Collection[Key | None] = ()) -> list[tuple[str, Key | None]]:
     r"""Every line without its locations, together with the line of the user's code it comes from.
 
-    A location is a stack of calls, innermost first. The first call in `known` is used; otherwise the first call in a
+    A location is a stack of calls, innermost first. The first call in `sources` is used; otherwise the first call in a
     user file.
 
     Example:
@@ -28,19 +28,19 @@ def read_stablehlo(text: str, known: Collection[Key | None] = ()) -> list[tuple[
     frames: dict[str, tuple[Key, ...]] = {}
 
     def expand(content: str, chain: tuple[str, ...] = ()) -> tuple[Key, ...]:
-        found: list[Key] = []
+        keys: list[Key] = []
         for file, line, reference in _PART.findall(content):
             if not reference:
-                found.append((file, int(line)))
+                keys.append((file, int(line)))
             elif reference in named and reference not in chain:
                 if reference not in frames:
                     frames[reference] = expand(named[reference], (*chain, reference))
-                found.extend(frames[reference])
-        return tuple(found[:MOST_FRAMES])
+                keys.extend(frames[reference])
+        return tuple(keys[:MOST_FRAMES])
 
     def choose(places: Sequence[Key]) -> Key | None:
-        mine = next((place for place in places if place in known), None)
-        return mine or next((place for place in places if package_of(place[0]) is None), None)
+        source = next((place for place in places if place in sources), None)
+        return source or next((place for place in places if package_of(place[0]) is None), None)
 
     listing = []
     for line in lines:

@@ -86,17 +86,17 @@ def round_starts(events: Sequence[EventRecord], rounds: int) -> list[float]:
         return []
     spans = [event for event in events if event.kind != "wait"]
     executions = Counter((event.where, event.name) for event in spans)
-    seen: Counter[tuple[str, str]] = Counter()
-    found: list[float | None] = [None] * rounds
+    counts: Counter[tuple[str, str]] = Counter()
+    starts: list[float | None] = [None] * rounds
     for event in spans:
         key = event.where, event.name
         if executions[key] == rounds:
-            call = seen[key]
-            seen[key] += 1
-            if found[call] is None:
-                found[call] = event.start_seconds
-    known = [moment for moment in found if moment is not None]
-    return known if len(known) == rounds and known == sorted(known) else []
+            call = counts[key]
+            counts[key] += 1
+            if starts[call] is None:
+                starts[call] = event.start_seconds
+    moments = [moment for moment in starts if moment is not None]
+    return moments if len(moments) == rounds and moments == sorted(moments) else []
 
 
 def awaited(events: Sequence[EventRecord]) -> np.ndarray:
@@ -106,7 +106,7 @@ def awaited(events: Sequence[EventRecord]) -> np.ndarray:
         events: Events in time order. A device that waits for others in a collective has a waiting span, directly
             followed by the span of the collective; the device that arrives last has no waiting span.
     """
-    found = np.full(len(events), NOTHING, dtype=np.uint32)
+    arrivals = np.full(len(events), NOTHING, dtype=np.uint32)
     execution_of: Counter[tuple[str, str]] = Counter()
     latest: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # collectives without waiting
     waiting: list[tuple[int, tuple[str, int]]] = []
@@ -124,17 +124,17 @@ def awaited(events: Sequence[EventRecord]) -> np.ndarray:
             execution_of[key] += 1
     for index, execution in waiting:
         over = events[index].start_seconds + events[index].seconds
-        if others := latest.get(execution):
-            found[index] = min(others, key=lambda other: abs(events[other].start_seconds - over))
-    return found
+        if candidates := latest.get(execution):
+            arrivals[index] = min(candidates, key=lambda candidate: abs(events[candidate].start_seconds - over))
+    return arrivals
 
 
 def _devices(events: Sequence[EventRecord], program: ProgramRecord | None) -> list[str]:
     """All devices, in mesh order if known."""
-    found = list(dict.fromkeys(event.where for event in events))
+    devices = list(dict.fromkeys(event.where for event in events))
     mesh = program.mesh if program is not None else None
     order = {} if mesh is None else {device.id: place for place, device in enumerate(mesh.devices)}
-    return sorted(found, key=lambda where: (order.get(_device_id(where) or 0, len(order)), _natural(where)))
+    return sorted(devices, key=lambda where: (order.get(_device_id(where) or 0, len(order)), _natural(where)))
 
 
 def _device_id(where: str) -> int | None:
@@ -160,18 +160,18 @@ def _paths(
     stages = {} if program is None else _stage_names(program.plan)
     tree = tree or (None if program is None else program.call_tree)
     calls = {} if tree is None else _calls(tree)
-    found: dict[tuple[str, str | None, str], int] = {}
+    index_of: dict[tuple[str, str | None, str], int] = {}
     listed: list[dict[str, Any]] = []
     column = []
     for event in events:
         source = event.source
         key = event.name if event.name in calls else "", event.stage, str(source or "")
-        if key not in found:
-            found[key] = len(listed)
+        if key not in index_of:
+            index_of[key] = len(listed)
             frames = calls.get(event.name) or ([] if source is None else [source.function or f"line {source.line}"])
             stage = [] if event.stage is None else [stages.get(event.stage, f"stage {event.stage}")]
             listed.append({"frames": [*stage, *frames], "stage": event.stage, "line": str(source) if source else None})
-        column.append(found[key])
+        column.append(index_of[key])
     return listed, column
 
 
@@ -190,11 +190,11 @@ def _stage_names(plan: PlanRecord) -> dict[str, str]:
 def _calls(tree: CallTreeRecord) -> Mapping[str, list[str]]:
     """Maps each instruction to the names of its enclosing functions and lines, outermost first."""
     around: dict[int, list[str]] = {}
-    found: dict[str, list[str]] = {}
+    calls: dict[str, list[str]] = {}
     for node in tree.nodes:
         above = [] if node.parent is None else around[node.parent]
         shown = node.parent is not None and not node.hidden and node.kind != "operation"
         around[node.id] = [*above, node.name] if shown else above
         for instruction in node.instructions:
-            found.setdefault(instruction, above)
-    return found
+            calls.setdefault(instruction, above)
+    return calls

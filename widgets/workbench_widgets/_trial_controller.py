@@ -129,8 +129,8 @@ class _Trial:
         view = self._view()
         if view is None or view._trial is not self:  # a newer trial is already shown
             return
-        kept = {name: value for name, value in self._state.items() if name != "error"}
-        self._state = {**kept, **news}
+        state = {name: value for name, value in self._state.items() if name != "error"}
+        self._state = {**state, **news}
         view.update_live(**{f"{view._trial_place}trial": self._state})
 
 
