@@ -9,6 +9,10 @@ from repository_files import ROOT, offenders, python_files, tracked_files
 CLAUSE = re.compile(
     r"(?:What|Who|Whose|Whoever|Whatever|Whether|Which|How|Where|When|Why|From which|Of which|Of what)\b"
 )
+PARTICIPLES_AND_PRONOUNS = frozenset(
+    "asked brought done each everyone found given gone got held kept known left_out made meant mine nobody ours own "
+    "said same sent taken theirs these those told wanted what which who whole whose".split()
+)
 MEAN_WORDS = 17
 MOST_WORDS = 30  # of 95 % of the sentences
 
@@ -43,6 +47,34 @@ def word_counts(name: str) -> list[int]:
 def test_docstrings_begin_with_a_verb_or_a_noun():
     def wrong(name: str) -> list[str]:
         return [f"line {line}: {text[:60]!r}" for line, text in docstrings(name) if CLAUSE.match(text)]
+
+    assert offenders(python_files("workbench", "widgets"), wrong) == []
+
+
+def bound_names(tree: ast.AST, *, public: bool = True, local: bool = False) -> list[tuple[int, str]]:
+    """Local variables, and parameters of private functions; fields of classes and public parameters are no part."""
+    names = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and local:
+            names.append((node.lineno, node.id))
+        elif isinstance(node, ast.arg) and not public:
+            names.append((node.lineno, node.arg))
+        elif isinstance(node, ast.ClassDef):
+            names += bound_names(node, public=public and not node.name.startswith("_"))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_public = public and not local and not re.match(r"_(?!_)", node.name)
+            names += bound_names(node, public=is_public, local=True)
+        elif isinstance(node, ast.Lambda):
+            names += bound_names(node, public=False, local=True)
+        else:
+            names += bound_names(node, public=public, local=local)
+    return names
+
+
+def test_local_names_are_nouns():
+    def wrong(name: str) -> list[str]:
+        bound = bound_names(ast.parse((ROOT / name).read_text()))
+        return [f"line {line}: {word}" for line, word in bound if word in PARTICIPLES_AND_PRONOUNS]
 
     assert offenders(python_files("workbench", "widgets"), wrong) == []
 
