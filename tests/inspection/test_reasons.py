@@ -179,7 +179,7 @@ def test_sequence_parallel_layers_of_megatron_gather_before_and_add_after() -> N
     sentences = reasons_of(layer, *args, mesh=mesh)
     assert "sums over dimension 2 of" in sentences[("all-reduce", ("model",))]
     assert "adds the parts" in sentences[("all-reduce", ("model",))]
-    assert "One mesh axis can shard one dimension of the result" in sentences[("all-gather", ("model",))]
+    assert "A mesh axis can shard only one dimension of the result" in sentences[("all-gather", ("model",))]
 
 
 def test_expert_and_pipeline_parallelism_name_the_collectives_that_are_written() -> None:

@@ -296,7 +296,7 @@ PARTS = {
         gathered_weight,
         (((64, 32), P("a")), ((32, 32), P("a"))),
         "disagreement",
-        ("argument `", "One mesh axis"),
+        ("argument `", "A mesh axis"),
         backward=("sum",),
         explicit=True,
     ),
@@ -304,7 +304,7 @@ PARTS = {
         layer,
         (((64, 32), P("a")), ((32, 32), P("a"))),
         "disagreement",
-        ("argument `", "One mesh axis"),
+        ("argument `", "A mesh axis"),
         backward=("sum",),
         explicit=True,
     ),
@@ -312,7 +312,7 @@ PARTS = {
         mapped_layer,
         (((64, 32), P("a")), ((32, 32), P("a"))),
         "disagreement",
-        ("One mesh axis",),
+        ("A mesh axis",),
         at=Linear,
         backward=("disagreement",),
     ),
@@ -320,7 +320,7 @@ PARTS = {
         gathered_weight,
         (((64, 32), P("a")), ((32, 32), P(None, "a"))),
         "disagreement",
-        ("argument `", "One mesh axis"),
+        ("argument `", "A mesh axis"),
         backward=("sum",),
     ),
     "mean over rows": Part(
@@ -436,7 +436,7 @@ PARTS = {
         subtracted,
         (((64, 64), P("a")), ((64, 64), P(None, "a"))),
         "disagreement",
-        ("argument `", "One mesh axis"),
+        ("argument `", "A mesh axis"),
         backward=("disagreement",),
     ),
     "place of the maximum": Part(
@@ -449,7 +449,7 @@ PARTS = {
         grouped, (((64, 16), P("a")), ((64,), P("a"))), "sum", ("`scatter", "adds the parts"), scans=False
     ),
     "scores of attention": Part(
-        scores, (((64, 16), P("a")), ((64, 16), P("a"))), "disagreement", ("One mesh axis",), scans=False
+        scores, (((64, 16), P("a")), ((64, 16), P("a"))), "disagreement", ("A mesh axis",), scans=False
     ),
     "sharding asked of an argument": Part(
         asked_of_an_argument, (((64, 16), P("a")),), "constraint", ("asks for P(-, -)", "arrives as P(a, -)"), False
@@ -461,7 +461,7 @@ PARTS = {
         carried,
         (((64, 64), P("a")), ((64, 64), P(None, "a"))),
         "disagreement",
-        ("argument `", "One mesh axis"),
+        ("argument `", "A mesh axis"),
         backward=("sum", "disagreement"),
     ),
     "loop that starts with another sharding": Part(
@@ -475,7 +475,7 @@ PARTS = {
         stateful_layer,
         (((64, 32), P("a")), ((32, 32), P("a"))),
         "disagreement",
-        ("argument `", "One mesh axis"),
+        ("argument `", "A mesh axis"),
         backward=("sum",),
         at=StatefulLayer,
     ),
@@ -483,7 +483,7 @@ PARTS = {
         scanned_layers,
         (((64, 32), P("a")), ((3, 32, 32), P(None, "a"))),
         "disagreement",
-        ("One mesh axis",),
+        ("A mesh axis",),
         backward=("sum", "disagreement"),
         explicit=True,
     ),

@@ -397,10 +397,12 @@ class _Reader:
         name, over = self.named(operand), _listed(axes)
         sentence = (
             f"`{_called(value)}`{_at(value)} {rival[2]} dimension {rival[1]} of {self.named(rival[0])}, which {over} "
-            f"shards, and keeps dimension {dim} of {name}, which {over} shards as well. One mesh axis can shard one of "
-            f"them, so the compiler gathers {name}."
+            f"shards, and keeps dimension {dim} of {name}, which {over} shards as well. A mesh axis can shard only one "
+            f"of them, so the compiler gathers {name}."
         )
-        return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
+        return _Cause(
+            value, "disagreement", sentence, "The exchange stays as long as both are sharded over the same mesh axis."
+        )
 
     def _move_of(
         self, value: PlannedValueRecord, rule: _Rule, place: tuple[int, int, str], here: set[str], does: str
@@ -432,10 +434,10 @@ class _Reader:
                 sentence = (
                     f"At `{_called(value)}`{at}, {over} shards dimension {keeper[1]} of {self.named(keeper[0])}, "
                     "which the "
-                    f"result keeps, and the summed dimension {dim} of {name}. One mesh axis can shard one of them, so "
-                    f"the compiler {does} {name}."
+                    f"result keeps, and the summed dimension {dim} of {name}. A mesh axis can shard only one of them, "
+                    f"so the compiler {does} {name}."
                 )
-                advice = "It stays while both are sharded over the same mesh axis."
+                advice = "The exchange stays as long as both are sharded over the same mesh axis."
                 return _Cause(value, "disagreement", sentence, advice)
             if any(f == factor for _, _, f in cut):
                 return None
@@ -458,10 +460,15 @@ class _Reader:
         if holder is not None and here & {_whole_axis(axis) for entry in value.spec for axis in entry}:
             sentence = (
                 f"At `{_called(value)}`{at}, {over} shards dimension {holder[1]} of {self.named(holder[0])}, which the "
-                f"result keeps, and dimension {dim} of {name}. One mesh axis can shard one dimension of the result, so "
-                f"the compiler {does} {name}."
+                f"result keeps, and dimension {dim} of {name}. A mesh axis can shard only one dimension of the result, "
+                f"so the compiler {does} {name}."
             )
-            return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
+            return _Cause(
+                value,
+                "disagreement",
+                sentence,
+                "The exchange stays as long as both are sharded over the same mesh axis.",
+            )
         alike = [peer for peer in operands if peer is not operand and peer.spec == value.spec]
         like = f", as {self.named(alike[0])} is" if alike and operand.spec != value.spec else ""
         if operand.spec == value.spec:  # the dimensions differ, as in a transpose
