@@ -14,5 +14,5 @@ from workbench.engines._sequential import Sequential as Sequential
 from workbench.engines._tables import clients_from as clients_from
 from workbench.engines._tap import tap as tap
 from workbench.engines.beam import Beam as Beam
-from workbench.engines.flower import Flower as Flower
+from workbench.engines.flower import Flower as Flower, from_flower as from_flower
 from workbench.engines.spark import Spark as Spark

@@ -1,3 +1,6 @@
-"""Plans on Flower: its simulation and deployment runtimes, and export as a Flower app."""
+"""Plans on Flower: its simulation and deployment runtimes, export as a Flower app, and clients of Flower projects."""
 
+from workbench.engines.flower._arrays import from_arrays as from_arrays, to_arrays as to_arrays
+from workbench.engines.flower._client_app import client_app as client_app
 from workbench.engines.flower._engine import Flower as Flower
+from workbench.engines.flower._from_flower import from_flower as from_flower
