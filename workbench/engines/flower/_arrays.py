@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Params = PyTree[Float[Array, "..."]]
 
 
-def to_arrays(params: Params) -> "ArrayRecord":
+def to_arrays(params: Params, *, keep_scalars: bool = False) -> "ArrayRecord":
     """Converts parameters to a Flower `ArrayRecord`, with one array per leaf.
 
     The name of an array is the path of its leaf: `{"conv": {"weight": w}}` becomes "conv.weight", as in a `state_dict`
@@ -27,6 +27,8 @@ def to_arrays(params: Params) -> "ArrayRecord":
 
     Args:
         params: Pytree of floating-point arrays of any shapes.
+        keep_scalars: Send scalars with shape (). Default: with shape (1,), because Flower's mods and strategies for
+            differential privacy neither clip scalars nor add noise to them (flwr 1.42).
 
     Returns:
         The arrays. Floats of fewer than 32 bits are sent as float32, which represents them exactly.
@@ -45,7 +47,7 @@ def to_arrays(params: Params) -> "ArrayRecord":
 
     leaves = zip(named_shapes("to_arrays", params).items(), jax.tree.leaves(params), strict=True)
     wide = {name: np.asarray(x).astype(np.promote_types(aval.dtype, np.float32)) for (name, aval), x in leaves}
-    return ArrayRecord({name: FlowerArray(x) for name, x in wide.items()})
+    return ArrayRecord({name: FlowerArray(np.array(x, ndmin=int(not keep_scalars))) for name, x in wide.items()})
 
 
 def from_arrays(arrays: "ArrayRecord", like: Params) -> Params:
@@ -71,7 +73,10 @@ def from_arrays(arrays: "ArrayRecord", like: Params) -> Params:
     """
     shapes = named_shapes("from_arrays", like)
     values = [arrays[name].numpy() for name in names_in_order(arrays, shapes)]
-    pairs = list(zip(values, shapes.items(), strict=True))
+    pairs = [
+        (x.reshape(()) if x.shape == (1,) and aval.shape == () else x, (name, aval))
+        for x, (name, aval) in zip(values, shapes.items(), strict=True)
+    ]
     wrong = [f"{name} has {x.shape} instead of {aval.shape}" for x, (name, aval) in pairs if x.shape != aval.shape]
     if wrong:
         message = (

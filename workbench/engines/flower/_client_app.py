@@ -50,7 +50,8 @@ def client_app(
         data: `data(message, context)` returns this node's data, a pytree of arrays and numbers. Message and context
             contain the strategy's settings, such as `message.content["config"]["server-round"]`, and
             `context.node_config["partition-id"]`.
-        mods: Flower mods for all handlers of the app.
+        mods: Flower mods for `train` messages, in order. (Mods of a whole app also apply to `evaluate` messages, and
+            the mods for differential privacy replace their replies with errors.)
 
     Returns:
         A `flwr.clientapp.ClientApp`.
@@ -78,8 +79,8 @@ def client_app(
 
     named_shapes("client_app", params)
     like = jax.eval_shape(lambda x: x, params)
-    app = ClientApp(mods=list(mods))
-    app.train()(_Handler("train", train, like, data))
+    app = ClientApp()
+    app.train(mods=list(mods))(_Handler("train", train, like, data))
     if evaluate is not None:
         app.evaluate()(_Handler("evaluate", evaluate, like, data))
     return app
@@ -117,7 +118,23 @@ class _Handler:
             raise self._wrong(fact + "Strategies average the same arrays of all clients", "Return the new parameters")
         sent = dict(zip(names_in_order(received, shapes), to_arrays(new).values(), strict=True))
         arrays = ArrayRecord({name: sent[name] for name in received})  # mods compare the order of the names
+        if key == "fitins.parameters":
+            return Message(RecordDict(self._as_fit_result(arrays, self._metrics(metrics))), reply_to=message)
         return Message(RecordDict({key: arrays, "metrics": self._metrics(metrics)}), reply_to=message)
+
+    def _as_fit_result(self, arrays: Foreign, metrics: Foreign) -> dict[str, Foreign]:
+        """A reply to Flower's workflows for `client_fn`, which its secure aggregation needs."""
+        from flwr.app import ConfigRecord, MetricRecord
+
+        if "num-examples" not in metrics:
+            fact = f"returned the metrics {', '.join(metrics) or 'none'}. Flower's workflows weight clients by examples"
+            raise self._wrong(fact, 'Return a metric "num-examples"')
+        return {
+            "fitres.parameters": arrays,
+            "fitres.num_examples": MetricRecord({"num_examples": int(metrics.pop("num-examples"))}),
+            "fitres.metrics": ConfigRecord(dict(metrics)),
+            "fitres.status": ConfigRecord({"code": 0, "message": ""}),
+        }
 
     def _metrics(self, metrics: object) -> Foreign:
         from flwr.app import MetricRecord

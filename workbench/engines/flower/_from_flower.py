@@ -102,6 +102,7 @@ class _FlowerClient:
     ) -> None:
         self.app, self.clients, self.metrics, self.message_type = app, clients, metrics, message_type
         self.config, self.run_config = config, run_config
+        self.__name__ = "flower_client"  # of its stage in the plan
         self._contexts: dict[int, Foreign] = {}
         # Devices of a mesh call back from several threads, and few libraries allow this.
         self._lock = threading.Lock()
@@ -116,7 +117,7 @@ class _FlowerClient:
         metrics = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in self.metrics}
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
         results = (shapes, metrics) if self.message_type.startswith("train") else metrics
-        return io_callback(self._ask, results, params, index, config)
+        return io_callback(self.ask_flower, results, params, index, config)
 
     def _differentiate(self, *_: object) -> NoReturn:
         message = (
@@ -126,7 +127,7 @@ class _FlowerClient:
         )
         raise ProgramError(message)
 
-    def _ask(self, params: Params, index: np.ndarray, config: dict[str, np.ndarray]) -> Any:
+    def ask_flower(self, params: Params, index: np.ndarray, config: dict[str, np.ndarray]) -> Any:
         """Sends one message and reads the reply."""
         from flwr.app import DEFAULT_TTL, ConfigRecord, Context, Message, Metadata, RecordDict
 
@@ -141,22 +142,27 @@ class _FlowerClient:
         legacy = getattr(self.app, "_call", None) is not None  # made with a `client_fn`, whose records have prefixes
         prefix = ("fitins." if self.message_type == "train" else "evaluateins.") if legacy else ""
         settings = ConfigRecord({**self.config, **{name: x.item() for name, x in config.items()}})
-        content = RecordDict(
-            {f"{prefix}{'parameters' if legacy else 'arrays'}": to_arrays(params), f"{prefix}config": settings}
-        )
+        arrays = f"{prefix}{'parameters' if legacy else 'arrays'}"
+        content = RecordDict({arrays: to_arrays(params, keep_scalars=True), f"{prefix}config": settings})
         metadata = Metadata(1, f"{time.time_ns()}", 1, i + 2, "", "", time.time(), DEFAULT_TTL, self.message_type)
         with self._lock:
             if i not in self._contexts:
                 node: dict[str, Any] = {"partition-id": i, "num-partitions": self.clients}
                 self._contexts[i] = Context(1, i + 2, node, RecordDict(), dict(self.run_config))
-            reply = self.app(Message(content, metadata=metadata), self._contexts[i])
+            try:
+                reply = self.app(Message(content, metadata=metadata), self._contexts[i])
+                if reply.has_error():
+                    raise RuntimeError(reply.error.reason)
+            except Exception as error:
+                message = (
+                    f"the app of client {i} of `from_flower` raised {type(error).__name__}: {error}. A round needs the "
+                    f"replies of all its clients. Correct the app's handler of `{self.message_type}` messages."
+                )
+                raise EngineError(message, client=i) from error
         return self._read(reply, params, i)
 
     def _read(self, reply: Foreign, params: Params, i: int) -> Any:
         what = f"the reply of client {i} of `from_flower`"
-        if reply.has_error():
-            message = f"{what} is an error: {reply.error.reason}. A round needs all of its clients. Correct the app."
-            raise EngineError(message, client=i)
         found: dict[str, Any] = {}
         for record in (*reply.content.metric_records.values(), *reply.content.config_records.values()):
             found.update({"num-examples" if name == "num_examples" else name: x for name, x in record.items()})
