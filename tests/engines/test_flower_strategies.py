@@ -246,7 +246,7 @@ def test_stock_fedavg_on_the_simulation_equals_the_mesh(tmp_path: Path):
     }
     env["PYTHONPATH"] = os.pathsep.join([*here, env.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", _SIMULATION, str(tmp_path)], env=env, capture_output=True, text=True, timeout=900
+        [sys.executable, "-c", _SIMULATION, str(tmp_path)], env=env, capture_output=True, text=True, timeout=1500
     )
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(tmp_path / "result.npz") as found:
