@@ -214,8 +214,13 @@ def test_secure_aggregation_of_flower_makes_its_keys_at_the_nodes(grid: Any):
     assert len(set(keys)) == CLIENTS
     sent = [record for reply in nodes.replies for record in reply.content.array_records.values()]
     assert sent
-    assert all(len(record) == 0 for record in sent)  # only masked vectors leave a node
-    assert not [key for reply in nodes.replies for key in keys if key in str(reply.content).encode()]
+    assert all(len(record) == 0 for record in sent)  # masked vectors leave a node, and parameters do not
+    configs = [record for reply in nodes.replies for record in reply.content.config_records.values()]
+    values = [x for record in configs for y in record.values() for x in (y if isinstance(y, list) else [y])]
+    bytes_sent = b"".join(x for x in values if isinstance(x, bytes))
+    assert not [key for key in keys if key in bytes_sent]
+    publics = [context.state["secaggplus_state"]["pk1"] for context in nodes.contexts.values()]
+    assert all(key in bytes_sent for key in publics)
 
 
 @needs_flower
