@@ -399,6 +399,16 @@ def test_message_with_two_array_records_is_refused(grid: Any):
         nodes.send_and_receive([Message(content, dst_node_id=10, message_type="train")])
 
 
+@needs_flower
+def test_workflows_with_secure_aggregation_need_the_number_of_examples(grid: Any):
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    nodes = grid(flower.client_app(lambda w, x: (w, {"loss": 1.0}), params=init(), data=data))
+    content = RecordDict({"fitins.parameters": flower.to_arrays(init()), "fitins.config": ConfigRecord()})
+    with pytest.raises(ProgramError, match=r"returned the metrics loss\..*weight clients.*Return a metric"):
+        nodes.send_and_receive([Message(content, dst_node_id=10, message_type="train")])
+
+
 # Flower ClientApps as clients of programs
 
 

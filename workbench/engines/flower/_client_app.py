@@ -43,7 +43,7 @@ def client_app(
     Args:
         train: `train(params, data)` returns the new parameters, with the structure and shapes of `params`, and
             metrics: scalars or arrays `[n]` by name. Strategies need a metric "num-examples", the client's weight.
-            The function is compiled once per process.
+            A process compiles the function once for each shape of the data.
         evaluate: `evaluate(params, data)` returns metrics, including "num-examples". Default: the app does not answer
             `evaluate` messages, so the strategy needs `fraction_evaluate=0.0`.
         params: Parameters, or their `jax.ShapeDtypeStruct`s. Only floating-point leaves can be averaged.
