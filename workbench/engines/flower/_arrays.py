@@ -143,10 +143,10 @@ def only_arrays(content: "RecordDict", what: str) -> "tuple[str, ArrayRecord]":
     Raises:
         EngineError: if there is none, or more than one.
     """
-    if len(found := list(content.array_records.items())) != 1:
+    if len(records := list(content.array_records.items())) != 1:
         message = (
-            f"{what} has {len(found)} ArrayRecords: {', '.join(key for key, _ in found) or 'none'}. Parameters are "
+            f"{what} has {len(records)} ArrayRecords: {', '.join(key for key, _ in records) or 'none'}. Parameters are "
             "sent as a single ArrayRecord, as Flower's strategies send them. Put all arrays into one record."
         )
         raise EngineError(message)
-    return found[0]
+    return records[0]

@@ -112,12 +112,12 @@ class _Handler:
             fact = f"returned a {type(results).__name__}. Strategies average parameters and metrics"
             raise self._wrong(fact, "Return a tuple `(params, metrics)`")
         new, metrics = results
-        shapes, made = named_shapes("client_app", self.like), named_shapes("client_app", new)
-        if _text(made) != _text(shapes):
-            fact = f"returned other parameters than it received: {_text(made)} instead of {_text(shapes)}. "
+        shapes, new_shapes = named_shapes("client_app", self.like), named_shapes("client_app", new)
+        if _text(new_shapes) != _text(shapes):
+            fact = f"returned other parameters than it received: {_text(new_shapes)} instead of {_text(shapes)}. "
             raise self._wrong(fact + "Strategies average the same arrays of all clients", "Return the new parameters")
-        sent = dict(zip(names_in_order(received, shapes), to_arrays(new).values(), strict=True))
-        arrays = ArrayRecord({name: sent[name] for name in received})  # mods compare the order of the names
+        parameters = dict(zip(names_in_order(received, shapes), to_arrays(new).values(), strict=True))
+        arrays = ArrayRecord({name: parameters[name] for name in received})  # mods compare the order of the names
         if key == "fitins.parameters":
             return Message(RecordDict(self._as_fit_result(arrays, self._metrics(metrics))), reply_to=message)
         return Message(RecordDict({key: arrays, "metrics": self._metrics(metrics)}), reply_to=message)

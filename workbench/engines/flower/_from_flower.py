@@ -162,18 +162,18 @@ class _FlowerClient:
         return self._read(reply, params, i)
 
     def _read(self, reply: Foreign, params: Params, i: int) -> Any:
-        what = f"the reply of client {i} of `from_flower`"
-        found: dict[str, Any] = {}
+        place = f"the reply of client {i} of `from_flower`"
+        values: dict[str, Any] = {}
         for record in (*reply.content.metric_records.values(), *reply.content.config_records.values()):
-            found.update({"num-examples" if name == "num_examples" else name: x for name, x in record.items()})
-        if missing := [name for name in self.metrics if not isinstance(found.get(name), int | float)]:
+            values.update({"num-examples" if name == "num_examples" else name: x for name, x in record.items()})
+        if missing := [name for name in self.metrics if not isinstance(values.get(name), int | float)]:
             message = (
-                f"{what} lacks the metrics {', '.join(missing)}; it has {', '.join(found) or 'none'}. Every client "
+                f"{place} lacks the metrics {', '.join(missing)}; it has {', '.join(values) or 'none'}. Every client "
                 "returns the same metrics, and each is a number. Pass `metrics=` with names that the app returns."
             )
             raise EngineError(message, client=i)
-        metrics = {name: np.float32(found[name]) for name in self.metrics}
+        metrics = {name: np.float32(values[name]) for name in self.metrics}
         if not self.message_type.startswith("train"):
             return metrics
-        _, arrays = only_arrays(reply.content, what)
+        _, arrays = only_arrays(reply.content, place)
         return jax.tree.map(np.asarray, from_arrays(arrays, params)), metrics
