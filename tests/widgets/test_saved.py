@@ -52,6 +52,13 @@ def test_what_leaves_the_machine_with_a_view_names_no_folder_of_it() -> None:
         assert not [text for text in texts if f"{folder}/" in text]
 
 
+def test_page_of_compiled_module_has_the_code_of_its_files() -> None:
+    program = wb.program(clients=4)(lambda x: wb.reduce_mean(wb.map_fn(lambda row: row @ row, x)))
+    page = workbench_widgets.HloView(wb.inspect(program)(jnp.ones((4, 8)))).to_html()
+    code = page.partition("<summary>The code</summary>")[2]
+    assert "def test_page_of_compiled_module_has_the_code_of_its_files() -&gt; None:" in code
+
+
 def test_state_that_is_too_large_for_a_notebook_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench_widgets._saved.MOST_BYTES", 100)
     assert SAVED not in outputs_of(workbench_widgets.Explorer(gradient_record()))

@@ -19,7 +19,7 @@ from ipywidgets import widget_serialization
 from workbench.records import write_whole
 from workbench.render import Markup, figure
 from workbench_widgets._bundle import chunk, chunk_models, loader
-from workbench_widgets._export import SHARED, SavedView, page, plain_state
+from workbench_widgets._export import SHARED, SavedView, code_texts, page, plain_state
 from workbench_widgets._lessons import find_lessons
 from workbench_widgets._outbox import Outbox
 from workbench_widgets._saved import SAVED, runs_unseen, saved_page, saved_view
@@ -189,7 +189,7 @@ class WorkbenchWidget(_Widget):
 
     def saved(self) -> SavedView:
         """Returns the view in the form used for a page without a kernel."""
-        title, code = self.data.get("title") or self.label.split(":")[0], dict(self.data.get("code") or ())
+        title, code = self.data.get("title") or self.label.split(":")[0], code_texts(self.data.get("code"))
         state = plain_state({name: getattr(self, name) for name in SHARED})
         return SavedView(self._esm, self.view_name, self.model_id, title, code, state)
 

@@ -86,6 +86,12 @@ def _code_of(views: Sequence[SavedView]) -> str:
     return f'<details class="wb-pagecode"><summary>The code</summary>{"".join(blocks)}</details>'
 
 
+def code_texts(code: Any) -> dict[str, str]:
+    """Code as text, keyed by title, from pairs or a mapping of titles, or from files; lines may be numbered."""
+    entries = code.items() if isinstance(code, Mapping) else [each[-2:] for each in code or ()]
+    return {title: text if isinstance(text, str) else "\n".join(line[1] for line in text) for title, text in entries}
+
+
 def plain_state(state: Mapping[str, object]) -> dict[str, Any]:
     """A view's state as JSON, for a page: bytes as base64, file names without this machine's folders."""
     return shorten_paths(_plain(state))
