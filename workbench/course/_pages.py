@@ -7,39 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.course._notebooks import executed, read
+from workbench.course._notebooks import executed, read, title_of
 from workbench.course._parts import concept_map, difficulty_of, parts_of, titles_of
+from workbench.course._slides import DARK, SLIDES, prepare_slides
 from workbench.errors import needs_library
 from workbench.render import icon_link, mark
 
-# nbconvert's page loads require.js, jQuery, Mermaid, MathJax and reveal.js from the network; this page needs only
-# reveal.js, from the folder next to it.
-PAGE = """{%- extends 'index.html.j2' -%}
-{%- block html_head_css -%}{{ super() }}{{ resources.icon }}{%- endblock html_head_css -%}
-{%- block html_head_js -%}{%- endblock html_head_js -%}
-{%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
-{%- block footer_js -%}
-<div class="wb-mark">{{ resources.mark }}</div>
-<script src="reveal.js/dist/reveal.js"></script>
-<script src="reveal.js/plugin/notes/notes.js"></script>
-<script>
-// A narrow screen gets narrower slides, whose text is not scaled down to a third.
-const width = Math.min(1280, Math.max(640, innerWidth));
-Reveal.initialize({controls: true, progress: true, hash: true, width, height: 800, plugins: [RevealNotes]});
-const tooLong = () => document.querySelectorAll("section.present section, section.present").forEach((slide) => {
-  if (!slide.querySelector("section") && slide.scrollHeight > 780) slide.classList.add("too-long");
-});
-Reveal.on("ready", tooLong);
-Reveal.on("slidechanged", tooLong);
-</script>
-<style>
-.reveal section.too-long {height: 780px; overflow-y: auto; top: 10px !important}
-.reveal math {font-size: 1.1em}
-.wb-mark {position: fixed; left: 16px; bottom: 12px; z-index: 1}
-@media (max-width: 600px) {.wb-mark {display: none}}
-</style>
-{%- endblock footer_js -%}
-"""
 REVEAL = (
     "LICENSE",
     "dist/reveal.css",
@@ -58,7 +31,10 @@ NOTEBOOK_PAGE = """{%- extends 'lab/index.html.j2' -%}
 <style>
 body.jp-Notebook {max-width: 60rem; margin: 0 auto; padding: 1rem}
 .wb-home {font: 14px system-ui, sans-serif}
+.jp-OutputArea-output {overflow-x: auto}
 .jp-OutputArea-output img, .jp-OutputArea-output svg {max-width: 100%; height: auto}
+.jp-RenderedHTMLCommon math[display=block] {overflow-x: auto}
+{{ resources.dark }}
 </style>{%- endblock html_head_css -%}
 """
 HOME = '<p class="wb-home"><a href="index.html">{mark} The Workbench course</a></p>'
@@ -158,15 +134,17 @@ def write_slides(
         notebook = executed(path, folder / ".executed", report) if execute else read(path)
         # before nbconvert, which writes the end of a slide into the cell before the next slide
         notebook.cells = [cell for cell in notebook.cells if not is_left_out(cell)]
+        title = title_of(path)
+        prepare_slides(notebook, title, [each.stem for each in notebooks])
         _write_formulas(notebook)
         exporter = SlidesExporter(
-            raw_template=PAGE,
+            raw_template=SLIDES,
             reveal_url_prefix="reveal.js",
             reveal_theme="white",
             exclude_input_prompt=True,
             exclude_output_prompt=True,
         )
-        body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "mark": mark(28)})
+        body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "mark": mark(28), "number": title.number})
         written.append(folder / f"{path.stem}.slides.html")
         written[-1].write_text(body, encoding="utf-8")
     return written
@@ -210,7 +188,7 @@ def write_site(
             if cell.cell_type == "markdown":
                 cell.source = re.sub(r"\]\((\d\d-[\w-]+)\.ipynb", r"](\1.html", cell.source)
         exporter = HTMLExporter(raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True)
-        body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link()})
+        body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "dark": DARK})
         body = re.sub(r"<body[^>]*>", rf"\g<0>{HOME.format(mark=mark(18))}", body, count=1)
         (folder / f"{path.stem}.html").write_text(body, encoding="utf-8")
     parts = []

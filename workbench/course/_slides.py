@@ -1,0 +1,208 @@
+"""The look of slides: type that a back row reads, a dark theme, folded code of figures, and frames around views."""
+
+import html
+import re
+from collections.abc import Collection
+from typing import Any
+
+from workbench.course._notebooks import FOLDED, Title
+
+# nbconvert draws its pages light; these are the same variables for a dark room.
+DARK = """
+@media screen and (prefers-color-scheme: dark) {
+:root {
+  color-scheme: dark;
+  --r-background-color: #16181c; --r-main-color: #e4e6ea; --r-heading-color: #fff; --r-link-color: #7cc4f2;
+  --jp-layout-color0: #16181c; --jp-layout-color1: #16181c; --jp-layout-color2: #23262c; --jp-layout-color3: #3a3e46;
+  --jp-content-font-color0: #fff; --jp-content-font-color1: #e4e6ea; --jp-content-font-color2: #c3c7ce;
+  --jp-content-font-color3: #a5aab3; --jp-content-link-color: #7cc4f2;
+  --jp-ui-font-color0: #fff; --jp-ui-font-color1: #e4e6ea; --jp-ui-font-color2: #c3c7ce; --jp-ui-font-color3: #a5aab3;
+  --jp-border-color0: #4a4f58; --jp-border-color1: #4a4f58; --jp-border-color2: #3a3e46; --jp-border-color3: #2b2e35;
+  --jp-cell-editor-background: #23262c; --jp-cell-editor-border-color: #3a3e46;
+  --jp-rendermime-table-row-background: #1d2025; --jp-rendermime-table-row-hover-background: #2b3a46;
+  --jp-rendermime-error-background: #4a2226;
+  --jp-mirror-editor-keyword-color: #7fd18b; --jp-mirror-editor-operator-color: #d3a6ff;
+  --jp-mirror-editor-comment-color: #9fb3b3; --jp-mirror-editor-string-color: #ff9d94;
+  --jp-mirror-editor-number-color: #9bd77e; --jp-mirror-editor-builtin-color: #7fd18b;
+  --jp-mirror-editor-variable-color: #e4e6ea; --jp-mirror-editor-punctuation-color: #9cc9ff;
+  --jp-mirror-editor-property-color: #9cc9ff; --jp-mirror-editor-def-color: #9cc9ff;
+  --jp-mirror-editor-meta-color: #d3a6ff; --jp-mirror-editor-error-color: #ff8a80;
+}
+html body, body.jp-Notebook {background: #16181c; color: #e4e6ea}
+.highlight, .highlight pre {color: #e4e6ea}
+.jp-OutputArea-output img[src^="data:image/png"] {background: #fff; border-radius: 4px; filter: brightness(.88)}
+}
+"""
+
+# nbconvert's page loads require.js, jQuery, Mermaid, MathJax and reveal.js from the network; this page needs only
+# reveal.js, from the folder next to it.
+SLIDES = (
+    """{%- extends 'index.html.j2' -%}
+{%- block html_head_css -%}{{ super() }}{{ resources.icon }}{%- endblock html_head_css -%}
+{%- block html_head_js -%}{%- endblock html_head_js -%}
+{%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
+{%- block footer_js -%}
+<div class="wb-mark">{{ resources.mark }} {{ resources.number }}</div>
+<script src="reveal.js/dist/reveal.js"></script>
+<script src="reveal.js/plugin/notes/notes.js"></script>
+<script>
+const slides = [...document.querySelectorAll(".slides > section > section")];
+// A slide without a heading names its section; long code of a figure is folded, so that the figure is seen.
+let section = "";
+for (const slide of slides) {
+  const heading = slide.querySelector("h1, h2, h3");
+  const name = heading?.cloneNode(true);
+  name?.querySelectorAll(".anchor-link").forEach((link) => link.remove());
+  const above = Object.assign(document.createElement("p"), {className: "wb-section", textContent: section});
+  if (!heading && section) slide.prepend(above);
+  if (heading) section = name.textContent.trim();
+  for (const cell of slide.querySelectorAll(".jp-CodeCell")) {
+    const code = cell.querySelector(".jp-Cell-inputWrapper");
+    const lines = code?.querySelector("pre")?.textContent.trim().split("\\n").length ?? 0;
+    if (lines < 7 || !cell.querySelector("img, iframe.wb-view")) continue;
+    const fold = document.createElement("details"), title = document.createElement("summary");
+    title.textContent = `Code of the figure, ${lines} lines`;
+    code.replaceWith(fold);
+    fold.append(title, code);
+    fold.addEventListener("toggle", () => fit());
+  }
+}
+// A slide that is a little too long gets smaller type; a longer one scrolls, with the presenter's keys too.
+const LARGEST = 745, SMALLEST = 0.8;
+function fit() {
+  const slide = Reveal.getCurrentSlide();
+  if (!slide) return;
+  slide.classList.remove("too-long");
+  slide.style.zoom = 1;
+  if (slide.scrollHeight <= LARGEST || Reveal.isScrollView?.()) return;
+  slide.style.zoom = Math.max(SMALLEST, LARGEST / slide.scrollHeight);
+  if (slide.scrollHeight * slide.style.zoom > LARGEST + 10) slide.classList.add("too-long");
+}
+function turn(back) {
+  const slide = Reveal.getCurrentSlide(), forth = !back;
+  if (!slide?.classList.contains("too-long")) return false;
+  const left = forth ? slide.scrollHeight - slide.clientHeight - slide.scrollTop : slide.scrollTop;
+  if (left < 4) return false;
+  slide.scrollBy({top: (forth ? 0.8 : -0.8) * slide.clientHeight});
+  return true;
+}
+const FORTH = ["PageDown", "ArrowDown", "n", "N"], BACK = ["PageUp", "ArrowUp", "p", "P"];
+function keyboardCondition(event) {
+  const back = BACK.includes(event.key) || (event.key === " " && event.shiftKey);
+  if (!back && !FORTH.includes(event.key) && event.key !== " ") return true;
+  if (!turn(back)) return true;
+  event.preventDefault();
+  return false;
+}
+addEventListener("message", (event) => {
+  const frame = [...document.querySelectorAll("iframe.wb-view")].find((each) => each.contentWindow === event.source);
+  if (!frame) return;
+  if (event.data.height) {frame.style.height = `${Math.min(event.data.height, 540)}px`; fit();}
+  if (event.data.turn === "next" && !turn(false)) Reveal.next();
+  if (event.data.turn === "previous" && !turn(true)) Reveal.prev();
+});
+// A narrow screen gets narrower slides, whose text is not scaled down to a third.
+const width = Math.min(1280, Math.max(640, innerWidth));
+Reveal.initialize({controls: true, progress: true, hash: true, center: false, slideNumber: "c/t", width, height: 800,
+                   margin: 0.02, keyboardCondition, plugins: [RevealNotes]});
+const show = () => {const slide = Reveal.getCurrentSlide(); if (slide) slide.scrollTop = 0; fit();};
+Reveal.on("ready", show);
+Reveal.on("slidechanged", show);
+addEventListener("load", fit);
+</script>
+<style>
+:root {
+  --r-main-font: "Source Sans Pro", system-ui, sans-serif;
+  --r-heading-text-transform: none; --r-heading-letter-spacing: -0.01em;
+  --r-main-color: #1f2328; --r-link-color: #005a8f;
+  --jp-content-font-family: var(--r-main-font); --jp-content-font-size1: 27px; --jp-content-line-height: 1.4;
+  --jp-code-font-size: 20px; --jp-code-line-height: 1.35; --jp-content-link-color: var(--r-link-color);
+}
+.reveal .slides > section > section {box-sizing: border-box; padding: 36px 56px 30px; text-align: left}
+.reveal .slides > section:first-child > section:first-child {padding-top: 190px}
+.reveal section.too-long {height: calc(745px / 0.8); overflow-y: auto; overscroll-behavior: contain}
+.reveal h1 {font-size: 56px !important; margin-bottom: 28px !important}
+.reveal h2 {font-size: 42px !important; margin-bottom: 18px !important}
+.reveal h3 {font-size: 32px !important}
+.reveal h1, .reveal h2, .reveal h3 {border: 0; color: var(--r-heading-color)}
+.reveal h2 {padding-bottom: 8px !important; border-bottom: 4px solid #0072b2 !important; display: inline-block}
+.reveal .wb-section {margin: 0 0 8px; font-size: 20px; color: #0072b2; font-weight: 600}
+.reveal math {font-size: 1em}
+.reveal math[display=block] {font-size: 1.15em}
+.reveal .jp-Cell {padding: 0}
+.reveal .jp-InputPrompt, .reveal .jp-OutputPrompt {display: none}
+.reveal .jp-RenderedHTMLCommon {padding: 0; color: var(--r-main-color)}
+.reveal .jp-RenderedHTMLCommon p, .reveal .jp-RenderedHTMLCommon li {line-height: 1.4}
+.reveal .jp-RenderedHTMLCommon code {font-size: .85em}
+.reveal .highlight {margin: 8px 0}
+.reveal .highlight pre {padding: 10px 14px; margin: 0; width: auto; box-shadow: none}
+.reveal .jp-OutputArea-output {overflow-x: auto}
+.reveal .jp-OutputArea-output pre {white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere}
+.reveal .jp-RenderedHTMLCommon table {margin: 8px 0; font-size: 20px; table-layout: auto}
+.reveal .jp-RenderedHTMLCommon td, .reveal .jp-RenderedHTMLCommon th {padding: 6px 12px; max-width: 30em}
+.reveal .jp-OutputArea-output img {
+  width: 100%; max-height: 500px; margin: 8px 0; object-fit: contain; object-position: left}
+.reveal details summary {cursor: pointer; font-size: 20px; color: var(--jp-content-font-color2)}
+.reveal iframe.wb-view {
+  display: block; width: 100%; max-width: none; max-height: none; height: 480px; border: 0; margin: 8px 0}
+.reveal .controls {font-size: 6px}
+.reveal .slide-number {
+  background: none; color: var(--jp-content-font-color3); font-size: 16px; right: 76px; bottom: 14px}
+.wb-mark {position: fixed; left: 16px; bottom: 12px; z-index: 1; display: flex; gap: 8px; align-items: center;
+  font: 600 16px var(--r-main-font); color: var(--jp-content-font-color2)}
+@media (max-width: 600px) {
+  .wb-mark {display: none}
+  .reveal .slides > section > section {padding: 20px}
+  .reveal .highlight pre {white-space: pre-wrap; overflow-wrap: anywhere}
+}
+"""
+    + DARK
+    + """
+@media screen and (prefers-color-scheme: dark) {.reveal .wb-section {color: #7cc4f2}}
+</style>
+{%- endblock footer_js -%}
+"""
+)
+
+# A view has sections, headings and keys of its own, which reveal.js would take for slides; a frame keeps them apart.
+FRAME = """<!doctype html><html><head><meta charset="utf-8"><style>:root {{color-scheme: light dark}}
+body {{margin: 0; font: 16px/1.4 system-ui, sans-serif}} img {{max-width: 100%}}</style></head><body>{view}<script>
+new ResizeObserver(() => parent.postMessage({{height: document.body.scrollHeight}}, "*")).observe(document.body);
+addEventListener("keydown", (event) => {{
+  const turn = {{PageDown: "next", PageUp: "previous"}}[event.key];
+  if (!turn || event.defaultPrevented || document.fullscreenElement) return;
+  event.preventDefault();
+  parent.postMessage({{turn}}, "*");
+}});
+</script></body></html>"""
+SAVED = 'class="wb-savedview"'
+
+
+def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
+    """Puts views into frames, and keeps links and hints only where slides have what they name.
+
+    Args:
+        notebook: The notebook, changed in place.
+        title: Its title, which becomes the page's title.
+        names: Names of the notebooks that have slides in the same folder.
+    """
+
+    def linked(found: re.Match[str]) -> str:
+        return f"[{found[1]}]({found[2]}.slides.html)" if found[2] in names else found[1]
+
+    notebook.metadata["title"] = f"{title.number} · {title.question}"
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = FOLDED.sub("", re.sub(r"\[([^\]]+)\]\((\d\d-[\w-]+)\.ipynb[^)]*\)", linked, cell.source))
+        for output in cell.get("outputs", ()):
+            view = output.get("data", {}).get("text/html", "")
+            if SAVED in view:
+                output.data["text/html"] = framed(view)
+
+
+def framed(view: str) -> str:
+    """A saved view in a frame of its own."""
+    page = html.escape(FRAME.format(view=view))
+    return (
+        f'<iframe class="wb-view" title="Interactive view" allow="fullscreen" loading="lazy" srcdoc="{page}"></iframe>'
+    )
