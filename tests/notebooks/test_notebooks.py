@@ -1,5 +1,6 @@
 """Every notebook runs in a fresh kernel, with right answers of a reader, without errors and without warnings."""
 
+import copy
 import itertools
 import os
 import re
@@ -21,8 +22,26 @@ def with_answers(notebook) -> None:
     for cell in notebook.cells:
         if "exercise" in cell.metadata.get("tags", ()):
             (name,) = re.findall(r'course\.check\("([\d.]+)"', cell.source)
-            given = f"import sys\nsys.path.append({str(TESTS)!r})\nfrom course_answers import RIGHT\nanswer = RIGHT[{name!r}][0]"
-            cell.source = re.sub(r"answer = \.\.\..*", lambda _: given, cell.source)
+            given = f"import sys\nsys.path.append({str(TESTS)!r})\nfrom course_answers import RIGHT\n"
+            answered = f"{given}answer = RIGHT[{name!r}][0]".replace("\\", r"\\")
+            cell.source = re.sub(r"answer = \.\.\..*", answered, cell.source)
+
+
+def without_answers(notebook, asked):
+    """A copy of an executed notebook that asks its exercises again: the tests' answers and their grades are removed."""
+    notebook = copy.deepcopy(notebook)
+    for cell, original in zip(notebook.cells, asked.cells, strict=True):
+        if "exercise" in cell.metadata.get("tags", ()):
+            cell.source, cell.outputs = original.source, []
+    return notebook
+
+
+def test_pages_of_executed_notebooks_ask_their_exercises():
+    asked = nbformat.read(NOTEBOOKS[0], as_version=4)
+    answered = copy.deepcopy(asked)
+    with_answers(answered)
+    assert any("course_answers" in cell.source for cell in answered.cells)
+    assert [cell.source for cell in without_answers(answered, asked).cells] == [cell.source for cell in asked.cells]
 
 
 @pytest.mark.notebook
@@ -33,8 +52,8 @@ def test_notebook_runs_and_keeps_its_promises(path: Path):
     with_answers(notebook)
     client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": path.parent}})
     client.execute()  # raises with the failing cell; the last cell of every notebook asserts what its text claims
-    if folder := os.environ.get("WORKBENCH_EXECUTED"):  # for `python -m benchmarks.notebook_pictures`
-        nbformat.write(notebook, Path(folder) / path.name)
+    if folder := os.environ.get("WORKBENCH_EXECUTED"):  # for the site and `python -m benchmarks.notebook_pictures`
+        nbformat.write(without_answers(notebook, nbformat.read(path, as_version=4)), Path(folder) / path.name)
     said = [
         output.text
         for cell in notebook.cells
@@ -83,7 +102,11 @@ def test_lines_of_code_fit_into_a_page_and_a_slide(path: Path):
 def test_every_exercise_has_a_check_and_a_solution_that_is_executed(path: Path):
     cells = nbformat.read(path, as_version=4).cells
     calls = {
-        tag: [re.findall(r'course\.check(?:_solution)?\("([\d.]+)"', c.source) for c in cells if tag in c.metadata.get("tags", ())]
+        tag: [
+            re.findall(r'course\.check(?:_solution)?\("([\d.]+)"', c.source)
+            for c in cells
+            if tag in c.metadata.get("tags", ())
+        ]
         for tag in ("exercise", "solution")
     }
     asked, solved = ([name for names in calls[tag] for name in names] for tag in ("exercise", "solution"))
