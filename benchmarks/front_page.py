@@ -21,7 +21,7 @@ CLIENTS, ROUNDS, SEEDS, STEPS, BATCH = 16, 25, 5, 20, 16
 GAME = """<div class="wb-game">
 <label for="wb-alpha">How unlike are the clients? <output id="wb-alpha-said"></output></label>
 <input id="wb-alpha" type="range" min="0" max="{last}" value="2" step="1">
-<svg viewBox="0 0 640 240" role="img" aria-label="Test accuracy by round" id="wb-curve"></svg>
+<svg viewBox="0 -20 640 274" role="img" aria-label="Test accuracy by round" id="wb-curve"></svg>
 <p id="wb-game-says"></p>
 <script>
 (() => {{
@@ -33,10 +33,12 @@ GAME = """<div class="wb-game">
     const run = runs[slider.value];
     const ticks = [0, 0.25, 0.5, 0.75, 1].map((v) =>
       `<line x1="46" x2="630" y1="${{y(v)}}" y2="${{y(v)}}"/><text x="40" y="${{y(v) + 4}}">${{100 * v}} %</text>`);
+    const rounds = [1, 5, 10, 15, 20, 25].map((n) => `<text class="tick" x="${{x(n - 1)}}" y="226">${{n}}</text>`);
     const others = runs.map((other) => `<polyline class="other" points="${{at(other.mean)}}"/>`);
     const band = `${{at(run.high)}} ${{at(run.low).split(" ").reverse().join(" ")}}`;
     curve.innerHTML = ticks.join("") + others.join("") + `<polygon points="${{band}}"/>` +
-      `<polyline points="${{at(run.mean)}}"/><text class="axis" x="630" y="232">round</text>`;
+      `<polyline points="${{at(run.mean)}}"/>` + rounds.join("") + `<text x="630" y="248">round</text>` +
+      `<text class="above" x="46" y="-4">test accuracy</text>`;
     const last = run.mean.length - 1;
     document.getElementById("wb-alpha-said").textContent = `α = ${{run.alpha}}, ${{run.kinds}} digits a client`;
     document.getElementById("wb-game-says").textContent =

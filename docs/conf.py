@@ -39,6 +39,8 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the notebooks are executed and checked by the test suite, which stores their outputs
 nb_merge_streams = True
+nb_code_prompt_show = "Show the solution"
+nb_code_prompt_hide = "Hide the solution"
 nb_ipywidgets_js = {}  # pages show pictures of the widgets, so no script is fetched for them
 suppress_warnings = ["mystnb.unknown_mime_type"]  # live widgets have a static picture next to them
 
@@ -61,7 +63,12 @@ html_logo = html_favicon = "_static/mark.svg"
 (ROOT / "docs" / html_logo).write_text(mark(64), encoding="utf-8")
 html_css_files = ["site.css"]
 html_copy_source = False
-html_theme_options = {"source_repository": "", "navigation_with_keys": True}
+BRAND = {"light_css_variables": "#005a8f", "dark_css_variables": "#7cc4f2"}  # links in the blue of views and slides
+html_theme_options = {
+    "source_repository": "",
+    "navigation_with_keys": True,
+    **{name: {"color-brand-primary": color, "color-brand-content": color} for name, color in BRAND.items()},
+}
 exclude_patterns = ["images/notebooks/README.md", "_build", "build"]
 templates_path = ["_templates"]
 
@@ -228,6 +235,9 @@ def name_every_export(app: object, doctree: nodes.document) -> None:
                 signature["ids"].append(anchor)
 
 
+SHADES = re.compile(r"\b(black|white|dark|light|bright|pale)(er)?\b", re.IGNORECASE)  # wrong in an inverted figure
+
+
 def describe_figures(app: object, doctree: nodes.document) -> None:
     """Gives a notebook's figure as its alternative text what the page says is to be seen in it."""
     for image in doctree.findall(nodes.image):
@@ -238,6 +248,8 @@ def describe_figures(app: object, doctree: nodes.document) -> None:
         said = after.astext() if after is not None else ""
         seen = said.removeprefix("What to look for.").strip() if said.startswith("What to look for.") else ""
         image["alt"] = seen[:300] or f"A figure of: {title.astext() if title else 'this page'}"
+        if not SHADES.search(said):
+            image["classes"].append("wb-inverts")
 
 
 def setup(app: object) -> None:

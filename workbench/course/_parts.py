@@ -2,6 +2,7 @@
 
 import html
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -78,9 +79,9 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
         True
     """
     parts = parts_of(notebooks)
-    width, height, gap, top = 150, 44, 40, 34
+    width, height, gap, top = 122, 60, 26, 34
     place = {
-        path.stem.partition("-")[0]: (column * (width + gap) + 4, top + row * (height + 18))
+        path.stem.partition("-")[0]: (column * (width + gap) + 4, top + row * (height + 14))
         for column, paths in enumerate(parts.values())
         for row, path in enumerate(paths)
     }
@@ -98,25 +99,31 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
             start, end = (from_x + width, x) if from_x < x else (from_x, x + width)
             bends = ((start + end) / 2,) * 2
             if from_x == x:  # in the same column: the curve follows its left side
-                start, end, bends = x, x, (x - 26, x - 26)
+                start, end, bends = x, x, (x - 22, x - 22)
             high, low = from_y + height / 2, y + height / 2
             bend = f"M{start} {high} C{bends[0]} {high},{bends[1]} {low},{end} {low}"
             lines.append(f'<path d="{bend}"/>')
         words = path.stem.partition("-")[2].replace("-", " ")
-        cut = words if len(words) <= 22 else words[:22].rsplit(" ", 1)[0] + " …"
+        texts = textwrap.wrap(words, 19, max_lines=2, placeholder=" …")
+        named = "".join(
+            f'<text x="{x + 10}" y="{y + 34 + 15 * row}" font-size="12">{html.escape(text)}</text>'
+            for row, text in enumerate(texts)
+        )
         boxes.append(
             f'<a href="{html.escape(links[number])}"><rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
             f'<text x="{x + 10}" y="{y + 18}" font-weight="600">{number}</text>'
-            f'<text x="{x + 10}" y="{y + 34}" font-size="11">{html.escape(cut)}</text></a>'
+            f"{named}</a>"
         )
     columns, rows = len(parts), max(map(len, parts.values()), default=0)
-    size = columns * (width + gap) - gap + 8, top + rows * (height + 18)
+    size = columns * (width + gap) - gap + 8, top + rows * (height + 14)
     return (
         f'<svg class="wb-map" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="What each notebook builds on" '
         'font-family="inherit" font-size="13" fill="currentColor">'
-        "<style>.wb-map rect{fill:#0072b21a;stroke:#0072b2}.wb-map a{text-decoration:none}"
-        ".wb-map a:hover rect{fill:#0072b240}"
-        ".wb-map path{fill:none;stroke:currentColor;opacity:.35}.wb-map{width:100%;min-width:60rem}</style>"
+        "<style>.wb-map{--paper:var(--color-background-primary,Canvas)}"
+        ".wb-map rect{fill:color-mix(in srgb,#0072b2 10%,var(--paper));stroke:#0072b2}.wb-map a{text-decoration:none}"
+        ".wb-map a:hover rect{fill:color-mix(in srgb,#0072b2 25%,var(--paper))}"
+        ".wb-map path{fill:none;stroke:currentColor;opacity:.35}"
+        ".wb-map{display:block;width:100%;min-width:46rem}</style>"
         f"{''.join(lines)}{''.join(boxes)}</svg>"
     )
 
