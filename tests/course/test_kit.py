@@ -1,5 +1,6 @@
 """What lecturers take from the course: editions, slides, a site, and the marks of a class."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -76,13 +77,21 @@ def test_marks_of_a_class_count_results_of_checks_alone(tmp_path, capsys):
     check = "import workbench as wb\n\nanswer = {}\nwb.course.check('12.3', answer)"
     small_notebook(tmp_path / "ada" / "a.ipynb", check.format((13, 2)), "wb.course.check('12.4', ...)")
     small_notebook(tmp_path / "bob" / "a.ipynb", check.format((13, 3)), "print('✓ 12.4: Right')", "1 / 0")
+    (tmp_path / "cyd").mkdir()
+    (tmp_path / "cyd" / "a.ipynb").write_text("not a notebook")
     assert main(["course", "grade", str(tmp_path), "--to", str(tmp_path / "marks.csv")]) == 0
-    assert "ada  a.ipynb: 1 of 2" in capsys.readouterr().out
-    assert (tmp_path / "marks.csv").read_text().splitlines() == [
-        "student,notebook,12.3,12.4,points,error",
-        "ada,a.ipynb,right,open,1,",
-        "bob,a.ipynb,wrong,,0,ZeroDivisionError: division by zero",
-    ]
+    printed = capsys.readouterr()
+    assert "ada  a.ipynb: 1 of 2" in printed.out
+    assert "12.3: 1 of 2" in printed.out
+    assert "WARNING" not in printed.err
+    with (tmp_path / "marks.csv").open() as file:
+        ada, bob, cyd = csv.DictReader(file)
+    asked = ("student", "12.3", "12.4", "points", "of", "error")
+    assert [ada[name] for name in asked] == ["ada", "right", "open", "1", "2", ""]
+    assert [bob[name] for name in asked] == ["bob", "wrong", "missing", "0", "2", "ZeroDivisionError: division by zero"]
+    assert bob["remarks"].startswith("12.3: ")
+    assert cyd["points"] == "0"
+    assert "not a notebook" in cyd["error"]
 
 
 def test_folder_without_notebooks_is_refused(tmp_path):

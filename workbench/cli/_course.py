@@ -102,6 +102,11 @@ def _grade(arguments: argparse.Namespace) -> int:
     arguments.to.parent.mkdir(parents=True, exist_ok=True)
     arguments.to.write_text(marks_as_csv(submissions), encoding="utf-8")
     for submission in submissions:
-        print(f"{submission.student}  {submission.notebook}: {submission.points} of {len(submission.marks)}")
+        error = f" ({each.error})" if each.error else ""
+        print(f"{submission.student}  {submission.notebook}: {submission.points} of {len(submission.marks)}{error}")
+    print("Right answers by exercise:")
+    for name in sorted({name for each in submissions for name in each.marks}):
+        marks = [each.marks[name] for each in submissions if name in each.marks]
+        print(f"  {name}: {marks.count('right')} of {len(marks)}")
     print(arguments.to)
     return 0

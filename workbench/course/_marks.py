@@ -1,15 +1,16 @@
 """Marks a class: runs submitted notebooks and collects the grades from their checks."""
 
 import re
+import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from workbench.course._notebooks import execute, read
 from workbench.errors import CourseError
 
-Mark = Literal["right", "wrong", "open"]
+Mark = Literal["right", "wrong", "open", "missing"]
 CHECK = re.compile(r"""course\.check\(\s*["']([\d.]+)["']""")
 
 
@@ -20,14 +21,17 @@ class Submission:
     Attributes:
         student: The notebook's subfolder in the class folder, or else the file's name.
         notebook: The file's name.
-        marks: Keyed by exercise: "right", "wrong", or "open" if the answer is still `...`.
+        marks: Keyed by exercise: "right", "wrong", "open" if the answer is still `...`, or "missing" if other
+            notebooks of the class have this exercise and this notebook does not.
         error: The first error raised by a cell without a check; empty if there was no error.
+        remarks: Messages of wrong answers, keyed by exercise.
     """
 
     student: str
     notebook: str
     marks: dict[str, Mark]
     error: str
+    remarks: dict[str, str] = field(default_factory=dict)
 
     @property
     def points(self) -> int:
@@ -72,11 +76,25 @@ def grade_folder(
         place = path.relative_to(folder)
         report(f"running {place}")
         submissions.append(_graded(path, place.parts[0].removesuffix(".ipynb"), seconds))
-    return submissions
+    return _with_missing(submissions)
+
+
+def _with_missing(submissions: Sequence[Submission]) -> list[Submission]:
+    """Marks exercises as missing that other submissions of the same notebook have; the file's name does not matter."""
+    asked = sorted({name for each in submissions for name in each.marks})
+    found = []
+    for each in submissions:
+        numbers = {name.partition(".")[0] for name in each.marks} or {each.notebook[:2]}
+        marks: dict[str, Mark] = {name: "missing" for name in asked if name.partition(".")[0] in numbers}
+        found.append(replace(each, marks=marks | each.marks))
+    return found
 
 
 def _graded(path: Path, student: str, seconds: int) -> Submission:
-    notebook = read(path)
+    try:
+        notebook = read(path)
+    except CourseError as error:
+        return Submission(student=student, notebook=path.name, marks={}, error=_line(error))
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in code:
         cell.outputs, cell.execution_count = [], None
@@ -84,15 +102,28 @@ def _graded(path: Path, student: str, seconds: int) -> Submission:
     try:
         execute(notebook, path.parent, go_on=True, seconds=seconds)
     except Exception as raised:  # after a dead kernel or a timeout, earlier answers still count
-        error = f"{type(raised).__name__}: {' '.join(str(raised).split())[:120]}"
+        error = _line(raised)
     marks: dict[str, Mark] = {}
+    remarks = {}
     for cell in code:
         names = CHECK.findall(cell.source)
         for name in names:
             marks[name] = _mark(cell, name)
+            if marks[name] == "wrong":
+                raised = [out for out in cell.outputs if out.output_type == "error"]
+                remarks[name] = _short(raised[-1].evalue) if raised else "the check was not reached"
         if not names and not error:
             error = next((f"{out.ename}: {out.evalue[:120]}" for out in cell.outputs if out.output_type == "error"), "")
-    return Submission(student=student, notebook=path.name, marks=marks, error=error)
+    return Submission(student=student, notebook=path.name, marks=marks, error=error, remarks=remarks)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {_short(str(error))}"
+
+
+def _short(text: str) -> str:
+    """The text in one line of at most 160 characters."""
+    return textwrap.shorten(text, 160, placeholder=" …")
 
 
 def _mark(cell: Any, exercise: str) -> Mark:
@@ -103,7 +134,7 @@ def _mark(cell: Any, exercise: str) -> Mark:
 
 
 def marks_as_csv(submissions: Sequence[Submission]) -> str:
-    """Writes marks as a table with a line for each notebook, a column for each exercise, and the points.
+    """Writes marks as a table with a line for each notebook, a column for each exercise, the points and remarks.
 
     Args:
         submissions: The result of `grade_folder`.
@@ -114,8 +145,8 @@ def marks_as_csv(submissions: Sequence[Submission]) -> str:
     Example:
         >>> one = Submission(student="ada", notebook="08.ipynb", marks={"08.1": "right"}, error="")
         >>> print(marks_as_csv([one]))
-        student,notebook,08.1,points,error
-        ada,08.ipynb,right,1,
+        student,notebook,08.1,points,of,error,remarks
+        ada,08.ipynb,right,1,1,,
         <BLANKLINE>
     """
     import csv
@@ -124,15 +155,9 @@ def marks_as_csv(submissions: Sequence[Submission]) -> str:
     exercises = sorted({name for submission in submissions for name in submission.marks})
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["student", "notebook", *exercises, "points", "error"])
+    table.writerow(["student", "notebook", *exercises, "points", "of", "error", "remarks"])
     for submission in submissions:
-        table.writerow(
-            [
-                submission.student,
-                submission.notebook,
-                *(submission.marks.get(name, "") for name in exercises),
-                submission.points,
-                submission.error,
-            ]
-        )
+        marks = [submission.marks.get(name, "") for name in exercises]
+        remarks = " | ".join(f"{name}: {text}" for name, text in submission.remarks.items())
+        table.writerow([submission.student, submission.notebook, *marks, submission.points, len(submission.marks), submission.error, remarks])
     return text.getvalue()

@@ -70,6 +70,7 @@ def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 
         allow_errors=go_on,
         resources={"metadata": {"path": str(folder)}},
         store_widget_state=False,
+        extra_arguments=["--log-level=ERROR"],  # not a warning about TCP for each notebook
     )
     client.execute()
 
