@@ -66,12 +66,20 @@ def main() -> None:
         number = path.stem.partition("-")[0]
         wide = [image for image in figures if image.height <= image.width] or figures
         best = max(wide, key=lambda image: image.width * image.height)
-        chosen = figures[int(wanted[number])] if number in wanted else best
+        chosen = cut(figures[int(wanted[number])] if number in wanted else best)
         height = round(chosen.height * WIDTH / chosen.width)
         small = chosen.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
         small.quantize(128).save(PICTURES / f"{path.stem}.png", optimize=True)
         print(f"{path.stem}: {len(figures)} figures, {(PICTURES / f'{path.stem}.png').stat().st_size / 1024:.0f} KiB")
     PAGE.write_text(page(sorted(NOTEBOOKS.glob("*.ipynb"))), encoding="utf-8")
+
+
+def cut(image: Image.Image) -> Image.Image:
+    """The left of a wide picture, or the top of a high view: what is readable on a card."""
+    width, height = image.size
+    if image.info.get("view") and height > 0.62 * width:
+        return image.crop((0, 0, width, round(0.62 * width)))
+    return image.crop((0, 0, min(width, round(3.3 * height)), height))
 
 
 def page(notebooks: list[Path]) -> str:
@@ -124,7 +132,9 @@ def _drawn(page: str) -> Image.Image:
         drawn = re.search(r"data:image/svg\+xml[^\"']*", page)  # the page itself hides it behind the live view
         tab.set_content(f'<img src="{drawn[0] if drawn else ""}">')
         picture = tab.locator("img").screenshot(timeout=120_000)
-    return Image.open(io.BytesIO(picture))
+    image = Image.open(io.BytesIO(picture))
+    image.info["view"] = True
+    return image
 
 
 if __name__ == "__main__":
