@@ -53,7 +53,7 @@ def number(answer: Argument, what: str) -> float:
     try:
         return float(answer)
     except (TypeError, ValueError):
-        wrong(f"{what} should be one number; you gave a {type(answer).__name__}.")
+        wrong(f"{what} should be one number; you gave a value of type `{type(answer).__name__}`.")
 
 
 def expect_number(answer: object, expected: float, hint: str, *, what: str = "your answer", rtol: float = 1e-3) -> None:
@@ -93,7 +93,7 @@ def several(answer: object, count: int, what: str) -> Sequence[Any]:
 def called(function: object, *args: Argument) -> Argument:
     """Calls the student's function; errors that it raises become a hint."""
     if not callable(function):
-        wrong(f"the answer should be a function; you gave a {type(function).__name__}.")
+        wrong(f"the answer should be a function; you gave a value of type `{type(function).__name__}`.")
     try:
         result = function(*args)
     except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):

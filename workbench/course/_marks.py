@@ -111,7 +111,11 @@ def _graded(path: Path, student: str, seconds: int) -> Submission:
             marks[name] = _mark(cell, name)
             if marks[name] == "wrong":
                 raised = [out for out in cell.outputs if out.output_type == "error"]
-                remarks[name] = _short(raised[-1].evalue) if raised else "the check was not reached"
+                remarks[name] = (
+                    _short(raised[-1].evalue.removeprefix(f"{name} is not right yet: "))
+                    if raised
+                    else "the check was not reached"
+                )
         if not names and not error:
             error = next((f"{out.ename}: {out.evalue[:120]}" for out in cell.outputs if out.output_type == "error"), "")
     return Submission(student=student, notebook=path.name, marks=marks, error=error, remarks=remarks)

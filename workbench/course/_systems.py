@@ -61,7 +61,7 @@ def three_layers(answer: object) -> str:
 @exercise("04.2", "a spec with four different shards, each on two devices")
 def four_shards_twice(answer: object) -> str:
     if not isinstance(answer, PartitionSpec):
-        wrong(f"the answer should be a `PartitionSpec`; you gave a {type(answer).__name__}.")
+        wrong(f"the answer should be a `PartitionSpec`; you gave a value of type `{type(answer).__name__}`.")
     mesh, shape = make_mesh(clients=4, model=2), (16, 6, 8)
     try:
         shard = NamedSharding(mesh, answer).shard_shape(shape)
