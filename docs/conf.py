@@ -235,7 +235,7 @@ def name_every_export(app: object, doctree: nodes.document) -> None:
                 signature["ids"].append(anchor)
 
 
-SHADES = re.compile(r"\b(black|white|dark|light|bright|pale)(er)?\b", re.IGNORECASE)  # wrong in an inverted figure
+SHADES = re.compile(r"\b(black|white|dark|light|bright|pale)(er)?\b", re.IGNORECASE)  # as in `workbench course site`
 
 
 def describe_figures(app: object, doctree: nodes.document) -> None:

@@ -85,6 +85,8 @@ def test_slides_show_views_fold_the_code_of_figures_and_follow_the_dark_scheme(
     page.keyboard.press("PageDown")
     expect(page.locator("section.present details summary")).to_have_text("Code of the figure, 40 lines")
     expect(page.locator("section.present pre")).to_be_hidden()
+    figure = page.locator("section.present img")
+    assert "invert" in figure.evaluate("image => getComputedStyle(image).filter")
     background, text = page.evaluate(
         "[document.body, document.querySelector('section.present h2')].map((each, i) => "
         "getComputedStyle(each)[i ? 'color' : 'backgroundColor'])"

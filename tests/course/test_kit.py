@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from workbench import course
 from workbench.cli import main
@@ -65,6 +65,16 @@ def test_site_is_executed_once_and_needs_no_network(tmp_path):
     assert re.findall(r'(?:src|href)="https?://[^"]+', page + index.read_text()) == []
     assert all(mark(size) in text for size, text in ((18, page), (30, index.read_text())))
     assert all(ICON in text for text in (page, index.read_text()))
+
+
+@pytest.mark.parametrize(("caption", "kept"), [("The dark cells are complete.", 1), ("The loss falls.", 0)])
+def test_figures_whose_text_names_shades_stay_light_in_dark_mode(tmp_path, caption, kept):
+    cell = new_code_cell("figure;", outputs=[new_output("display_data", {"image/png": "iVBORw0KGgo="})])
+    opening = new_markdown_cell("# Does it show?\n\n**Time.** About 5 minutes.")
+    nbformat.write(new_notebook(cells=[opening, cell, new_markdown_cell(caption)]), tmp_path / "00-dark.ipynb")
+    course.write_site([tmp_path / "00-dark.ipynb"], tmp_path / "site", execute=False)
+    (shown,) = re.findall(r"<img [^>]*data:image/png[^>]*>", (tmp_path / "site" / "00-dark.html").read_text())
+    assert shown.count("jp-needs-light-background") == kept
 
 
 def test_site_without_outputs_says_so(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.course._notebooks import executed, read, title_of
 from workbench.course._parts import concept_map, difficulty_of, parts_of, titles_of
-from workbench.course._slides import DARK, SLIDES, prepare_slides
+from workbench.course._slides import DARK, SLIDES, keep_shades, prepare_slides
 from workbench.errors import needs_library
 from workbench.render import icon_link, mark
 
@@ -135,6 +135,7 @@ def write_slides(
         # before nbconvert, which writes the end of a slide into the cell before the next slide
         notebook.cells = [cell for cell in notebook.cells if not is_left_out(cell)]
         title = title_of(path)
+        keep_shades(notebook)
         prepare_slides(notebook, title, [each.stem for each in notebooks])
         _write_formulas(notebook)
         exporter = SlidesExporter(
@@ -183,6 +184,7 @@ def write_site(
     for path in notebooks:
         notebook = executed(path, folder / ".executed", report) if execute else read(path)
         notebook.cells = [cell for cell in notebook.cells if "remove-cell" not in cell.metadata.get("tags", ())]
+        keep_shades(notebook)
         _write_formulas(notebook)
         for cell in notebook.cells:
             if cell.cell_type == "markdown":

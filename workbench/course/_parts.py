@@ -104,9 +104,9 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
             bend = f"M{start} {high} C{bends[0]} {high},{bends[1]} {low},{end} {low}"
             lines.append(f'<path d="{bend}"/>')
         words = path.stem.partition("-")[2].replace("-", " ")
-        texts = textwrap.wrap(words, 19, max_lines=2, placeholder=" …")
+        texts = textwrap.wrap(words, 17, max_lines=2, placeholder=" …")
         named = "".join(
-            f'<text x="{x + 10}" y="{y + 34 + 15 * row}" font-size="12">{html.escape(text)}</text>'
+            f'<text x="{x + 10}" y="{y + 34 + 15 * row}" font-size="11.5">{html.escape(text)}</text>'
             for row, text in enumerate(texts)
         )
         boxes.append(
@@ -118,12 +118,13 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
     size = columns * (width + gap) - gap + 8, top + rows * (height + 14)
     return (
         f'<svg class="wb-map" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="What each notebook builds on" '
+        f'style="min-width:min(46rem,{size[0]}px);max-width:{1.3 * size[0]:.0f}px" '
         'font-family="inherit" font-size="13" fill="currentColor">'
         "<style>.wb-map{--paper:var(--color-background-primary,Canvas)}"
         ".wb-map rect{fill:color-mix(in srgb,#0072b2 10%,var(--paper));stroke:#0072b2}.wb-map a{text-decoration:none}"
         ".wb-map a:hover rect{fill:color-mix(in srgb,#0072b2 25%,var(--paper))}"
         ".wb-map path{fill:none;stroke:currentColor;opacity:.35}"
-        ".wb-map{display:block;width:100%;min-width:46rem}</style>"
+        ".wb-map{display:block;width:100%}</style>"
         f"{''.join(lines)}{''.join(boxes)}</svg>"
     )
 

@@ -1,6 +1,7 @@
 """The look of slides: type that a back row reads, a dark theme, folded code of figures, and frames around views."""
 
 import html
+import itertools
 import re
 from collections.abc import Collection
 from typing import Any
@@ -30,7 +31,8 @@ DARK = """
 }
 html body, body.jp-Notebook {background: #16181c; color: #e4e6ea}
 .highlight, .highlight pre {color: #e4e6ea}
-.jp-OutputArea-output img[src^="data:image/png"] {background: #fff; border-radius: 4px; filter: brightness(.88)}
+.jp-OutputArea-output img[src^="data:image/png"] {filter: invert(.91) hue-rotate(180deg)}
+.jp-OutputArea-output img.jp-needs-light-background {background: #fff; filter: brightness(.88)}
 }
 """
 
@@ -54,7 +56,7 @@ for (const slide of slides) {
   const name = heading?.cloneNode(true);
   name?.querySelectorAll(".anchor-link").forEach((link) => link.remove());
   const above = Object.assign(document.createElement("p"), {className: "wb-section", textContent: section});
-  if (!heading && section) slide.prepend(above);
+  if (section && !slide.firstElementChild?.contains(heading)) slide.prepend(above);
   if (heading) section = name.textContent.trim();
   for (const cell of slide.querySelectorAll(".jp-CodeCell")) {
     const code = cell.querySelector(".jp-Cell-inputWrapper");
@@ -176,6 +178,17 @@ addEventListener("keydown", (event) => {{
 }});
 </script></body></html>"""
 SAVED = 'class="wb-savedview"'
+SHADES = re.compile(r"\b(black|white|dark|light|bright|pale)(er)?\b", re.IGNORECASE)  # wrong in an inverted figure
+
+
+def keep_shades(notebook: Any) -> None:
+    """Keeps figures light in dark mode if the text below them names light and dark; other figures are inverted."""
+    for cell, after in itertools.pairwise(notebook.cells):
+        if after.cell_type != "markdown" or not SHADES.search(after.source):
+            continue
+        for output in cell.get("outputs", ()):
+            if "image/png" in output.get("data", {}):
+                output.metadata["image/png"] = {"needs_background": "light"}
 
 
 def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
