@@ -248,3 +248,20 @@ def test_modules_are_called_and_options_are_those_of_inspect():
 def test_functions_are_not_mixed_with_records():
     with pytest.raises(errors.InspectionError, match=r"together with other objects.*compare\(f, g\)\(\*args\)"):
         wb.compare(_before, wb.inspect(_after)(jnp.ones((8, 8))))
+
+
+def test_a_program_that_another_program_calls_keeps_its_lines():
+    def step(x):
+        y = x @ x
+        return y @ x
+
+    def more(x):
+        return step(x), x @ x.T
+
+    comparison = wb.compare(step, more)(jnp.ones((8, 8)))
+    found = [row for row in comparison.rows if row.group == "FLOPs per line"]
+    by_status = {
+        status: [row.name.partition(" ")[2] for row in found if row.status == status] for status in ("same", "added")
+    }
+    assert by_status == {"same": ["`y = x @ x`", "`return y @ x`"], "added": ["`return step(x), x @ x.T`"]}
+    assert len(found) == 3

@@ -4,6 +4,7 @@ Each function returns a mesh, a function and its arguments, as shapes where a ru
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -937,3 +938,357 @@ def gaussian_process():
         return jax.value_and_grad(loss)(scale)
 
     return m, f, (array(m, ()), array(m, (64, 3), "row"), array(m, (64,), "row"))
+
+
+@program
+def retention():
+    """RetNet in chunks: a state per head is carried over chunks of the sequence; heads over `model`."""
+    m = mesh_with(data=2, model=4)
+
+    def f(w, x):
+        def heads(w):
+            y = jnp.einsum("btd,dhk->bhtk", x, w)
+            return y.reshape(*y.shape[:2], 8, 8, y.shape[-1])  # chunks of the sequence
+
+        q, k, v = (heads(w[name]) for name in "qkv")
+        decay = 1 - 2.0 ** (-5 - jnp.arange(8.0))
+        i = jnp.arange(8.0)
+        inner = jnp.where(i[:, None] >= i, decay[:, None, None] ** (i[:, None] - i), 0)
+        cross, last = decay[:, None] ** (i + 1), decay[:, None] ** (7 - i)
+
+        def chunk(state, qkv):
+            q, k, v = qkv
+            y = jnp.einsum("bhtk,bhsk->bhts", q, k) * inner @ v
+            y += jnp.einsum("bhtk,bhkv->bhtv", q * cross[..., None], state)
+            state = state * decay[:, None, None] ** 8 + jnp.einsum("bhtk,bhtv->bhkv", k * last[..., None], v)
+            return state, y
+
+        b = x.shape[0]
+        start = jnp.zeros((b, 8, q.shape[-1], v.shape[-1]))
+        _, y = jax.lax.scan(chunk, start, jax.tree.map(lambda a: jnp.moveaxis(a, 2, 0), (q, k, v)))
+        y = jnp.moveaxis(y, 0, 2).reshape(b, 8, 64, -1)
+        y = (y - y.mean(-1, keepdims=True)) / jnp.sqrt(y.var(-1, keepdims=True) + 1e-6)
+        return jnp.einsum("bhtk,hkd->btd", y, w["o"])
+
+    w = {name: array(m, (64, 8, 8), None, "model") for name in "qkv"} | {"o": array(m, (8, 8, 64), "model")}
+    return m, f, (w, array(m, (4, 64, 64), "data"))
+
+
+@program
+def selective_scan():
+    """Mamba: an input-dependent recurrence by `associative_scan`, channels over `model`, with its gradient."""
+    m = mesh_with(data=2, model=4)
+
+    def f(w, x):
+        def loss(w):
+            u = jax.nn.silu(x @ w["in"])
+            gate = jax.nn.silu(x @ w["gate"])
+            b, c = jnp.split(u @ w["bc"], 2, -1)
+            step = jax.nn.softplus(u * w["step"])
+            a = jnp.exp(step[..., None] * -jnp.exp(w["a"]))
+            bu = (step * u)[..., None] * b[..., None, :]
+
+            def join(left, right):
+                return left[0] * right[0], right[0] * left[1] + right[1]
+
+            _, h = jax.lax.associative_scan(join, (a, bu), axis=1)
+            y = (h * c[..., None, :]).sum(-1) + u * w["skip"]
+            return (((y * gate) @ w["out"]) ** 2).mean()
+
+        return jax.grad(loss)(w)
+
+    w = {
+        "in": array(m, (32, 64), None, "model"),
+        "gate": array(m, (32, 64), None, "model"),
+        "bc": array(m, (64, 16), "model"),
+        "step": array(m, (64,), "model"),
+        "a": array(m, (64, 8), "model"),
+        "skip": array(m, (64,), "model"),
+        "out": array(m, (64, 32), "model"),
+    }
+    return m, f, (w, array(m, (4, 32, 32), "data"))
+
+
+@program
+def ppo():
+    """PPO as in PureJaxRL: advantages by a reversed scan, then epochs of shuffled minibatches."""
+    m = mesh_with(env=8)
+
+    def value_and_logits(w, seen):
+        h = jnp.tanh(seen @ w["body"])
+        return (h @ w["value"])[..., 0], jax.nn.log_softmax(h @ w["policy"])
+
+    def f(w, rollout, key):
+        values, logits = value_and_logits(w, rollout["seen"])
+
+        def back(carry, x):
+            gae, after = carry
+            reward, done, value = x
+            delta = reward + 0.99 * after * (1 - done) - value
+            gae = delta + 0.99 * 0.95 * (1 - done) * gae
+            return (gae, value), gae
+
+        zero = jnp.zeros_like(values[0])
+        _, gae = jax.lax.scan(back, (zero, zero), (rollout["reward"], rollout["done"], values), reverse=True)
+        old = jnp.take_along_axis(logits, rollout["action"][..., None], -1)[..., 0]
+        flat = jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[2:]), (rollout["seen"], rollout["action"], old, gae, gae + values)
+        )
+
+        def loss(w, batch):
+            seen, action, old, gae, target = batch
+            value, logits = value_and_logits(w, seen)
+            ratio = jnp.exp(jnp.take_along_axis(logits, action[:, None], 1)[:, 0] - old)
+            gae = (gae - gae.mean()) / (gae.std() + 1e-8)
+            actor = -jnp.minimum(ratio * gae, jnp.clip(ratio, 0.8, 1.2) * gae).mean()
+            return actor + 0.5 * ((value - target) ** 2).mean() + 0.01 * (jnp.exp(logits) * logits).sum(-1).mean()
+
+        def epoch(w, key):
+            order = jax.random.permutation(key, len(flat[0]))
+            shuffled = jax.tree.map(lambda x: x[order].reshape(4, -1, *x.shape[1:]), flat)
+
+            def minibatch(w, batch):
+                g = jax.grad(loss)(w, batch)
+                return jax.tree.map(lambda w, g: w - 1e-3 * g, w, g), None
+
+            return jax.lax.scan(minibatch, w, shuffled)
+
+        return jax.lax.scan(epoch, w, jax.random.split(key, 2))[0]
+
+    def each(dtype="float32", *more):
+        return array(m, (16, 32, *more), None, "env", dtype=dtype)
+
+    rollout = {"seen": each("float32", 8), "reward": each(), "done": each(), "action": each("int32")}
+    w = {"body": array(m, (8, 32)), "value": array(m, (32, 1)), "policy": array(m, (32, 4))}
+    return m, f, (w, rollout, array(m, (2,), dtype="uint32"))
+
+
+@program
+def nnx_vae():
+    """Flax's VAE example in NNX, parameters over the batch's axis, random numbers from `nnx.Rngs`."""
+    m = mesh_with(data=8)
+
+    class VAE(nnx.Module):
+        def __init__(self, rngs):
+            part = functools.partial(nnx.with_partitioning, nnx.initializers.lecun_normal())
+            self.encode = nnx.Linear(64, 128, kernel_init=part(("data", None)), rngs=rngs)
+            self.moments = nnx.Linear(128, 32, kernel_init=part(("data", None)), rngs=rngs)
+            self.decode = nnx.Linear(16, 128, kernel_init=part((None, "data")), rngs=rngs)
+            self.pixels = nnx.Linear(128, 64, kernel_init=part(("data", None)), rngs=rngs)
+            self.rngs = rngs
+
+        def __call__(self, x):
+            mean, log_std = jnp.split(self.moments(nnx.relu(self.encode(x))), 2, -1)
+            z = mean + jnp.exp(log_std) * jax.random.normal(self.rngs.noise(), mean.shape)
+            return self.pixels(nnx.relu(self.decode(z))), mean, log_std
+
+    with jax.set_mesh(m):
+
+        @nnx.jit
+        def make():
+            return VAE(nnx.Rngs(0, noise=1))
+
+        model = make()
+        opt = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+
+        @nnx.jit
+        def step(model, opt, x):
+            def loss(model):
+                logits, mean, log_std = model(x)
+                kl = -0.5 * (1 + 2 * log_std - mean**2 - jnp.exp(2 * log_std)).sum(-1)
+                return (optax.sigmoid_binary_cross_entropy(logits, x).sum(-1) + kl).mean()
+
+            value, g = nnx.value_and_grad(loss)(model)
+            opt.update(model, g)
+            return value
+
+        x = jax.device_put(jnp.zeros((64, 64)), NamedSharding(m, P("data")))
+    return m, step, (model, opt, x)
+
+
+@program
+def decode():
+    """Greedy decoding with a cache of keys and values, heads over `model`, in a loop that ends at a word."""
+    m = mesh_with(data=2, model=4)
+
+    def f(w, cache, token):
+        def one(state):
+            at, token, cache, done, out = state
+            x = w["embed"][token]
+            new = []
+            for layer, (ks, vs) in zip(w["layers"], cache, strict=True):
+                q, k, v = (jnp.einsum("bd,dhk->bhk", x, layer[name]) for name in "qkv")
+                ks = jax.lax.dynamic_update_slice(ks, k[:, None], (0, at, 0, 0))
+                vs = jax.lax.dynamic_update_slice(vs, v[:, None], (0, at, 0, 0))
+                score = jnp.where(jnp.arange(ks.shape[1]) <= at, jnp.einsum("bhk,bthk->bht", q, ks), -1e9)
+                x += jnp.einsum("bht,bthk,hkd->bd", jax.nn.softmax(score), vs, layer["o"])
+                x += jax.nn.gelu(x @ layer["up"]) @ layer["down"]
+                new.append((ks, vs))
+            token = jnp.argmax(x @ w["embed"].T, -1)
+            return at + 1, token, new, done | (token == 0), out.at[:, at].set(token)
+
+        def going(state):
+            return (state[0] < 16) & ~state[3].all()
+
+        b = token.shape[0]
+        out = jnp.zeros((b, 16), "int32")
+        return jax.lax.while_loop(going, one, (jnp.int32(0), token, cache, jnp.zeros(b, bool), out))[-1]
+
+    layer = {name: array(m, (32, 8, 4), None, "model") for name in "qkv"} | {
+        "o": array(m, (8, 4, 32), "model"),
+        "up": array(m, (32, 128), None, "model"),
+        "down": array(m, (128, 32), "model"),
+    }
+    kv = array(m, (4, 16, 8, 4), "data", None, "model")
+    w = {"embed": array(m, (64, 32), "model"), "layers": [layer, layer]}
+    return m, f, (w, [(kv, kv), (kv, kv)], array(m, (4,), "data", dtype="int32"))
+
+
+@program
+def shampoo():
+    """Shampoo: statistics of both sides of each gradient, their roots by `eigh`, parameters over the batch's axis."""
+    m = mesh_with(fsdp=8)
+
+    def root(a):
+        values, vectors = jnp.linalg.eigh(a + 1e-4 * jnp.eye(len(a)))
+        return (vectors * values**-0.25) @ vectors.T
+
+    def step(state, x):
+        def loss(w):
+            h = x
+            for layer in w:
+                h = jnp.tanh(h @ layer)
+            return (h**2).mean()
+
+        g = jax.grad(loss)(state["w"])
+        left = [0.95 * a + g @ g.T for a, g in zip(state["left"], g, strict=True)]
+        right = [0.95 * a + g.T @ g for a, g in zip(state["right"], g, strict=True)]
+        w = [w - 0.1 * root(a) @ g @ root(b) for w, a, g, b in zip(state["w"], left, g, right, strict=True)]
+        return {"w": w, "left": left, "right": right}
+
+    s = array(m, (64, 64), "fsdp")
+    return m, step, ({"w": [s, s], "left": [s, s], "right": [s, s]}, array(m, (64, 64), "fsdp"))
+
+
+@program
+def zero_one():
+    """ZeRO-1: weights on every device, Adam's moments over the batch's axis, updates constrained as the moments."""
+    m = mesh_with(data=8)
+
+    def step(w, mu, nu, x):
+        g = jax.grad(lambda w: ((jnp.tanh(x @ w["up"]) @ w["down"]) ** 2).mean())(w)
+        g = jax.tree.map(lambda g: jax.lax.with_sharding_constraint(g, P("data")), g)
+        mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mu, g)
+        nu = jax.tree.map(lambda n, g: 0.99 * n + 0.01 * g * g, nu, g)
+        update = jax.tree.map(lambda m, n: 1e-3 * m / (jnp.sqrt(n) + 1e-8), mu, nu)
+        update = jax.tree.map(lambda u: jax.lax.with_sharding_constraint(u, P()), update)
+        return jax.tree.map(jnp.subtract, w, update), mu, nu
+
+    w = {"up": array(m, (64, 256)), "down": array(m, (256, 64))}
+    moments = {"up": array(m, (64, 256), "data"), "down": array(m, (256, 64), "data")}
+    return m, step, (w, moments, moments, array(m, (64, 64), "data"))
+
+
+@program
+def column_tables():
+    """DLRM: each device has some columns of every table; `all_to_all` turns columns of all rows into rows."""
+    m = mesh_with(d=8)
+
+    def step(tables, w, dense, indices):
+        def local(tables, w, dense, indices):
+            indices = jax.lax.all_gather(indices, "d", axis=1, tiled=True)
+            columns = jax.vmap(lambda table, i: table[i])(tables, indices)
+            rows = jax.lax.all_to_all(columns, "d", 1, 2, tiled=True)
+            x = jnp.concatenate([dense[None], rows])
+            pairs = jnp.einsum("fbk,gbk->bfg", x, x).reshape(x.shape[1], -1)
+            loss = jnp.logaddexp(0, pairs @ w).mean()
+            return jax.lax.pmean(loss, "d")
+
+        f = jax.shard_map(local, in_specs=(P(None, None, "d"), P(), P("d"), P(None, "d")), out_specs=P())
+        g = jax.grad(lambda t, w: f(t, w, dense, indices), (0, 1))(tables, w)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, (tables, w), g)
+
+    return (
+        m,
+        step,
+        (
+            array(m, (3, 128, 16), None, None, "d"),
+            array(m, (16, 1)),
+            array(m, (64, 16), "d"),
+            array(m, (3, 64), None, "d", dtype="int32"),
+        ),
+    )
+
+
+@program
+def pmap_mnist():
+    """Flax's MNIST under `pmap`: replicated parameters, gradients and metrics by `pmean`, donated state."""
+
+    class CNN(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.avg_pool(nn.relu(nn.Conv(8, (3, 3))(x)), (2, 2), strides=(2, 2))
+            x = nn.relu(nn.Dense(32)(x.reshape(x.shape[0], -1)))
+            return nn.Dense(10)(x)
+
+    model, opt = CNN(), optax.sgd(0.1, momentum=0.9)
+
+    @functools.partial(jax.pmap, axis_name="batch", donate_argnums=(0, 1))
+    def train_step(params, opt_state, images, labels):
+        def loss(params):
+            logits: Any = model.apply(params, images)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), logits
+
+        (value, logits), g = jax.value_and_grad(loss, has_aux=True)(params)
+        g = jax.lax.pmean(g, "batch")
+        updates, opt_state = opt.update(g, opt_state, params)
+        metrics = jax.lax.pmean({"loss": value, "accuracy": (logits.argmax(-1) == labels).mean()}, "batch")
+        return optax.apply_updates(params, updates), opt_state, metrics
+
+    params = model.init(jax.random.key(0), jnp.ones((1, 8, 8, 1)))
+    params, state = (jax.tree.map(lambda x: jnp.stack([x] * 8), t) for t in (params, opt.init(params)))
+    return None, train_step, (params, state, jnp.ones((8, 4, 8, 8, 1)), jnp.zeros((8, 4), "int32"))
+
+
+@program
+def beam_search():
+    """One step of beam search: the best continuations over a sharded vocabulary, and beams in a new order."""
+    m = mesh_with(data=2, model=4)
+
+    def f(w, cache, scores, x):
+        logits = jax.nn.log_softmax(jnp.einsum("bnd,dv->bnv", x, w)) + scores[..., None]
+        best, at = jax.lax.top_k(logits.reshape(len(x), -1), 4)
+        beam, word = at // w.shape[1], at % w.shape[1]
+        cache = jnp.take_along_axis(cache, beam[..., None, None], 1)
+        return best, word, cache.at[:, :, 0].set(w.T[word])
+
+    return (
+        m,
+        f,
+        (
+            array(m, (16, 128), None, "model"),
+            array(m, (8, 4, 8, 16), "data"),
+            array(m, (8, 4), "data"),
+            array(m, (8, 4, 16), "data"),
+        ),
+    )
+
+
+@program
+def vocabulary_loss():
+    """Megatron's cross entropy: the largest logit, the sum and the label's logit, each by one exchange."""
+    m = mesh_with(data=2, model=4)
+
+    def local(w, x, labels):
+        logits = x @ w
+        top = jax.lax.pmax(jax.lax.stop_gradient(logits.max(-1)), "model")
+        total = jax.lax.psum(jnp.exp(logits - top[:, None]).sum(-1), "model")
+        at = labels - jax.lax.axis_index("model") * w.shape[1]
+        inside = (at >= 0) & (at < w.shape[1])
+        own = jnp.take_along_axis(logits, jnp.clip(at, 0, w.shape[1] - 1)[:, None], 1)[:, 0]
+        own = jax.lax.psum(jnp.where(inside, own, 0), "model")
+        return jax.lax.pmean((jnp.log(total) + top - own).mean(), "data")
+
+    f = jax.shard_map(local, in_specs=(P(None, "model"), P("data"), P("data")), out_specs=P())
+    args = array(m, (32, 256), None, "model"), array(m, (64, 32), "data"), array(m, (64,), "data", dtype="int32")
+    return m, jax.grad(lambda w, x, y: f(w, x, y), (0, 1)), args

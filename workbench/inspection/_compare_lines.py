@@ -82,16 +82,31 @@ def _function(tree: CallTreeRecord, node: CallNodeRecord) -> str:
 def _keys(side: Mapping[Place, object], code: Codes, first: Mapping[Place, object], first_code: Codes) -> dict:
     """A key for every line; matching lines have the same key as in the first program."""
     keys: dict[Place, tuple[str, int, str]] = {}
+    numbers = {
+        place: number
+        for function in {place[0] for place in first}
+        for number, place in enumerate(sorted(place for place in first if place[0] == function))
+    }
+    # A program may be called by a function of the other program: then its own function has another name there.
+    located = {place[1:]: place for place in first if code.get(place[1:]) == first_code.get(place[1:])}
+    moved = {
+        place: there
+        for place in side
+        if (there := located.get(place[1:])) and there[0] != place[0] and place not in first and there not in side
+    }
+    keys.update((place, (there[0], numbers[there], "")) for place, there in moved.items())
+    gone = set(moved.values())
     for function in dict.fromkeys(place[0] for place in side):
-        places = sorted(place for place in side if place[0] == function)
-        first_places = sorted(place for place in first if place[0] == function)
+        places = sorted(place for place in side if place[0] == function and place not in moved)
+        first_places = sorted(place for place in first if place[0] == function and place not in gone)
         texts, first_texts = ([codes.get(place[1:]) or f"{place[2]}" for place in places]
                         for places, codes in ((places, code), (first_places, first_code)))  # fmt: skip
         for kind, a, b, c, d in difflib.SequenceMatcher(None, first_texts, texts, autojunk=False).get_opcodes():
             alike = kind == "equal" or (kind == "replace" and b - a == d - c)
             for offset in range(d - c):
                 place = places[c + offset]
-                keys[place] = (function, a + offset, "") if alike else (function, -1, f"{place[1]}:{place[2]}")
+                same = (function, numbers[theirs[a + offset]], "") if alike else None
+                keys[place] = same or (function, -1, f"{place[1]}:{place[2]}")
     return keys
 
 
