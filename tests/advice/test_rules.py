@@ -522,6 +522,14 @@ def test_gather_of_which_each_device_keeps_another_slice_is_found(mesh):
     assert found.axes == ("data",)
 
 
+def test_a_spec_that_changes_the_sharding_of_a_result_says_so(mesh):
+    x = jax.ShapeDtypeStruct((64, 256), "float32", sharding=NamedSharding(mesh, P(None, "data")))
+    w = jax.ShapeDtypeStruct((256, 256), "float32", sharding=NamedSharding(mesh, P("data")))
+    advice = wb.advise(lambda x, w: jnp.tanh(x @ w))(x, w)
+    (found,) = [each for each in advice.findings if each.specs == {"w": ((), ("data",))}]
+    assert "results with another sharding: result P(-, -) -> P(-, data)" in found.evidence
+
+
 def test_operation_with_several_results_is_tried_in_a_shard_map(mesh):
     scores = jax.ShapeDtypeStruct((64, 32), "float32", sharding=NamedSharding(mesh, P("data")))
     advice = wb.advise(lambda x: jax.lax.top_k(x, 2))(scores)

@@ -49,7 +49,7 @@ from workbench.records.advice import FindingRecord, GainRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import SourceLine
 from workbench.render import spec_code
-from workbench.render.units import bytes_text
+from workbench.render.units import bytes_text, spec_text
 
 Recompile = Callable[..., ProgramRecord]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
@@ -94,12 +94,30 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     gain = _gain(program, after, "compiled with this spec")
     if finding.rule == "partly sharded array" and traffic is not None and traffic.after > _FREE * traffic.before:
         gain = gain.replace(after=gain.before)  # the change was advised as free, but costs bytes when compiled
-    return finding.replace(gain=gain, compared=rows)
+    return _with_results(finding, program, after).replace(gain=gain, compared=rows)
 
 
 def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Moves axes to another dimension; verified by the bytes that the compiled program sends."""
-    return _with_bytes_sent(finding, program, recompile(specs=finding.specs), "compiled with this spec")
+    after = recompile(specs=finding.specs)
+    return _with_bytes_sent(_with_results(finding, program, after), program, after, "compiled with this spec")
+
+
+def _results(record: ProgramRecord) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """The propagated shardings of a program's results, by name."""
+    values = () if record.propagation is None else record.propagation.values
+    return {value.op_name: value.spec for value in values if value.operation == "output"}
+
+
+def _with_results(finding: FindingRecord, program: Compiled, after: ProgramRecord) -> FindingRecord:
+    """The finding with the results whose shardings change, because their readers may have to exchange them."""
+    before, now = _results(program.record), _results(after)
+    pairs = [(name, spec, now[name]) for name, spec in before.items() if now.get(name, spec) != spec]
+    changed = [f"{name} {spec_text(old)} -> {spec_text(new)}" for name, old, new in pairs]
+    if not changed:
+        return finding
+    told = ", ".join(changed[:3]) + (f", and {len(changed) - 3} more" if len(changed) > 3 else "")
+    return finding.replace(evidence=(*finding.evidence, f"results with another sharding: {told}"))
 
 
 def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
