@@ -105,16 +105,15 @@ def test_a_planted_product_is_the_one_difference(example):
     assert "collective bytes" not in by_group
     lines, before, after = by_group["FLOPs per line"], example.module, later.module
     assert after is not None
-    assert not [row for row in lines if row.status == "removed"]
-    (line,) = [row for row in lines if row.status == "added"]
-    assert "test_calls.py" in line.name
-    assert "x @ x" in line.name
+    (line,) = [row for row in lines if "test_calls.py" in row.name and "x @ x" in row.name]
     assert line.values[1] == 2 * SIZE**3
+    assert not [row for row in lines if row is not line and row.status in ("added", "removed")]
     assert (after.flops is None) == (before.flops is None)
     assert before.flops is None or after.flops == before.flops + 2 * SIZE**3
-    # The compiler may divide elementwise work in another way.
-    moved = sum(row.values[1] - row.values[0] for row in lines if row.status == "changed")
-    assert moved == pytest.approx((after.elementwise_flops or 0.0) - (before.elementwise_flops or 0.0), abs=1)
+    if example.mesh is not None:  # the compiler may divide elementwise work in another way
+        more = sum((row.values[1] or 0.0) - (row.values[0] or 0.0) for row in lines)
+        elementwise = (after.elementwise_flops or 0.0) - (before.elementwise_flops or 0.0)
+        assert more == pytest.approx(2 * SIZE**3 + elementwise, abs=1)
 
 
 def test_a_watched_loop_counts_its_steps_and_computes_the_same(example):

@@ -92,10 +92,11 @@ def _keys(side: Mapping[Place, object], code: Codes, first: Mapping[Place, objec
     moved = {
         place: there
         for place in side
-        if (there := located.get(place[1:])) and there[0] != place[0] and place not in first and there not in side
+        if (there := located.get(place[1:])) and there[0] != place[0] and place not in first
     }
-    keys.update((place, (there[0], numbers[there], "")) for place, there in moved.items())
     gone = set(moved.values())
+    moved |= {place: place for place in side if place in gone}  # a line may be in both functions
+    keys.update((place, (there[0], numbers[there], "")) for place, there in moved.items())
     for function in dict.fromkeys(place[0] for place in side):
         places = sorted(place for place in side if place[0] == function and place not in moved)
         first_places = sorted(place for place in first if place[0] == function and place not in gone)
