@@ -167,13 +167,15 @@ def test_pasted_code_of_a_search_has_the_bytes_that_it_promises(example):
         names = dict(zip(search.arguments, example.arrays(), strict=True)) | {search.name: example.fn}
         exec(search.code(at), names)  # as a reader pastes it
         module = wb.inspect(names[search.name])(*(names[each] for each in search.arguments)).module
+        assert module is not None
         assert module.memory.argument_bytes == choice.argument_bytes, choice.name
         assert module.memory.peak_bytes == choice.peak_bytes, choice.name
         assert _sent(as_accelerator(module)) == sum(choice.sent_bytes.values()), choice.name
 
 
 def test_saved_records_are_those_that_were_made(example):
-    reasons, advice = wb.why(example.record), wb.advise(example.record)
+    reasons: Any = wb.why(example.record)
+    advice: Any = wb.advise(example.record)
     for record in (example.record, example.module, example.record.inputs, example.record.plan, reasons, advice):
         text = record.to_json()
         assert Record.from_json(text) == record
@@ -209,7 +211,7 @@ def test_assertions_pass_at_the_figures_and_fail_beside_them(example, tmp_path):
 
 def test_tables_have_the_sums_of_their_records(example):
     module, inputs, mesh = example.module, example.record.inputs, example.record.mesh
-    table = render.to_pandas(module)
+    table: Any = render.to_pandas(module)
     assert len(table) == len(module.instructions)
     if module.flops is not None:
         assert (table["flops"] * table["executions"]).sum() == pytest.approx(module.flops)
@@ -233,7 +235,7 @@ def test_sizes_of_collectives_in_the_call_tree_are_sizes_of_the_module(example):
 
 
 def test_displays_fit_on_a_screen_and_are_well_formed(example):
-    reasons = wb.why(example.record)
+    reasons: Any = wb.why(example.record)
     assert len(str(example.record).splitlines()) <= 66
     for record in (example.record, example.module, example.record.inputs, example.record.call_tree, reasons):
         shown = record._repr_mimebundle_()
@@ -253,5 +255,5 @@ def test_every_view_opens(example):
     for view in workbench_widgets.PROGRAM_VIEWS:
         if view == "mesh" and example.record.mesh is None:
             continue
-        state = wb.explore(example.record, view=view).get_state()
-        json.dumps(state, default=str, allow_nan=False)
+        opened: Any = wb.explore(example.record, view=view)
+        json.dumps(opened.get_state(), default=str, allow_nan=False)
