@@ -133,7 +133,7 @@ def test_a_watched_loop_counts_its_steps_and_computes_the_same(example):
     record = watched.record
     assert record.steps == len(watched.to_pandas()) == STEPS
     assert [step.round for step in record.history] == list(range(STEPS))
-    assert all(step.seconds > 0 for step in record.history)
+    assert all(step.seconds >= 0 for step in record.history)  # an end that is seen late shortens the next step
     assert type(record).from_json(record.to_json()) == record
     assert watched.program.module.flops == example.module.flops
     assert sorted(each.kind for each in watched.program.module.collectives) == sorted(
