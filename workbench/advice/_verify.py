@@ -116,8 +116,8 @@ def _with_results(finding: FindingRecord, program: Compiled, after: ProgramRecor
     changed = [f"{name} {spec_text(old)} -> {spec_text(new)}" for name, old, new in pairs]
     if not changed:
         return finding
-    told = ", ".join(changed[:3]) + (f", and {len(changed) - 3} more" if len(changed) > 3 else "")
-    return finding.replace(evidence=(*finding.evidence, f"results with another sharding: {told}"))
+    summary = ", ".join(changed[:3]) + (f", and {len(changed) - 3} more" if len(changed) > 3 else "")
+    return finding.replace(evidence=(*finding.evidence, f"results with another sharding: {summary}"))
 
 
 def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:

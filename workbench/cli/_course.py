@@ -102,11 +102,11 @@ def _grade(arguments: argparse.Namespace) -> int:
     arguments.to.parent.mkdir(parents=True, exist_ok=True)
     arguments.to.write_text(marks_as_csv(submissions), encoding="utf-8")
     for submission in submissions:
-        error = f" ({each.error})" if each.error else ""
+        error = f" ({submission.error})" if submission.error else ""
         print(f"{submission.student}  {submission.notebook}: {submission.points} of {len(submission.marks)}{error}")
     print("Right answers by exercise:")
-    for name in sorted({name for each in submissions for name in each.marks}):
-        marks = [each.marks[name] for each in submissions if name in each.marks]
+    for name in sorted({name for paper in submissions for name in paper.marks}):
+        marks = [paper.marks[name] for paper in submissions if name in paper.marks]
         print(f"  {name}: {marks.count('right')} of {len(marks)}")
     print(arguments.to)
     return 0

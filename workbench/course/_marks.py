@@ -81,13 +81,13 @@ def grade_folder(
 
 def _with_missing(submissions: Sequence[Submission]) -> list[Submission]:
     """Marks exercises as missing that other submissions of the same notebook have; the file's name does not matter."""
-    asked = sorted({name for each in submissions for name in each.marks})
-    found = []
-    for each in submissions:
-        numbers = {name.partition(".")[0] for name in each.marks} or {each.notebook[:2]}
-        marks: dict[str, Mark] = {name: "missing" for name in asked if name.partition(".")[0] in numbers}
-        found.append(replace(each, marks=marks | each.marks))
-    return found
+    exercises = sorted({name for submission in submissions for name in submission.marks})
+    completed = []
+    for submission in submissions:
+        numbers = {name.partition(".")[0] for name in submission.marks} or {submission.notebook[:2]}
+        marks: dict[str, Mark] = {name: "missing" for name in exercises if name.partition(".")[0] in numbers}
+        completed.append(replace(submission, marks=marks | submission.marks))
+    return completed
 
 
 def _graded(path: Path, student: str, seconds: int) -> Submission:
@@ -163,5 +163,15 @@ def marks_as_csv(submissions: Sequence[Submission]) -> str:
     for submission in submissions:
         marks = [submission.marks.get(name, "") for name in exercises]
         remarks = " | ".join(f"{name}: {text}" for name, text in submission.remarks.items())
-        table.writerow([submission.student, submission.notebook, *marks, submission.points, len(submission.marks), submission.error, remarks])
+        table.writerow(
+            [
+                submission.student,
+                submission.notebook,
+                *marks,
+                submission.points,
+                len(submission.marks),
+                submission.error,
+                remarks,
+            ]
+        )
     return text.getvalue()

@@ -136,7 +136,7 @@ def write_slides(
         notebook.cells = [cell for cell in notebook.cells if not is_left_out(cell)]
         title = title_of(path)
         keep_shades(notebook)
-        prepare_slides(notebook, title, [each.stem for each in notebooks])
+        prepare_slides(notebook, title, [notebook_path.stem for notebook_path in notebooks])
         _write_formulas(notebook)
         exporter = SlidesExporter(
             raw_template=SLIDES,

@@ -200,8 +200,8 @@ def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
         names: Names of the notebooks that have slides in the same folder.
     """
 
-    def linked(found: re.Match[str]) -> str:
-        return f"[{found[1]}]({found[2]}.slides.html)" if found[2] in names else found[1]
+    def linked(match: re.Match[str]) -> str:
+        return f"[{match[1]}]({match[2]}.slides.html)" if match[2] in names else match[1]
 
     notebook.metadata["title"] = f"{title.number} · {title.question}"
     for cell in notebook.cells:

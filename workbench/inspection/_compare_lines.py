@@ -94,20 +94,20 @@ def _keys(side: Mapping[Place, object], code: Codes, first: Mapping[Place, objec
         for place in side
         if (there := located.get(place[1:])) and there[0] != place[0] and place not in first
     }
-    gone = set(moved.values())
-    moved |= {place: place for place in side if place in gone}  # a line may be in both functions
+    successors = set(moved.values())
+    moved |= {place: place for place in side if place in successors}  # a line may be in both functions
     keys.update((place, (there[0], numbers[there], "")) for place, there in moved.items())
     for function in dict.fromkeys(place[0] for place in side):
         places = sorted(place for place in side if place[0] == function and place not in moved)
-        first_places = sorted(place for place in first if place[0] == function and place not in gone)
+        first_places = sorted(place for place in first if place[0] == function and place not in successors)
         texts, first_texts = ([codes.get(place[1:]) or f"{place[2]}" for place in places]
                         for places, codes in ((places, code), (first_places, first_code)))  # fmt: skip
         for kind, a, b, c, d in difflib.SequenceMatcher(None, first_texts, texts, autojunk=False).get_opcodes():
             alike = kind == "equal" or (kind == "replace" and b - a == d - c)
             for offset in range(d - c):
                 place = places[c + offset]
-                same = (function, numbers[theirs[a + offset]], "") if alike else None
-                keys[place] = same or (function, -1, f"{place[1]}:{place[2]}")
+                match = (function, numbers[first_places[a + offset]], "") if alike else None
+                keys[place] = match or (function, -1, f"{place[1]}:{place[2]}")
     return keys
 
 
