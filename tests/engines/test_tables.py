@@ -9,39 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
+from example_tables import BY_HAND, FRAME, expected, fitted, in_buckets
 
 import workbench as wb
 from workbench.engines import Executor, MeshEngine, Ray, Sequential, Spark, clients_from
 from workbench.engines._engine import table_of_clients
 from workbench.errors import EngineError, ProgramError
-
-FRAME = pd.DataFrame(
-    {
-        "client": ["b", "a", "b", "c", "b", "a"],
-        "at": [3, 1, 1, 1, 2, 2],
-        "x": [np.arange(2, dtype=np.float32) + i for i in range(6)],
-        "y": np.arange(6.0),
-    }
-)
-BY_HAND = {"a": ([1.0, 5.0], 2), "b": ([2.0, 4.0, 0.0], 3), "c": ([3.0], 1)}  # y of each, in the order of "at"
-
-
-def residuals(w: Any, data: Any) -> Any:
-    here = jnp.arange(len(data["y"])) < data["n"]
-    return jnp.where(here, data["x"] @ w - data["y"], 0.0).sum()
-
-
-@wb.program(clients=3)
-def fitted(w: Any, data: Any) -> Any:
-    rows = wb.map_fn(residuals, (wb.broadcast(w), data))
-    return wb.reduce_weighted_mean(rows, data["n"]), rows
-
-
-def expected(w: Any) -> Any:
-    rows = [(np.stack(group["x"].tolist()) @ w - group["y"]).sum() for _, group in FRAME.groupby("client")]
-    return np.average(rows, weights=[2, 3, 1]), rows
 
 
 def test_examples_of_pandas_are_grouped_ordered_and_padded():
@@ -83,17 +57,6 @@ def test_longer_clients_are_cut():
     clients = dict(clients_from(FRAME, order="at", columns=["y"], length=2))
     assert clients["b"]["y"].tolist() == [2.0, 4.0]
     assert [int(data["n"]) for data in clients.values()] == [2, 2, 1]
-
-
-def in_buckets(w: Any, *buckets: Any) -> Any:
-    """The weighted mean of `fitted` over clients of several lengths."""
-    total = weight = jnp.float32(0)
-    for data in buckets:
-        with wb.program(clients=len(data["n"])):
-            n = data["n"].astype(jnp.float32)
-            rows = wb.map_fn(lambda w, data, n: residuals(w, data) * n, (wb.broadcast(w), data, n))
-            total, weight = total + wb.reduce_sum(rows), weight + wb.reduce_sum(n)
-    return total / weight
 
 
 def test_buckets_pad_each_client_to_the_next_length():

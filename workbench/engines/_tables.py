@@ -50,11 +50,13 @@ def clients_from(
     "n", the number of examples as an int32. For Spark tables, the executors group and pad the clients, and `Spark`
     computes them there: no client data reach this process. A run packs the clients once; `Spark.read` packs them once
     for many runs. With a Dask client or Ray, the workers group, pad and store the clients until the reader is deleted.
-    An `Executor` of this Dask client, or `Ray`, computes the clients there. Without a Dask client, this process reads
-    one Dask partition at a time, in every pass.
+    An `Executor` of this Dask client, or `Ray`, computes the clients there. Without a Dask client, Dask's own scheduler
+    packs the clients into files, which this process reads. The pipeline of a PCollection runs once to count the
+    examples, and once for each reader in a run or in `Beam.read`. Its workers group, pad and store the clients.
 
     Args:
-        frame: A pandas, Dask or Spark DataFrame, or a Ray Data data set.
+        frame: A pandas, Dask or Spark DataFrame, a Ray Data data set, a Beam DataFrame, or a PCollection with one
+            example per element: dictionaries, named tuples or `beam.Row`s. Later steps of its pipeline do not run.
         by: Column that identifies the client of each example.
         columns: Columns with numbers, or with lists of numbers whose length is the same in every row. Default: all but
             `by` and `order`.
@@ -65,9 +67,10 @@ def clients_from(
         buckets: Several such lengths. Each client is padded to the next larger length; clients above the last length
             are truncated.
 
-    Returns: The reader for the clients, ordered by `by`; its `struct` contains the shapes, and its `clients` is the
-        number of clients. With `buckets`, one reader for each length that has clients: arguments of a program with one
-        `with program(clients=...)` block per reader.
+    Returns: The reader for the clients; its `struct` contains the shapes, and its `clients` is the number of clients.
+        Clients are ordered by `by`; those of Dask and Ray Data are ordered within each part of the table. With
+        `buckets`, one reader for each length that has clients: arguments of a program with one `with
+        program(clients=...)` block per reader.
 
     Raises:
         ProgramError: if a column is missing, has missing values or no numbers, or is called "n"; if the table has no
@@ -80,19 +83,14 @@ def clients_from(
         >>> clients.clients, [(name, data["x"].tolist(), int(data["n"])) for name, data in clients]
         (2, [('a', [2.0, 0.0], 1), ('b', [1.0, 3.0], 2)])
     """
-    is_ray = type(frame).__module__.startswith("ray.data")
-    labels = [str(name) for name in (frame.columns() if is_ray else frame.columns)]
-    names = list(columns) if columns is not None else [name for name in labels if name not in (by, order)]
-    wrong = [name for name in (by, *names, *([order] if order else ())) if name not in labels]
-    if wrong or not names or COUNT in names:
-        message = (
-            f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, of a table with the columns "
-            f'{labels}. Each must be a column of the table, and "n" is reserved for the number of examples: rename the '
-            "column or choose another."
-        )
-        raise ProgramError(message)
     if buckets is not None:
         _check_buckets(buckets, length)
+    if type(frame).__module__.startswith("apache_beam."):
+        readers = _of_beam(frame, by, columns, order, length, buckets)
+        return readers if buckets is not None else readers[0]
+    is_ray = type(frame).__module__.startswith("ray.data")
+    known = [str(name) for name in (frame.columns() if is_ray else frame.columns)]
+    names = _checked_columns(known, by, columns, order)
     if type(frame).__module__.startswith("pyspark."):
         from workbench.engines.spark import table_of_examples
 
@@ -122,6 +120,50 @@ def clients_from(
     return readers[0] if buckets is None else readers
 
 
+def _checked_columns(known: Sequence[str], by: str, columns: Sequence[str] | None, order: str | None) -> list[str]:
+    names = list(columns) if columns is not None else [name for name in known if name not in (by, order)]
+    wrong = [name for name in (by, *names, *([order] if order else ())) if name not in known]
+    if wrong or not names or COUNT in names:
+        message = (
+            f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, of a table with the columns "
+            f'{known}. Each must be a column of the table, and "n" is reserved for the number of examples: rename the '
+            "column or choose another."
+        )
+        raise ProgramError(message)
+    return names
+
+
+def _of_beam(
+    frame: Foreign,
+    by: str,
+    columns: Sequence[str] | None,
+    order: str | None,
+    length: int | None,
+    buckets: Sequence[int] | None,
+) -> tuple[ClientReader, ...]:
+    """Makes readers for a PCollection of rows, or a Beam DataFrame."""
+    from workbench.engines.beam import count_examples
+
+    if type(frame).__module__.startswith("apache_beam.dataframe"):
+        from apache_beam.dataframe.convert import to_pcollection  # pyright: ignore[reportMissingImports]
+
+        frame = to_pcollection(frame)
+    table = count_examples(frame, by, columns, order)
+    ranges = _ranges(table.counts, length, buckets)
+    names = _checked_columns(table.known, by, columns, order)
+    if fact := table.wrong_ids(by, order) or (table.uneven and f"rows with only the columns {table.uneven[0]}"):
+        message = (
+            f"`clients_from` found {fact} in a PCollection with the columns {table.known}. Every row has a str or int "
+            "that identifies its client, and the same columns unless `columns` lists those to read: convert or drop "
+            "rows with a `beam.Map` or `beam.Filter`."
+        )
+        raise ProgramError(message)
+    for name in names:
+        if (found := table.wrong_value(name)) is not None:
+            raise _wrong_values(*found, name)
+    return tuple(table.reader(by, names, order, *each) for each in ranges)
+
+
 class _Range(NamedTuple):
     """Clients with more than `low` and at most `high` examples, padded to a length."""
 
@@ -136,7 +178,8 @@ def _ranges(counts: np.ndarray, length: int | None, buckets: Sequence[int] | Non
         message = "`clients_from` was given a table without rows. A program needs at least one client."
         raise ProgramError(message)
     if buckets is None:
-        return [_Range(0, np.inf, int(counts.max()) if length is None else length, len(counts))]
+        longest = int(counts.max())  # no client has more examples, unless the table changes
+        return [_Range(0, longest if length is None else np.inf, longest if length is None else length, len(counts))]
     used = _used(buckets, counts)
     return [_Range(*bounds, clients=int(np.sum((bounds[0] < counts) & (counts <= bounds[1])))) for bounds in used]
 
@@ -232,10 +275,14 @@ def _values(client: object, name: str, column: Foreign) -> np.ndarray:
         shapes = {np.shape(x) for x in values}
         values = np.stack([np.asarray(x) for x in values]) if len(shapes) == 1 else values
     if missing or values.dtype.kind not in "biufc":
-        fact = f"{missing} missing value(s)" if missing else "text, or lists of different lengths,"
-        message = (
-            f"`clients_from` found {fact} in column {name!r} of client {client!r}. Columns contain numbers, or lists "
-            "of numbers of the same length in every row: fill or drop the missing rows, or choose other `columns`."
-        )
-        raise ProgramError(message)
+        raise _wrong_values(client, missing, name)
     return values
+
+
+def _wrong_values(client: object, missing: int, name: str) -> ProgramError:
+    fact = f"{missing} missing value(s)" if missing else "text, or lists of different lengths,"
+    message = (
+        f"`clients_from` found {fact} in column {name!r} of client {client!r}. Columns contain numbers, or lists "
+        "of numbers of the same length in every row: fill or drop the missing rows, or choose other `columns`."
+    )
+    return ProgramError(message)

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,19 @@ from workbench._open_types import Foreign
 from workbench.engines._arguments import check_batch_size, check_folder
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
-from workbench.engines._clients import Batch, ReadRows
+from workbench.engines._clients import Batch, ClientReader, ReadRows
 from workbench.engines._engine import Engine, table_of_clients
 from workbench.engines._interpreter import PlanInterpreter
 from workbench.engines._places import scratch_folder
 from workbench.engines._run_recorder import Progress, brief
 from workbench.engines.beam._child import Child, in_broken_kernel
-from workbench.engines.beam._files import ClientFiles, read_clients, save_rows
+from workbench.engines.beam._files import ClientFiles, client_files, read_clients, save_rows
+from workbench.engines.beam._tables import IN_PROCESS, BeamExamples
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 from workbench.plan import REDUCTION_OF
 from workbench.primitives import by_key_p
 from workbench.records.run import RunRecord
 
-IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
 
 
@@ -117,14 +117,42 @@ class Beam(Engine):
                 if self.read_from is not None:
                     reading = read_clients(args, self.folder, self._read_from, self.name)
                     args = tuple(files.enter_context(reading))
+                args = tuple(files.enter_context(self._packed(x)) if isinstance(x, BeamExamples) else x for x in args)
                 record, walk = self._ran(fn, args, progress, cancel)
                 if self.write_to is not None:
                     self._write_to(record, walk)
                 return record
         finally:
-            if self._child is not None:
-                self._child.close()
-                self._child = None
+            self._end_child()
+
+    @contextlib.contextmanager
+    def read(self, clients: ClientReader) -> Iterator[ClientReader]:
+        """Packs the clients of a PCollection once, for all runs of this engine in the `with` block.
+
+        Args:
+            clients: The result of `clients_from` for a PCollection.
+
+        Raises:
+            ProgramError: if `clients` does not read a PCollection.
+        """
+        if not isinstance(clients, BeamExamples):
+            message = (
+                f"`Beam.read` was given a {type(clients).__name__}. `Beam.read` packs the clients of a PCollection on "
+                "the workers: pass the result of `clients_from` for a PCollection."
+            )
+            raise ProgramError(message)
+        with self._packed(clients) as packed:
+            self._end_child()
+            yield packed
+
+    def _packed(self, clients: BeamExamples) -> contextlib.AbstractContextManager[ClientReader]:
+        pipeline = lambda folder, struct: self._do("run_reading", folder, clients.packed, struct)  # noqa: E731
+        return client_files(clients.struct, self.folder, pipeline, self.name, "`clients_from`")
+
+    def _end_child(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
 
     def _read_from(self, folder: str, struct: object) -> None:
         self._do("run_reading", folder, self.read_from, struct)

@@ -45,7 +45,19 @@ def read_clients(
         EngineError: if the source cannot be read, or if its clients differ from the program's.
     """
     position = argument_of_source("Beam", "source", args)
-    struct = args[position]
+    with client_files(args[position], folder, pipeline, name) as reader:
+        yield [reader if i == position else x for i, x in enumerate(args)]
+
+
+@contextlib.contextmanager
+def client_files(
+    struct: Foreign, folder: Foreign, pipeline: Callable[[str, Any], None], name: str, source: str = "`read_from`"
+) -> Iterator["ClientFiles"]:
+    """Runs a pipeline that writes clients of the given shapes to files, which are removed afterwards.
+
+    Raises:
+        EngineError: if the source cannot be read, or if its clients differ from the program's.
+    """
     clients = {x.shape[0] for x in jax.tree.leaves(struct)}
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), struct)
     with scratch_folder("clients-", folder) as at:
@@ -55,19 +67,19 @@ def read_clients(
         except Exception as error:
             fact = re.search(r"\[source\] (.*)", str(error))
             message = (
-                f"`read_from` gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + brief(error)}. "
+                f"{source} gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + brief(error)}. "
                 "A source must give one pair `(client_id, data)` for each client, with ids of type str or int and "
                 "data of the shapes that the program expects: append a `beam.Map` that converts the elements."
             )
             raise EngineError(message) from error
         if clients != {reader.clients} or len(set(reader.ids)) < reader.clients:
             message = (
-                f"`read_from` gave {reader.clients} clients, {len(set(reader.ids))} of them distinct, and the program "
+                f"{source} gave {reader.clients} clients, {len(set(reader.ids))} of them distinct, and the program "
                 f"has {' and '.join(map(str, sorted(clients)))}. Each client must be in the source once: correct the "
                 "source, or the shapes and `clients` of the program."
             )
             raise EngineError(message)
-        yield [reader if i == position else x for i, x in enumerate(args)]
+        yield reader
 
 
 def save_rows(folder: Path, ids: Sequence[Any], rows: dict[str, Any], size: int) -> int:

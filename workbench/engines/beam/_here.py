@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from workbench._open_types import Foreign
 from workbench.engines._places import place
 
 _ENDING_SECONDS = 10.0
@@ -25,7 +26,7 @@ _STARTER = "run_worker"  # Beam's name for the threads that start a worker proce
 _log = logging.getLogger("workbench.engines")
 
 
-def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str], check: Callable[[], Any]) -> None:
+def run(job: str, arguments: Sequence[Any], runner: object, flags: Foreign, check: Callable[[], Any]) -> None:
     """Runs one pipeline; `check` is called ten times a second and may raise.
 
     Raises:
@@ -61,14 +62,15 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
             raise
 
 
-def _do(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]) -> None:
-    """One pipeline: a pass over the clients, reading a source, or writing to a sink."""
-    from workbench.engines.beam import _io, _worker
+def _do(job: str, arguments: Sequence[Any], runner: object, flags: Foreign) -> None:
+    """One pipeline: a pass over the clients, reading or counting a source, or writing to a sink."""
+    from workbench.engines.beam import _examples, _io, _worker
 
     jobs = {
         "run_pipeline": _worker.run_pipeline,
         "run_reading": _io.run_reading,
         "run_writing": _io.run_writing,
+        "run_counting": _examples.run_counting,
     }
     jobs[job](*arguments, runner, flags)
 

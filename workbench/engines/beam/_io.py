@@ -16,20 +16,26 @@ from workbench._open_types import Foreign
 from workbench._types import PyTree
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._places import place, whole_file
+from workbench.engines.beam._examples import PackedExamples
 from workbench.engines.beam._worker import make_pipeline
 
 
 def run_reading(folder: str, source: Foreign, struct: PyTree[Array], runner: object, flags: Sequence[str]) -> None:
     """Reads all clients from a source into one file per client, and `clients.json` with their ids and file names."""
-    with make_pipeline(folder, runner, flags) as pipeline:
-        clients = pipeline | "read_from" >> source | "one file per client" >> beam.ParDo(_SaveClient(folder, struct))
+    if isinstance(source, PackedExamples):
+        pipeline, pairs = source.clients(folder, runner, flags)
+    else:
+        pipeline, _ = make_pipeline(folder, runner, flags)
+        pairs = pipeline | "read_from" >> source
+    with pipeline:
+        clients = pairs | "one file per client" >> beam.ParDo(_SaveClient(folder, struct))
         listed = clients | "list" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
         _ = listed | "write the list" >> beam.Map(_write_list, folder)
 
 
 def run_writing(folder: str, sink: Foreign, batches: int, runner: object, flags: Sequence[str]) -> None:
     """Sends every client's rows from files to a sink as `{"client": id, name: row, …}`."""
-    with make_pipeline(folder, runner, flags) as pipeline:
+    with make_pipeline(folder, runner, flags)[0] as pipeline:
         rows = pipeline | "batches" >> beam.Create(range(batches)) | "spread" >> beam.Reshuffle()
         _ = rows | "load" >> beam.FlatMap(_load_rows, folder) | "write_to" >> sink
 

@@ -4,12 +4,13 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._places import place
@@ -135,20 +136,25 @@ class WriteGroup(beam.DoFn):
         yield 0
 
 
-def make_pipeline(folder: str, runner: object, flags: Sequence[str]) -> beam.Pipeline:
-    """Creates a pipeline with its temporary files in `folder`.
+def _empty(runner: object, options: PipelineOptions) -> tuple[beam.Pipeline, None]:
+    return beam.Pipeline(runner=runner, options=options), None
+
+
+def make_pipeline(
+    folder: str, runner: object, flags: Sequence[str] | PipelineOptions, make: Callable[..., Any] = _empty
+) -> tuple[beam.Pipeline, Any]:
+    """Creates a pipeline with its temporary files in `folder`; returns what `make` returns.
 
     Beam's own temporary files would be left behind in IPython, or if the pipeline does not finish.
     """
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(list(flags), save_main_session=False))
+    options = flags if isinstance(flags, PipelineOptions) else PipelineOptions(list(flags), save_main_session=False)
+    pipeline, context = make(runner, options)
     work_folder = place(folder) / "beam"
     if not hasattr(work_folder, "fs"):
         Path(pipeline.local_tempdir).rmdir()
         work_folder.mkdir(exist_ok=True)
         pipeline.local_tempdir = str(work_folder)
-    return pipeline
+    return pipeline, context
 
 
 def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]) -> None:
@@ -158,7 +164,7 @@ def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]
     """
     spec = BeamPass(**json.loads((place(folder) / "spec.json").read_text()))
     merges = [m for m, axis in zip(spec.merges, spec.keyed, strict=True) if axis < 0]
-    with make_pipeline(folder, runner, flags) as pipeline:
+    with make_pipeline(folder, runner, flags)[0] as pipeline:
         server = pipeline | "server" >> beam.Create([f"{folder}/shared.npz"]) | "load" >> beam.Map(load_arrays)
         replies = (
             pipeline

@@ -1,0 +1,120 @@
+"""Clients from a PCollection with one row per example, grouped and padded by the pipeline's workers."""
+
+# pyright: reportMissingImports=false
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench._open_types import Foreign
+from workbench.engines._clients import COUNT, ClientReader
+from workbench.engines._places import scratch_folder
+from workbench.engines._run_recorder import brief
+from workbench.engines.beam._files import client_files
+from workbench.errors import ProgramError
+
+IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamTable:
+    """Facts about a PCollection of examples, from one run of its pipeline."""
+
+    examples: Foreign
+    runner: object
+    options: Foreign
+    known: list[str]
+    uneven: list[list[str]]  # rows with other columns
+    counts: np.ndarray  # number of examples of each client
+    kinds: dict[str, dict[str, tuple[Any, int]]]  # column → kind → a client, and its number of rows
+
+    def wrong_ids(self, by: str, order: str | None) -> str:
+        """Describes rows without a usable client id or place in the order; "" if there are none."""
+        ids = sorted(kind.partition(" ")[2] for kind in self.kinds.get(by, {}) if kind != "client")
+        if ids:
+            return f"values of type {', '.join(ids)} in column {by!r}"
+        late = self.kinds.get(order or "", {}).get("missing")
+        return f"missing values in column {order!r} of client {late[0]!r}" if late else ""
+
+    def wrong_value(self, name: str) -> tuple[object, int] | None:
+        """Finds a client whose column has missing values (with their number), or no numbers (0)."""
+        kinds = self.kinds[name]
+        if "missing" in kinds:
+            return kinds["missing"]
+        shapes = {str(json.loads(kind)[1]) for kind in kinds if kind != "text"}
+        if "text" not in kinds and len(shapes) == 1:
+            return None
+        client, _ = kinds.get("text") or max(kinds.values(), key=lambda found: str(found[0]))
+        return client, 0
+
+    def reader(
+        self, by: str, names: Sequence[str], order: str | None, low: int, high: float, length: int, clients: int
+    ) -> "BeamExamples":
+        """Makes the reader of the clients in a range of example counts."""
+        from workbench.engines.beam._examples import PackedExamples
+
+        columns = []
+        for name in names:
+            kinds = [json.loads(kind) for kind in self.kinds[name]]
+            dtype = jax.dtypes.canonicalize_dtype(np.result_type(*(np.dtype(kind) for kind, _ in kinds)))
+            columns.append((name, dtype.name, tuple(kinds[0][1])))
+        packed = PackedExamples(self.examples, by, tuple(columns), order, low, high, length)
+        return BeamExamples(packed, self.runner, self.options, clients)
+
+
+def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, order: str | None) -> BeamTable:
+    """Counts the examples of each client, on the workers of the PCollection's pipeline.
+
+    Raises:
+        ProgramError: if the PCollection is unbounded or its elements have no columns, or if its pipeline fails.
+    """
+    from workbench.engines.beam import _here
+    from workbench.engines.beam._examples import Examples, runner_and_options
+
+    runner, options = runner_and_options(collection.pipeline, IN_PROCESS)
+    try:
+        if not collection.is_bounded:
+            message = "[source] an unbounded PCollection"
+            raise ValueError(message)
+        examples = Examples.of(collection)
+        with scratch_folder("clients-", None) as folder:
+            _here.run("run_counting", (str(folder), examples, by, names, order), runner, options, lambda: None)
+            columns, counts, kinds = json.loads((folder / "table.json").read_text())
+    except Exception as error:
+        fact = re.search(r"\[source\] ([^\n]*?)(?: \[while|$)", str(error), re.MULTILINE)
+        message = (
+            f"`clients_from` was given a PCollection, and found {fact[1] if fact else 'an error: ' + brief(error)}. "
+            "Elements are dictionaries, named tuples or `beam.Row`s with one example each, in a bounded PCollection: "
+            "append a `beam.Map` that converts the elements, or correct the steps before."
+        )
+        raise ProgramError(message) from error
+    known = list(dict.fromkeys(name for some in columns for name in some))
+    uneven = [some for some in columns if set(some) != set(known)] if names is None else []
+    sizes = np.repeat([size for size, _ in counts], [clients for _, clients in counts]).astype(int)
+    return BeamTable(examples, runner, options, known, uneven, sizes, kinds)
+
+
+class BeamExamples(ClientReader):
+    """Clients of a PCollection with one row per example; `Beam` groups and packs them on the workers."""
+
+    def __init__(self, packed: Foreign, runner: object, options: Foreign, clients: int) -> None:
+        self.packed, self.runner, self.options, self.clients = packed, runner, options, clients
+        struct = {name: jax.ShapeDtypeStruct((packed.length, *shape), dtype) for name, dtype, shape in packed.columns}
+        struct[COUNT] = jax.ShapeDtypeStruct((), np.int32)
+        self.structure = jax.tree.structure(struct)
+        self.avals = tuple(jax.tree.leaves(struct))
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Packs the clients on the pipeline's workers, and reads them one by one in this process."""
+        from workbench.engines.beam import _here
+
+        def pipeline(folder: str, struct: object) -> None:
+            _here.run("run_reading", (folder, self.packed, struct), self.runner, self.options, lambda: None)
+
+        with client_files(self.struct, None, pipeline, "beam", "`clients_from`") as reader:
+            yield from reader
