@@ -1,14 +1,17 @@
 """Clients from tables of examples, with pandas as the oracle."""
 
+import gc
 import os
 import shutil
 import signal
+import uuid
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from example_tables import BY_HAND, FRAME, expected, fitted, in_buckets
 
@@ -82,11 +85,46 @@ def test_columns_are_checked(options: Any, fact: str):
         clients_from(FRAME[:0])
 
 
-def test_partitions_of_dask_give_the_clients_of_pandas():
-    dask = pytest.importorskip("dask.dataframe")
-    plain = FRAME.drop(columns="x")
-    found = dict(clients_from(dask.from_pandas(plain, npartitions=2), order="at"))
-    assert {name: (data["y"][: data["n"]].tolist(), int(data["n"])) for name, data in found.items()} == BY_HAND
+@pytest.mark.parametrize("scheduler", ["threads", "sync", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_dask_without_a_client_reads_each_partition_twice_and_gives_the_clients_of_pandas(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    frame, dask = pytest.importorskip("dask.dataframe"), pytest.importorskip("dask")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "files"))
+    (tmp_path / "files").mkdir()
+    oracle = dict(clients_from(FRAME, order="at"))
+
+    def part(i: int) -> pd.DataFrame:
+        (tmp_path / f"read {i} {uuid.uuid4()}").touch()
+        return FRAME[2 * i : 2 * i + 2]
+
+    with dask.config.set({"dataframe.convert-string": False, "scheduler": scheduler}):
+        table = frame.from_map(part, range(3), meta=FRAME[:0])
+        clients = clients_from(table, order="at")
+        assert sorted(path.name[:6] for path in tmp_path.glob("read*")) == [f"read {i}" for i in (0, 0, 1, 1, 2, 2)]
+        for _ in range(2):
+            found = dict(clients)
+            assert found.keys() == oracle.keys()
+            for name, data in found.items():
+                jax.tree.map(np.testing.assert_array_equal, data, oracle[name])
+        assert len(list(tmp_path.glob("read*"))) == 6  # passes read the packed clients
+        w = np.array([1.0, -2.0], np.float32)
+        for engine in (Sequential(), MeshEngine()):
+            np.testing.assert_allclose(engine.run(fitted, w, clients).results[0], expected(w)[0], rtol=1e-5)
+        buckets = clients_from(table, order="at", buckets=[2, 3])
+        np.testing.assert_allclose(Sequential().run(in_buckets, w, *buckets).results, expected(w)[0], rtol=1e-5)
+        del clients, buckets
+        gc.collect()
+        assert not list((tmp_path / "files").glob("workbench-clients-*"))
+
+
+def test_lists_that_dask_made_text_are_reported_with_the_line_that_prevents_it():
+    frame = pytest.importorskip("dask.dataframe")
+    with pytest.raises(
+        ProgramError, match=r"columns \['x'\].*`dask.config.set\(\{\"dataframe.convert-string\": False\}\)`"
+    ):
+        clients_from(frame.from_pandas(FRAME, npartitions=2), order="at", columns=["x", "y"])
 
 
 def check_clients_stay_on_the_workers(engine: Executor, clients: Any, buckets: Any, patch: pytest.MonkeyPatch):

@@ -3,16 +3,22 @@
 # pyright: reportMissingImports=false
 
 import dataclasses
+import tempfile
+import uuid
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from workbench._open_types import Foreign
+from workbench._processes import remove_with_this_process
 from workbench._types import PyTreeDef
+from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._clients import ClientReader, as_avals
-from workbench.engines._remote import Slice, fingerprint
+from workbench.engines._remote import Slice, fingerprint, remove_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,20 +54,58 @@ def label_of(part: HeldPart) -> _Label:
 class Cluster(NamedTuple):
     """A cluster that stores parts: the owner of references, and functions that start tasks and gather results."""
 
-    owner: Foreign  # a Dask client, or the module `ray`
+    owner: Foreign  # a Dask client, the module `ray`, or None for Dask's own scheduler
     start: Callable[..., Any]  # fn, *arguments, which may be references → a reference
     gather: Callable[[Sequence[Any]], list[Any]]
+    store: Callable[[Sequence[Any]], list[Any]] = list  # references to parts → references that are not computed again
 
 
-def cluster_of_dask() -> Cluster | None:
-    """The cluster of the current `distributed.Client`; None without a client."""
+def cluster_of_dask() -> Cluster:
+    """The cluster of the current `distributed.Client`, or else Dask's own scheduler."""
     try:
         from distributed import get_client  # pyright: ignore[reportAttributeAccessIssue]
 
         client = get_client()
     except (ImportError, ValueError):
-        return None
+        files = _PartFiles()
+        return Cluster(None, files.start, files.gather, files.store)
     return Cluster(client, client.submit, client.gather)
+
+
+class _PartFiles:
+    """Parts in files of a temporary folder, which is removed with this object; Dask's own scheduler packs them."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="workbench-clients-")
+        remove_with_this_process(Path(self.folder))
+        weakref.finalize(self, remove_values, self.folder)
+
+    def start(self, fn: Callable[..., Any], *arguments: Any) -> Any:
+        """A task that computes when its result is gathered."""
+        import dask
+
+        return dask.delayed(fn, pure=False)(*arguments)
+
+    def gather(self, tasks: Sequence[Any]) -> list[Any]:
+        """Computes tasks together."""
+        import dask
+
+        return list(dask.compute(*tasks))
+
+    def store(self, parts: Sequence[Any]) -> list[Any]:
+        """Writes parts to files; returns tasks that read them."""
+        names = [f"{self.folder}/{uuid.uuid4().hex}.npz" for _ in parts]
+        stubs = self.gather([self.start(_save, part, name) for part, name in zip(parts, names, strict=True)])
+        return [self.start(_load, stub, name) for stub, name in zip(stubs, names, strict=True)]
+
+
+def _save(part: HeldPart, path: str) -> HeldPart:
+    save_arrays(path, part.leaves)
+    return dataclasses.replace(part, leaves=[])
+
+
+def _load(part: HeldPart, path: str) -> HeldPart:
+    return dataclasses.replace(part, leaves=load_arrays(path))
 
 
 def cluster_of_ray() -> Cluster:

@@ -71,13 +71,14 @@ class StoredValues:
         remove_with_this_process(Path(folder))
         self.path, self.sent = f"{folder}/values.npz", values.sent
         save_arrays(self.path, [np.frombuffer(values.stage, np.uint8), *values.arrays])
-        weakref.finalize(self, _remove, folder)
+        weakref.finalize(self, remove_values, folder)
 
     def __reduce__(self) -> tuple[Callable, tuple[str, int]]:
         return _read_values, (self.path, self.sent)
 
 
-def _remove(folder: str) -> None:
+def remove_values(folder: str) -> None:
+    """Removes a temporary folder before this process exits."""
     shutil.rmtree(folder, ignore_errors=True)
     is_removed(Path(folder))
 

@@ -69,8 +69,9 @@ def clients_from(
 
     Returns: The reader for the clients; its `struct` contains the shapes, and its `clients` is the number of clients.
         Clients are ordered by `by`; those of Dask and Ray Data are ordered within each part of the table. With
-        `buckets`, one reader for each length that has clients: arguments of a program with one `with
-        program(clients=...)` block per reader.
+        `buckets`, one
+        reader for each length that has clients: arguments of a program with one `with program(clients=...)` block per
+        reader.
 
     Raises:
         ProgramError: if a column is missing, has missing values or no numbers, or is called "n"; if the table has no
@@ -102,21 +103,16 @@ def clients_from(
             table_of_examples(_of_sizes(frame, by, low, high), by, names, order, top)
             for low, high, top in _used(buckets, counts)
         )
-    parts = getattr(frame, "npartitions", None)
-    cluster = cluster_of_ray() if is_ray else cluster_of_dask() if parts is not None else None
-    if cluster is not None:
+    if is_ray or hasattr(frame, "npartitions"):
+        cluster = cluster_of_ray() if is_ray else cluster_of_dask()
+        if not is_ray:
+            _check_texts(frame, names)
         readers = _held(cluster, _whole_clients(cluster, frame, by), by, names, order, length, buckets)
         return readers if buckets is not None else readers[0]
-    sizes = frame.groupby(by).size()
-    ranges = _ranges(np.asarray(sizes if parts is None else sizes.compute()), length, buckets)
-
-    def read(range_: _Range) -> Iterator[tuple[Any, Any]]:
-        placed = frame if parts is None else frame.shuffle(on=by)
-        pieces = [placed] if parts is None else (piece.compute() for piece in placed.partitions)
-        for piece in pieces:
-            yield from _clients_of(piece, by, names, order, range_)
-
-    readers = tuple(ClientReader(functools.partial(read, range_), clients=range_.clients) for range_ in ranges)
+    readers = tuple(
+        ClientReader(functools.partial(_clients_of, frame, by, names, order, each), clients=each.clients)
+        for each in _ranges(frame.groupby(by).size().to_numpy(), length, buckets)
+    )
     return readers[0] if buckets is None else readers
 
 
@@ -199,7 +195,25 @@ def _whole_clients(cluster: Cluster, frame: Foreign, by: str) -> list[Any]:
     if hasattr(frame, "to_pandas_refs"):  # of Ray Data
         places = max(1, int(cluster.owner.cluster_resources().get("CPU", 1)))
         return frame.repartition(2 * places, keys=[by]).to_pandas_refs()
-    return cluster.owner.compute(frame.shuffle(on=by).to_delayed())
+    placed = frame.shuffle(on=by).to_delayed()
+    return placed if cluster.owner is None else cluster.owner.compute(placed)
+
+
+def _check_texts(frame: Foreign, names: Sequence[str]) -> None:
+    """Rejects text columns of a Dask DataFrame, which may have been lists.
+
+    Raises:
+        ProgramError: naming the columns.
+    """
+    texts = [name for name in names if "string" in str(frame.dtypes[name])]
+    if texts:
+        message = (
+            f"`clients_from` was given a Dask DataFrame with text in the columns {texts}. Columns contain numbers, or "
+            "lists of numbers, and Dask converts lists to text unless it is told otherwise. For lists, call "
+            '`dask.config.set({"dataframe.convert-string": False})` before the DataFrame is made; else, choose other '
+            "`columns`."
+        )
+        raise ProgramError(message)
 
 
 def _held(
@@ -215,7 +229,7 @@ def _held(
     sizes = cluster.gather([cluster.start(_sizes, piece, by) for piece in frames])
     readers = []
     for range_ in _ranges(np.concatenate(sizes), length, buckets):
-        parts = [cluster.start(_pack, piece, by, names, order, range_) for piece in frames]
+        parts = cluster.store([cluster.start(_pack, piece, by, names, order, range_) for piece in frames])
         labels = cluster.gather([cluster.start(label_of, part) for part in parts])
         reader = HeldClients(cluster, parts, labels, jax.tree.structure(dict.fromkeys([*names, COUNT], 0)))
         if reader.clients != range_.clients or len(set(reader.ids)) != reader.clients:
