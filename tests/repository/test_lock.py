@@ -9,7 +9,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from repository_files import ROOT, dependency_groups, offenders, project, tracked_files
 
-LOCKS = {name: (ROOT / name).read_text() for name in ("requirements.lock", "requirements-test.lock")}
+NAMES = ("requirements.lock", "requirements-test.lock", "requirements-worker.lock")
+LOCKS = {name: (ROOT / name).read_text() for name in NAMES}
 
 
 def pins(lock):
@@ -17,6 +18,8 @@ def pins(lock):
 
 
 def declared(lock):
+    if lock == "requirements-worker.lock":
+        return [Requirement(line) for line in dependency_groups()["worker"]]
     lines = [*project()["dependencies"], *dependency_groups()["build"]]
     if lock == "requirements-test.lock":
         course = project()["optional-dependencies"]["course"]
@@ -45,7 +48,11 @@ def test_locks_satisfy_what_pyproject_declares():
 
 def test_what_runs_is_what_was_tested():
     tested = {str(pin) for pin in pins("requirements-test.lock")}
-    assert [str(pin) for pin in pins("requirements.lock") if str(pin) not in tested] == []
+    assert [str(pin) for lock in LOCKS for pin in pins(lock) if str(pin) not in tested] == []
+
+
+def test_workers_need_what_the_library_declares():
+    assert sorted(set(dependency_groups()["worker"]) - set(project()["dependencies"])) == []
 
 
 def test_lock_for_running_holds_no_test_tools():
