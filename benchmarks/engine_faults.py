@@ -4,7 +4,9 @@ A kernel runs the same program again and again on the engine. Workers of each ki
 run in which it happened must give the same bytes or an `EngineError`, and the run after it the same bytes. Then kernels
 are killed. Of each kernel, however it ended, no process and no file may be left. A line per kind says what happened,
 and how long after the end of a kernel its last process and file were gone; the exit status is the number of failures.
-`--what driver` kills one kind alone. A lost machine is `ray-machines`: a second raylet, as `ray start` starts one.
+`--what driver` kills one kind alone. `--what stop` stops a worker (SIGSTOP) of an engine with `timeout_seconds`, and
+`--what interrupt` interrupts the kernel (Ctrl-C); neither is part of a run without `--what`. A lost machine is
+`ray-machines`: a second raylet, as `ray start` starts one.
 """
 
 # pyright: reportMissingImports=false
@@ -62,7 +64,7 @@ def sines(steps: Any, x: Any) -> Any:
 
 
 @contextlib.contextmanager
-def running(name: str) -> Iterator[Callable[[], Engine]]:
+def running(name: str, limit: float | None) -> Iterator[Callable[[], Engine]]:
     """What gives the engine for the next run, as a user would who goes on after an error."""
     if name == "processes":
         from concurrent.futures import ProcessPoolExecutor
@@ -73,33 +75,33 @@ def running(name: str) -> Iterator[Callable[[], Engine]]:
         def again() -> Engine:
             if pools[-1]._broken:
                 pools.append(ProcessPoolExecutor(2, get_context("spawn")))
-            return Executor(pools[-1], clients_per_task=1)
+            return Executor(pools[-1], clients_per_task=1, timeout_seconds=limit)
 
         yield again
         pools[-1].shutdown()
     elif name == "loky":
         from loky import get_reusable_executor
 
-        yield lambda: Executor(get_reusable_executor(2), clients_per_task=1)
+        yield lambda: Executor(get_reusable_executor(2), clients_per_task=1, timeout_seconds=limit)
         get_reusable_executor().shutdown()
     elif name == "dask":
         distributed: Any = importlib.import_module("distributed")
 
         cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
         with cluster, distributed.Client(cluster) as client:
-            yield lambda: Executor(client.get_executor(), clients_per_task=1)
+            yield lambda: Executor(client.get_executor(), clients_per_task=1, timeout_seconds=limit)
     elif name.startswith("ray"):
-        yield from running_ray(machines=2 if name == "ray-machines" else 1)
+        yield from running_ray(limit, machines=2 if name == "ray-machines" else 1)
     elif name == "spark":
         conf = {"spark.driver.memory": "512m", "spark.deploy.maxExecutorRetries": "-1"}
-        with Spark("local-cluster[2,1,1024]", conf=conf, clients_per_batch=1) as engine:
+        with Spark("local-cluster[2,1,1024]", conf=conf, clients_per_batch=1, timeout_seconds=limit) as engine:
             yield lambda: engine
     else:
         options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-        yield lambda: Beam(options, clients_per_batch=2)
+        yield lambda: Beam(options, clients_per_batch=2, timeout_seconds=limit)
 
 
-def running_ray(machines: int) -> Iterator[Callable[[], Engine]]:
+def running_ray(limit: float | None, machines: int) -> Iterator[Callable[[], Engine]]:
     """Two places, on as many machines as Ray believes in; those that are lost are started again."""
     import ray
 
@@ -129,7 +131,7 @@ def running_ray(machines: int) -> Iterator[Callable[[], Engine]]:
             until = time.monotonic() + LONG
             while alive() < machines and time.monotonic() < until:
                 time.sleep(0.1)
-        return Ray(clients_per_task=1)
+        return Ray(clients_per_task=1, timeout_seconds=limit)
 
     def alive() -> int:
         return sum(node["Alive"] for node in ray.nodes())
@@ -141,17 +143,21 @@ def running_ray(machines: int) -> Iterator[Callable[[], Engine]]:
     ray.shutdown()
 
 
-def kernel(name: str) -> None:
+def kernel(name: str, limit: float | None) -> None:
     """Runs until its standard input is closed, and says what each run gave."""
     ended, steps, x = threading.Event(), jnp.int32(5_000_000), np.arange(8, dtype=np.float32)
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     first = None
-    with running(name) as engine:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with running(name, limit) as engine:
         while not ended.is_set():
             try:
                 result = np.asarray(engine().run(sines, steps, x).results).tobytes()
             except EngineError as error:
                 print("error", str(error)[:300], flush=True)
+                continue
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
                 continue
             first = first or result
             print("same" if result == first else "differs", flush=True)
@@ -160,13 +166,14 @@ def kernel(name: str) -> None:
 class Kernel:
     """A kernel in a process of its own, its lines, and what it leaves."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, limit: float | None = None) -> None:
         self.mark, self.folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="faults-"))
         folder = str(self.folder)
         environment = {**os.environ, MARK: self.mark, "TMPDIR": folder, "RAY_TMPDIR": folder, "JAX_PLATFORMS": "cpu"}
         paths = [str(Path.cwd()), *(path for path in sys.path if path)]
         environment |= {"PYTHONPATH": os.pathsep.join(paths), "RAY_USAGE_STATS_ENABLED": "0"}
         command = [sys.executable, "-m", "benchmarks.engine_faults", name, "--kernel"]
+        command += [f"--limit={limit}"] if limit else []
         self.process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -177,7 +184,7 @@ class Kernel:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith(("same", "differs", "error")):  # libraries print lines of their own
+            if line.startswith(("same", "differs", "error", "interrupted")):  # libraries print lines of their own
                 self._lines.put(line.strip())
 
     def line(self) -> str:
@@ -285,6 +292,42 @@ def kill_drivers(name: str, kills: int, draw: random.Random) -> int:
     return _report(f"{name}, driver", kills, reported, lefts, slowest, began, bad=kills - reported["same before"])
 
 
+def stop_or_interrupt(name: str, what: str, times: int, limit: float, draw: random.Random) -> int:
+    """One kernel, of which a worker is stopped, or which is interrupted."""
+    began, reported, longest = time.monotonic(), Counter[str](), 0.0
+    words = next(iter(WORKERS[name].values())) if name != "spark" else WORKERS[name]["Python worker"]
+    started = Kernel(name, limit if what == "stop" else None)
+    first = started.line()
+    for _ in range(times if first == "same" else 0):
+        time.sleep(draw.uniform(0.2, 2.0))
+        started.forget()
+        if what == "stop":
+            until = time.monotonic() + LONG
+            while not (found := started.workers(words)) and time.monotonic() < until:
+                time.sleep(0.01)
+            stopped = draw.choice(found)
+            stopped.suspend()
+        else:
+            started.process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        outcome = started.line()
+        while what == "interrupt" and outcome == "same":
+            outcome = started.line()  # of a run that had ended
+        longest = max(longest, time.monotonic() - sent)
+        reported[outcome.partition(" ")[0]] += 1
+        if outcome.startswith("error"):
+            print(f"    {outcome}")
+        after = started.line()
+        while after.startswith("error") and reported["further errors"] < 3 * times:
+            reported["further errors"] += 1
+            after = started.line()
+        reported[f"then {after.partition(' ')[0]}"] += 1
+    started.close()
+    lefts, seconds = started.left()
+    print(f"    longest time until the run ended: {longest:.1f} s")
+    return _report(f"{name}, {what}", times, reported, lefts, seconds, began, bad=times - reported["then same"])
+
+
 def _report(
     title: str, kills: int, reported: Counter[str], lefts: list[str], seconds: float, began: float, *, bad: int
 ) -> int:
@@ -303,12 +346,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=3, help="of each kind of process")
     parser.add_argument("--what", help="only this kind of process; the kernel is the driver")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=float, help="`timeout_seconds` with `--what stop`")
     parser.add_argument("--kernel", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.kernel:
-        kernel(given.engine)
+        kernel(given.engine, given.limit)
         return 0
     draw, failures = random.Random(given.seed), 0
+    if given.what in ("stop", "interrupt"):
+        return stop_or_interrupt(given.engine, given.what, given.kills, given.limit or 20.0, draw)
     for what, words in WORKERS[given.engine].items():
         if given.what in (None, what):
             failures += kill_workers(given.engine, what, words, given.kills, draw)

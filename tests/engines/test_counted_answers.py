@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drawn_programs import CLIENTS, DATA, drawn_program
 
 import workbench as wb
 from workbench.engines import ClientReader, Engine, Executor
@@ -17,9 +18,6 @@ from workbench.engines._arguments import check_folder
 from workbench.engines._client_loop import Pass
 from workbench.engines._remote import run_task
 from workbench.errors import EngineError, ProgramError
-
-CLIENTS = 12
-DATA = np.arange(CLIENTS * 3, dtype=np.float32).reshape(CLIENTS, 3)
 
 
 @wb.program(clients=CLIENTS)
@@ -157,46 +155,6 @@ def test_changed_and_foreign_answers_of_workers_are_computed_again_or_end_the_ru
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), results, expected)
     assert pool.damaged > 50
     assert 0 < ended < 60
-
-
-CLIENT_FUNCTIONS = [
-    lambda w, row: row * w,
-    lambda w, row: jnp.tanh(row - w),
-    lambda w, row: jnp.where(row > 1, w, row / 8),
-    lambda w, row: jax.lax.fori_loop(0, 3, lambda _, v: jnp.cos(v + w), row / 8),
-]
-REDUCTIONS = [
-    wb.reduce_sum,
-    wb.reduce_mean,
-    wb.reduce_max,
-    lambda rows: wb.reduce_weighted_mean(rows, jnp.arange(CLIENTS, dtype=jnp.float32)),
-    lambda rows: wb.reduce_mean(rows, where=jnp.arange(CLIENTS) % 3 > 0),
-    lambda rows: wb.reduce_by_key(rows, jnp.arange(CLIENTS, dtype=jnp.int32) % 4, 4)[1],
-]
-
-
-def drawn_program(seed: int) -> Callable:
-    """A program of one to three rounds, in a loop or not, or its derivative."""
-    random = np.random.default_rng(seed)
-    parts = [
-        (CLIENT_FUNCTIONS[random.integers(4)], REDUCTIONS[random.integers(6)]) for _ in range(random.integers(1, 4))
-    ]
-    form = random.integers(3)
-
-    def turn(w: Any, x: Any, part: Any) -> Any:
-        client, reduce = part
-        rows = wb.map_fn(client, (wb.broadcast(w), x))
-        return 0.5 * w + 0.1 * reduce(rows)
-
-    @wb.program(clients=CLIENTS)
-    def program(w: Any, x: Any) -> Any:
-        if form == 1:
-            return jax.lax.scan(lambda w, _: (turn(w, x, parts[0]), w), w, None, length=2)
-        for part in parts:
-            w = turn(w, x, part)
-        return w
-
-    return jax.grad(lambda w, x: program(w, x).sum()) if form == 2 else program
 
 
 def run_chaos(seed: int, runs: int) -> tuple[int, int, int]:

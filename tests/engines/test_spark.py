@@ -1,7 +1,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -226,38 +225,6 @@ def test_executors_in_processes_of_their_own_survive_and_leave_nothing_behind(lo
     assert not work.exists()
 
 
-def free_port() -> int:
-    with socket.socket() as each:
-        each.bind(("127.0.0.1", 0))
-        return each.getsockname()[1]
-
-
-@contextlib.contextmanager
-def standalone(folder: Path) -> Iterator[str]:
-    """The address of a standalone cluster of two workers, which believe to be on two machines."""
-    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    master = f"spark://127.0.0.1:{free_port()}"
-    port, common = master.rpartition(":")[2], {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(folder)}
-    daemons: list[subprocess.Popen[bytes]] = []
-
-    def daemon(kind: str, host: str, *arguments: str) -> None:
-        environment = {**os.environ, **common, "SPARK_LOCAL_IP": host, "SPARK_WORKER_DIR": str(folder / host)}
-        name = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
-        command = [spark_class, name, "--host", host, "--webui-port", str(free_port()), *arguments]
-        with (folder / f"{kind}-{host}").open("wb") as log:
-            daemons.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-
-    try:
-        daemon("Master", "127.0.0.1", "--port", port)
-        for host in ("127.0.0.2", "127.0.0.3"):
-            daemon("Worker", host, "--cores", "1", "--memory", "1g", master)
-        yield master
-    finally:
-        for each in daemons:
-            each.terminate()
-        assert all(each.wait(60) is not None for each in daemons)
-
-
 @needs_spark
 @pytest.mark.slow
 def test_a_copy_of_a_slow_task_gives_the_same_bytes(local: Spark, tmp_path: Path):
@@ -289,6 +256,8 @@ def test_a_copy_of_a_slow_task_gives_the_same_bytes(local: Spark, tmp_path: Path
         stopped[0].suspend()
 
     x, steps = np.arange(8, dtype=np.float32), jnp.int32(5_000_000)
+    from spark_cluster import standalone
+
     with standalone(tmp_path) as master, Spark(master, conf=conf, clients_per_batch=1) as engine:
         calm = engine.run(sines, steps, x).results
         thread = threading.Thread(target=stop, daemon=True)

@@ -389,7 +389,11 @@ class _Jobs:
                 _forget(server)
         work.recorder.stage(work.stage, "jobs", time.perf_counter() - started)
         here = self._here(work, named, size)
-        self._take(work, named, here, spec, table)
+        try:
+            self._take(work, named, here, spec, table)
+        except (IndexError, KeyError, ValueError) as error:
+            fact = f"the table of answers changed on its way to this process ({type(error).__name__}: {error})"
+            raise work.miscounted(fact) from error
         if spec.kept and path is not None:
             self._hold(work, path, size, here)
         elif path is not None:

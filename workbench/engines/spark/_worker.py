@@ -224,7 +224,7 @@ class Compute:
         counts: tuple[int, int, int, int] = (1, 0, 0, 0),
     ) -> list[Any]:
         group = (number * 31 + key if kind == KEYED else part) % max(self.spec.groups, 1)
-        crc = crc_of(encoded_rows) if encoded_rows else crc_of([payload])
+        crc = crc_of(encoded_rows) if encoded_rows else _mark(payload, kind, number, key, counts)
         return [
             kind,
             number,
@@ -309,15 +309,22 @@ def read_partial(record: Foreign, slot: int, shapes: Shapes) -> tuple[list[np.nd
         ValueError: if the payload has changed.
     """
     payload = record.column("payload")[slot].as_buffer()
-    if crc_of([payload]) != record.column("crc")[slot].as_py():
+    kind, number, key, *counts = (record.column(name)[slot].as_py() for name in ("kind", "number", "key", *COUNTS))
+    if _mark(payload, kind, number, key, counts) != record.column("crc")[slot].as_py():
         message = "partial results changed between two workers"
         raise ValueError(message)
-    return decode(payload, shapes), [record.column(name)[slot].as_py() for name in COUNTS]
+    return decode(payload, shapes), counts
+
+
+def _mark(payload: bytes | memoryview, kind: int, number: int, key: int, counts: Sequence[int]) -> int:
+    """Computes the checksum of partial results, and of what they belong to."""
+    return crc_of([payload, repr((kind, number, key, *counts)).encode()])
 
 
 def _with_payload(row: pa.RecordBatch, total: Sequence[Any], counts: Sequence[int]) -> pa.RecordBatch:
     payload = encode(total)
-    new = {"payload": payload, "crc": crc_of([payload]), **dict(zip(COUNTS, counts, strict=True))}
+    belongs = (row.column(name)[0].as_py() for name in ("kind", "number", "key"))
+    new = {"payload": payload, "crc": _mark(payload, *belongs, counts), **dict(zip(COUNTS, counts, strict=True))}
     columns = [
         pa.array([new[field.name]], field.type) if field.name in new else column
         for field, column in zip(row.schema, row.columns, strict=True)
