@@ -323,8 +323,9 @@ def _mark(payload: bytes | memoryview, kind: int, number: int, key: int, counts:
 
 def _with_payload(row: pa.RecordBatch, total: Sequence[Any], counts: Sequence[int]) -> pa.RecordBatch:
     payload = encode(total)
-    belongs = (row.column(name)[0].as_py() for name in ("kind", "number", "key"))
-    new = {"payload": payload, "crc": _mark(payload, *belongs, counts), **dict(zip(COUNTS, counts, strict=True))}
+    kind, number, key = (row.column(name)[0].as_py() for name in ("kind", "number", "key"))
+    crc = _mark(payload, kind, number, key, counts)
+    new = {"payload": payload, "crc": crc, **dict(zip(COUNTS, counts, strict=True))}
     columns = [
         pa.array([new[field.name]], field.type) if field.name in new else column
         for field, column in zip(row.schema, row.columns, strict=True)
