@@ -95,6 +95,9 @@ class Proxy(concurrent.futures.Executor):
 
     def _pass_on(self, kind: str, outer: Any, done: Any) -> None:
         with contextlib.suppress(concurrent.futures.InvalidStateError):  # it is cancelled, or has another answer
+            if done.cancelled():
+                outer.cancel()
+                return
             if (error := done.exception()) is not None:
                 outer.set_exception(error)
                 return

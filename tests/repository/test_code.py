@@ -196,6 +196,7 @@ def test_what_is_declared_is_imported():
 # Imported where an extra's library brings it, or where whoever calls has it: `workbench.testing` runs under pytest.
 BROUGHT = {
     "apache_beam": "apache-beam",
+    "dask": "distributed",
     "dp_accounting": "dp-accounting",
     "google": "federated-language",
     "libtpu": "jax",

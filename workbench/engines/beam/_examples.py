@@ -65,7 +65,7 @@ class Examples:
 
 @dataclasses.dataclass(frozen=True)
 class PackedExamples:
-    """How the clients of some rows are packed: columns with dtype and shape, and the range of example counts."""
+    """Settings for packing clients: columns with dtype and shape, and the range of example counts."""
 
     examples: Examples
     by: str
@@ -108,7 +108,7 @@ def run_counting(
 
 
 class _Facts:
-    """What is known about some rows: their column lists, kinds with one client each, and clients by examples."""
+    """Facts about some rows: column lists, kinds of values with one client each, and clients by number of examples."""
 
     def __init__(self) -> None:
         self.rows = 0
