@@ -21,6 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -111,15 +112,15 @@ class Damaged:
 
     kinds = ("drop", "double", "reorder", "swap", "delay", "change", "input drop", "input double", "input change")
 
-    def __init__(self, step: Any, seed: int, rate: float) -> None:
-        self.step, self.seed, self.rate = step, seed, rate
+    def __init__(self, step: Any, kind: str, seed: int) -> None:
+        self.step, self.kind, self.seed = step, kind, seed
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        draw = random.Random(f"{self.seed}/{context.partitionId()}/{context.attemptNumber()}")
-        kind = draw.choice(self.kinds) if draw.random() < self.rate else ""
+        here = context.partitionId() == self.seed % 2 and (context.attemptNumber() == 0 or self.seed % 3 == 0)
+        draw, kind = random.Random(self.seed), self.kind if here else ""
         if kind.startswith("input"):
             batches = iter(self._changed(list(batches), kind.removeprefix("input "), draw))
         outputs = list(self.step(batches))
@@ -154,7 +155,7 @@ class Damaged:
 
 
 @contextlib.contextmanager
-def damaged_spark(draw: random.Random, rate: Callable[[], float]) -> Iterator[None]:
+def damaged_spark(draw: random.Random, rate: float, faults: Counter[str]) -> Iterator[None]:
     """Damages each step of Spark jobs in which the engine computes or merges clients."""
     from pyspark.sql.classic.dataframe import DataFrame
 
@@ -162,7 +163,9 @@ def damaged_spark(draw: random.Random, rate: Callable[[], float]) -> Iterator[No
 
     def map_in_arrow(self: Any, step: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         if type(step).__name__ in ("Compute", "Merge"):
-            step = Damaged(step, draw.randrange(2**62), rate())
+            kind = draw.choice(Damaged.kinds) if draw.random() < rate else ""
+            faults[kind] += bool(kind)
+            step = Damaged(step, kind, draw.randrange(2**62))
         return original(self, step, schema, *args, **kwargs)
 
     DataFrame.mapInArrow = map_in_arrow
@@ -178,12 +181,14 @@ def engines(name: str, draw: random.Random, rate: float) -> Iterator[Callable[[i
     if name == "spark":
         conf = {"spark.driver.memory": "512m", "spark.ui.enabled": "false"}
         with Spark("local[2,2]", conf=conf) as engine:
+            faults = Counter[str]()
 
             def sized(size: int) -> tuple[Engine, Any]:
+                faults.clear()
                 engine.clients_per_batch = size
-                return engine, None
+                return engine, SimpleNamespace(faults=faults)
 
-            with damaged_spark(draw, lambda: rate):
+            with damaged_spark(draw, 4 * rate, faults):  # a job has one step for many tasks
                 yield sized
         return
     if name == "ray":
@@ -218,7 +223,7 @@ def run(name: str, *, seed: int, seconds: float, passes: int, rate: float = 0.01
         while time.monotonic() < until and counts["passes"] < passes:
             engine, proxy = make(draw.choice([1, 3, 5]))
             _run_program(engine, number, draw, counts, min(until, time.monotonic() + seconds / 4), passes)
-            counts.update({f"fault: {kind}": count for kind, count in (proxy.faults if proxy else {}).items() if kind})
+            counts.update({f"fault: {kind}": count for kind, count in proxy.faults.items() if kind})
             number += 1
     return counts
 

@@ -209,7 +209,7 @@ def _check_texts(frame: Foreign, names: Sequence[str]) -> None:
     if texts:
         message = (
             f"`clients_from` was given a Dask DataFrame with text in the columns {texts}. Columns contain numbers, or "
-            "lists of numbers, and Dask converts lists to text unless it is told otherwise. For lists, call "
+            "lists of numbers, and Dask by default converts lists to text. For lists, call "
             '`dask.config.set({"dataframe.convert-string": False})` before the DataFrame is made; else, choose other '
             "`columns`."
         )

@@ -22,14 +22,14 @@ MISSING, TEXT, CLIENT = "missing", "text", "client"  # kinds of values that are 
 
 
 @dataclasses.dataclass(frozen=True)
-class Examples:
+class ExampleRows:
     """A PCollection of rows, with the part of its pipeline that makes it; can be sent to another process."""
 
     pipeline: bytes
     collection: str
 
     @classmethod
-    def of(cls, collection: Foreign) -> "Examples":
+    def of(cls, collection: Foreign) -> "ExampleRows":
         """Copies the steps that make a PCollection; later steps, such as sinks, are left out."""
         proto, context = collection.pipeline.to_runner_api(return_context=True)
         parts, wanted = proto.components, context.pcollections.get_id(collection)
@@ -67,7 +67,7 @@ class Examples:
 class PackedExamples:
     """Settings for packing clients: columns with dtype and shape, and the range of example counts."""
 
-    examples: Examples
+    examples: ExampleRows
     by: str
     columns: tuple[tuple[str, str, tuple[int, ...]], ...]
     order: str | None
@@ -90,7 +90,7 @@ class PackedExamples:
 
 def run_counting(
     folder: str,
-    examples: Examples,
+    examples: ExampleRows,
     by: str,
     names: Sequence[str] | None,
     order: str | None,

@@ -74,14 +74,14 @@ def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, or
         ProgramError: if the PCollection is unbounded or its elements have no columns, or if its pipeline fails.
     """
     from workbench.engines.beam import _here
-    from workbench.engines.beam._examples import Examples, runner_and_options
+    from workbench.engines.beam._examples import ExampleRows, runner_and_options
 
     runner, options = runner_and_options(collection.pipeline, IN_PROCESS)
     try:
         if not collection.is_bounded:
             message = "[source] an unbounded PCollection"
             raise ValueError(message)
-        examples = Examples.of(collection)
+        examples = ExampleRows.of(collection)
         with scratch_folder("clients-", None) as folder:
             _here.run("run_counting", (str(folder), examples, by, names, order), runner, options, lambda: None)
             columns, counts, kinds = json.loads((folder / "table.json").read_text())
