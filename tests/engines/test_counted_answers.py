@@ -157,6 +157,25 @@ def test_changed_and_foreign_answers_of_workers_are_computed_again_or_end_the_ru
     assert 0 < ended < 60
 
 
+class Stale(Proxy):
+    """Answers as in the first pass that asked for the batch."""
+
+    def _run(self, task: Any, values: Any) -> Any:
+        self.last = self.last or {}
+        return self.last.setdefault(int(task.operands[0]), run_task(task, values))
+
+
+def test_an_answer_to_the_same_batch_of_an_earlier_pass_is_refused():
+    @wb.program(clients=CLIENTS)
+    def rounds(w: Any, x: Any) -> Any:
+        turn = lambda w, _: (w + wb.reduce_mean(wb.map_fn(lambda w, x: x - w, (wb.broadcast(w), x))), None)  # noqa: E731
+        return jax.lax.scan(turn, w, None, length=2)[0]
+
+    engine = Executor(Stale(), clients_per_task=3)
+    with pytest.raises(EngineError, match="received changed answers, or answers to other batches, 3 times"):
+        engine.run(rounds, np.zeros(3, np.float32), DATA)
+
+
 def run_chaos(seed: int, runs: int) -> tuple[int, int, int]:
     """Runs a drawn program under faults drawn by chance: the passes, the runs that ended in an error, the wrong."""
     random, program = np.random.default_rng(seed), drawn_program(seed)

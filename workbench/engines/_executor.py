@@ -110,31 +110,35 @@ class Executor(Engine):
         size = self._size(work.clients, workers)
         size = size if work.cohorts is None else work.cohorts.size(work.phase.placement, size)
         digest = "" if self._local else work.exported(size, self.platforms)[0]
-        answers = _Answers(self, work, size, self._sender(work, size), digest)
+        inputs: dict[int, tuple[Any, ...]] = {}
+        answers = _Answers(self, work, size, self._sender(work, size, inputs), digest, inputs)
         try:
             answers.collect(workers)
         finally:  # also cancels pending tasks after a cancellation or an interrupt
             answers.cancel()
 
-    def _sender(self, work: Pass, size: int) -> Callable[[Batch], Future]:
-        """Returns the function that sends a batch of `size` clients to a worker."""
+    def _sender(self, work: Pass, size: int, inputs: dict[int, tuple[Any, ...]]) -> Callable[[Batch], Future]:
+        """Returns the function that sends a batch of `size` clients to a worker, and notes its inputs' checksums."""
         if self._local:
             compiled = work.compiled(size)
             return lambda batch: self.pool.submit(_run_here, compiled, work.operands(batch))
         started = time.perf_counter()
         digest, stage = work.exported(size, self.platforms)
         work.recorder.warmup_seconds += time.perf_counter() - started
-        values: Any = self._put(Values(stage, work.shared, fingerprint(work.shared, digest)))
+        shared = Values(stage, work.shared, fingerprint(work.shared, digest))
+        values: Any = self._put(shared)
         reader, holdings = self._held(work)
 
         def send(batch: Batch) -> Future:
             operands = [np.int32(batch.index), *batch.rows]
             task = Task(digest, b"", operands, fingerprint(operands, digest))
             if reader is None:
+                inputs[batch.index] = task.inputs(shared)
                 return self.pool.submit(run_task, task, values)
             first = batch.index * size
             parts, slices = reader.slices(first, first + len(batch.clients))
             task = dataclasses.replace(task, held=holdings, slices=slices, size=size)
+            inputs[batch.index] = task.inputs(shared)
             return self.pool.submit(run_task, task, values, *parts)
 
         return send
@@ -216,8 +220,17 @@ class Executor(Engine):
 class _Answers:
     """The answers of one pass, received in any order and added in batch order."""
 
-    def __init__(self, engine: Executor, work: Pass, size: int, submit: Callable[[Batch], Future], digest: str) -> None:
-        self.engine, self.work, self.size, self.submit, self.digest = engine, work, size, submit, digest
+    def __init__(
+        self,
+        engine: Executor,
+        work: Pass,
+        size: int,
+        submit: Callable[[Batch], Future],
+        digest: str,
+        inputs: dict[int, tuple[Any, ...]],
+    ) -> None:
+        self.engine, self.work, self.size, self.submit = engine, work, size, submit
+        self.digest, self.inputs = digest, inputs
         self.waiting: dict[Future, tuple[Batch, int]] = {}  # with the number of copies sent
         self.replies: dict[int, tuple[Batch, Reply]] = {}  # early answers
         self.missing: dict[int, tuple[Batch, str]] = {}
@@ -304,7 +317,7 @@ class _Answers:
                 return
             single = self.work.raising(batch) if self.engine._local and len(batch.clients) > 1 else None
             raise single or self.work.failed(batch, error, "a worker") from error
-        if not reply.is_of(self.digest, batch.index):
+        if not reply.is_of(self.digest, batch.index, self.inputs.get(batch.index, ())):
             if tries == _TRIES:
                 clients = name_clients(batch.clients)
                 fact = f"{clients} received changed answers, or answers to other batches, {_TRIES} times"

@@ -44,6 +44,10 @@ class Task:
     slices: tuple[Slice, ...] = ()  # of each part
     size: int = 0  # slots of the batch
 
+    def inputs(self, values: "Values | None") -> tuple[Any, ...]:
+        """Checksums of all inputs, which distinguish a batch from the same batch in another pass."""
+        return self.sent, self.slices, None if values is None else values.sent
+
 
 @dataclasses.dataclass(frozen=True)
 class Values:
@@ -93,7 +97,7 @@ def _read_values(path: str, sent_bytes: int) -> Values:
 class Reply:
     """Result of a batch: outputs as numpy arrays, the worker, and its compute time in seconds (without compilation).
 
-    `fingerprint` covers the stage, the batch number and the outputs; None if nothing was sent.
+    `fingerprint` covers the stage, the batch number, the inputs and the outputs; None if nothing was sent.
     """
 
     outputs: list[Any]
@@ -102,9 +106,9 @@ class Reply:
     compile_seconds: float
     fingerprint: int | None = None
 
-    def is_of(self, digest: str, number: int) -> bool:
-        """Returns whether these are the batch's outputs, unchanged."""
-        return self.fingerprint is None or self.fingerprint == fingerprint(self.outputs, digest, number)
+    def is_of(self, digest: str, number: int, inputs: tuple[Any, ...]) -> bool:
+        """Returns whether these are the outputs of the batch in this pass, unchanged."""
+        return self.fingerprint is None or self.fingerprint == fingerprint(self.outputs, digest, number, inputs)
 
 
 def fingerprint(arrays: Sequence[Any], *parts: object) -> int:
@@ -154,6 +158,7 @@ def _rows_of_parts(task: Task, parts: Sequence[Any]) -> list[Any]:
 def run_task(task: Task, values: Values | None = None, *parts: Any) -> Reply:
     """Runs one batch; compiles a stage when its first batch arrives, and caches it."""
     end_with_parent()
+    inputs = task.inputs(values)
     if values is not None and values.sent != fingerprint(values.arrays, task.digest):
         message = "the server's values changed on their way to the worker"
         raise ValueError(message)
@@ -178,7 +183,7 @@ def run_task(task: Task, values: Values | None = None, *parts: Any) -> Reply:
     started = time.perf_counter()
     outputs = [np.asarray(x) for x in jax.block_until_ready(call(*task.operands))]
     seconds = time.perf_counter() - started
-    mark = fingerprint(outputs, task.digest, int(task.operands[0]))
+    mark = fingerprint(outputs, task.digest, int(task.operands[0]), inputs)
     return Reply(outputs, _place(), seconds, compile_seconds, mark)
 
 
