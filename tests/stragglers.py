@@ -35,7 +35,7 @@ def present_of(run: RunRecord) -> np.ndarray:
     """The clients of each round, by the notes of the record."""
     present = np.ones(LATE.shape, bool)
     for note in run.notes:
-        if found := re.match(r"round (\d): stage \S+ went on with 4 of 5 clients, without client (\d): ", note):
+        if found := re.match(r"round (\d): stage \S+ continued with 4 of 5 clients, without client (\d): ", note):
             present[int(found[1]), int(found[2])] = False
     return present
 

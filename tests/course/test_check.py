@@ -28,7 +28,7 @@ def test_open_answer_gives_a_false_grade():
 
 
 def test_wrong_answer_is_an_assertion_error_with_a_hint():
-    with pytest.raises(AssertionError, match=r"12\.3 is not right yet: the count per word is 3\. How many times"):
+    with pytest.raises(AssertionError, match=r"12\.3 is not right yet: the count per word is 3\. How many numbers"):
         course.check("12.3", (13, 3))
 
 

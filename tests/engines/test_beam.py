@@ -84,7 +84,7 @@ def slow_sines(x: Any) -> Any:
 @pytest.mark.slow
 def test_pipeline_that_takes_too_long_ends_with_the_run():
     with pytest.raises(
-        EngineError, match=r"was not done on beam .* timeout_seconds=1.0. A pass finishes when its last"
+        EngineError, match=r"did not finish on beam .* timeout_seconds=1.0. A pass finishes when its last"
     ):
         Beam(clients_per_batch=1, timeout_seconds=1.0).run(slow_sines, np.ones(6, np.float32))
 

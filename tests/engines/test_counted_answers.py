@@ -247,7 +247,7 @@ def test_a_reader_that_gives_another_order_in_a_later_pass_is_refused():
 
 @pytest.mark.parametrize("folder", ["zzz://bucket/tmp", "hdfs://host/tmp", "file:///no/folder", "/no/such/folder"])
 def test_folders_that_cannot_be_written_are_refused_before_anything_runs(folder: str):
-    with pytest.raises(ProgramError, match=f"`Spark` was given folder='{folder}', in which no file can be written: "):
+    with pytest.raises(ProgramError, match=f"`Spark` was given folder='{folder}', but no file can be written there: "):
         check_folder("Spark", folder)
 
 

@@ -271,7 +271,7 @@ def test_pods_give_the_results_of_the_program():
 @needs_language
 @pytest.mark.parametrize("fn", [printing, failing], ids=["of a client", "of the server"])
 def test_callbacks_are_refused(fn: Any):
-    with pytest.raises(ProgramError, match="has Python callbacks, which are addresses in this process"):
+    with pytest.raises(ProgramError, match="has Python callbacks, which are stored as addresses in this process"):
         to_federated_language(wb.program(clients=3)(fn), np.ones(3, np.float32))
 
 
@@ -283,4 +283,4 @@ def test_custom_calls_are_named_with_their_platform():
 
     (note,) = to_federated_language(solve, np.ones((3, 4, 4), np.float32)).notes
     assert "lapack_sgetrf" in note
-    assert f"only jaxlib's {jax.default_backend()} platform has" in note
+    assert f"which exist only on jaxlib's {jax.default_backend()} platform" in note

@@ -71,7 +71,7 @@ def test_a_file_appears_when_it_is_whole(bucket: str, tmp_path: Path):
     ],
 )
 def test_where_nothing_can_be_written_is_refused_in_a_sentence(bucket: str, folder: str, fact: str):
-    with pytest.raises(ProgramError, match=f"given folder='{folder}', in which no file can be written: .*{fact}"):
+    with pytest.raises(ProgramError, match=f"given folder='{folder}', but no file can be written there: .*{fact}"):
         check_folder("Spark", folder)
 
 

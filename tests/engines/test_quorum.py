@@ -132,7 +132,7 @@ def test_gradient_of_rounds_is_that_of_the_clients_of_each_round():
     oracle = jax.grad(lambda w, data: rounds_where(w, data, masks)[1].sum())
     run = _engine(late).run(gradient, start(), client_data())
     _close(run.results, wb.jit(oracle)(start(), client_data()))
-    assert sum("went on with 3 of 5" in note for note in run.notes) == 3
+    assert sum("continued with 3 of 5" in note for note in run.notes) == 3
 
 
 def test_a_deadline_waits_for_all_that_come_in_time():
@@ -195,7 +195,7 @@ def _words(w: Any, data: Any) -> Any:
     [
         (_carried, "`scan` carries rows of clients, such as their state"),
         (_sorted, "its server reads the rows of all clients"),
-        (_words, "masks of secure sums cancel only over all clients"),
+        (_words, "a secure sum, whose masks cancel only over all clients"),
     ],
 )
 def test_programs_that_need_every_client_are_refused(fn: Any, fact: str):

@@ -132,7 +132,7 @@ class TestFaults:
 
 @pytest.mark.slow
 def test_resources_that_nobody_has_are_named(ray_cluster: Any):
-    with pytest.raises(ProgramError, match=r"resources={'CPU': 1.0, 'GPU': 64.0}, and no machine"):
+    with pytest.raises(ProgramError, match=r"resources={'CPU': 1.0, 'GPU': 64.0}, but no machine"):
         Ray(resources={"CPU": 1, "GPU": 64})
 
 

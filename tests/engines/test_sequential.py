@@ -119,7 +119,7 @@ def test_loop_cannot_take_slices_of_a_reader():
     def slices(x: Any) -> Any:
         return jax.lax.scan(lambda total, row: (total + logarithms(jnp.ones(3) * row), None), jnp.zeros(()), x)[0]
 
-    with pytest.raises(EngineError, match="takes one slice per iteration of an argument that is a `ClientReader`"):
+    with pytest.raises(EngineError, match="one slice per iteration, but the argument is a `ClientReader`"):
         Sequential().run(slices, ClientReader([(i, np.float32(i)) for i in range(3)]))
 
 

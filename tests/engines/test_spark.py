@@ -180,7 +180,9 @@ class TestSpark(EngineContract):
 
     def test_second_session_is_refused_and_the_same_one_shared(self, local: Spark) -> None:
         local.run(fedavg, start(), client_data())
-        with pytest.raises(EngineError, match=r"start a session for 'local\[1\]', but one for 'local\[2\]' runs"):
+        with pytest.raises(
+            EngineError, match=r"start a session for 'local\[1\]', but a session for 'local\[2\]' already runs"
+        ):
             Spark("local[1]").run(fedavg, start(), client_data())
         with Spark("local[2]", conf=CONF) as second:
             second.run(fedavg, start(), client_data())
@@ -453,7 +455,7 @@ def test_a_folder_that_executors_do_not_see_is_refused_before_anything_runs(
 
     assert float(local.run(stateful, data).results) == 132 - 12 * 132
     monkeypatch.setattr(See, "__init__", lambda see, path, text: see.__dict__.update(path=path + "-not", text=text))
-    fact = rf"{socket.gethostname()} \(FileNotFoundError for user \d+\) do not see that folder"
+    fact = rf"{socket.gethostname()} \(FileNotFoundError for user \d+\) cannot see that folder"
     with pytest.raises(EngineError, match=fact):
         local.run(stateful, data)
 

@@ -227,7 +227,7 @@ def test_record_is_json_without_its_arrays_and_a_tree_with_them(tapped):
 @pytest.mark.parametrize("client", [6, -1, (7, 0)], ids=str)
 def test_a_client_that_is_not_there_is_an_error(client):
     with pytest.raises(
-        InspectionError, match=r"fedavg has 6 clients of 'clients'\. Clients are counted from 0"
+        InspectionError, match=r"fedavg has 6 clients of 'clients'\. Clients are numbered from 0"
     ) as caught:
         wb.trace(fedavg)(W, X).tap(client=client)
     assert f"client={client!r}" in str(caught.value)

@@ -109,7 +109,7 @@ MISTAKES = {
     "colocation with another program": (lambda p: p.colocate(small_program()[1]), "`Program.colocate` of 'mistakes'"),
     "a label with a slash": (lambda p: p.group("a/b").__enter__(), "was given the label 'a/b'"),
     "an impossible restart": (lambda p: Restart(limit=-1), "limit=-1, delay_seconds=0.0"),
-    "a restart for no cause": (lambda p: Restart(causes=("bored",)), "'raised', 'killed' or 'hung'"),
+    "a restart for no cause": (lambda p: Restart(causes=("bored",)), "'raised', 'killed' and 'hung'"),
     "an empty batch": (lambda p: batched(max_size=0), "max_size=0 and wait_seconds=0.01"),
     "an empty program": (launch, "which has no nodes"),
     "no node here": (lambda p: current_node(), "outside of a launched node"),

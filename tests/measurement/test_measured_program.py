@@ -188,7 +188,7 @@ def test_clients_that_the_compiler_merges_have_the_seconds_of_separate_calls():
     assert [client.client for client in run.clients] == list(range(CLIENTS))
     assert {client.stage for client in run.clients} == {"0.0"}
     assert all(client.seconds > 0 for client in run.clients)
-    assert run.notes[-1].startswith("Stage 0.0: the seconds of a client are those of a separate call")
+    assert run.notes[-1].startswith("Stage 0.0: the time of a client is the time of a separate call")
 
 
 def test_separate_calls_end_after_their_time(monkeypatch):

@@ -92,7 +92,7 @@ def test_primitive_outside_of_a_program_says_how_to_get_clients() -> None:
 
 def test_primitive_inside_a_client_without_an_inner_placement() -> None:
     text = _text(PlacementError, _under(3, lambda: wb.map_fn(lambda row: wb.reduce_sum(row), jnp.ones(3))))
-    assert 'inside a function of one client of "clients", which has no placement inside it' in text
+    assert 'inside the function of one client of "clients", which has no placement inside it' in text
     assert "return the value from `map_fn` and reduce it outside" in text
 
 
@@ -206,7 +206,7 @@ def test_failing_client_function_names_its_stage_and_keeps_its_type(cause: Excep
     )
     assert f"it raised {type(cause).__name__}: {cause}" in text
     assert "here (float32[2])" in text
-    assert "Change it for these shapes" in text
+    assert "Change the function to accept these shapes" in text
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
 
 

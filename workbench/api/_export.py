@@ -112,8 +112,8 @@ class LoadedProgram:
         return (
             f"the loaded program `{self.__name__}` could not be called: {str(error)[:500]}. It was exported for the "
             f"platforms {', '.join(header['platforms'])}, {header['devices']} device(s) and the inputs "
-            f"{', '.join(header['inputs'])}: pass such arguments, sharded over that many devices as at export, or "
-            "export the program again for yours."
+            f"{', '.join(header['inputs'])}: pass such arguments, sharded over as many devices as at export, or export "
+            "the program again for your arguments and devices."
         )
 
 

@@ -96,7 +96,7 @@ def _with_separate_calls(run: RunRecord, stages: set[str], fn: Callable, args: S
         clock.cancel()
     runs = tuple(client for client in separate if client.stage in stages and client.where != "server")
     notes = [
-        f"Stage {stage}: the seconds of a client are those of a separate call, including the time to start it."
+        f"Stage {stage}: the time of a client is the time of a separate call, including the start of the call."
         if any(client.stage == stage for client in runs)
         else f"Stage {stage} has no times per client: its clients communicate with each other, so they cannot be "
         "called separately."

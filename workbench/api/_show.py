@@ -149,7 +149,7 @@ def _refuse_views(question: str, view: str | None, options: Mapping[str, Any]) -
     if unused and view not in (None, "explorer"):
         message = (
             f"`{question}` was given {', '.join(f'`{name}=`' for name in unused)} with view={view!r}. Only the "
-            "explorer shows them: leave `view=` out."
+            "explorer uses these options: leave `view=` out."
         )
         raise ProgramError(message)
 

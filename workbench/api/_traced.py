@@ -206,8 +206,8 @@ def trace_for(question: str, fn: Callable, mesh: Mesh | AbstractMesh | None) -> 
     if not callable(fn):
         message = (
             f"`{question}` received a {type(fn).__name__}, which is not a function. It traces a call of a function: "
-            f"pass the function, then its arguments: `{question}(fn)(*args)`. Meshes, arrays and records go to "
-            "`inspect`, `show`."
+            f"pass the function, then its arguments: `{question}(fn)(*args)`. For meshes, arrays and records, use "
+            "`inspect` or `show`."
         )
         raise InspectionError(message)
 

@@ -356,7 +356,10 @@ class TracedProgram(Inspected):
             ['missing donation']
         """
         if seconds is not None and not seconds > 0:
-            message = f"`advise` was given seconds={seconds!r}. It is the total time: use a number above 0, or None."
+            message = (
+                f"`advise` was given seconds={seconds!r}. `seconds` is the total time: pass a number above 0, or None "
+                "for no limit."
+            )
             raise InspectionError(message)
         began = time.monotonic()
         record = self.inspect(**options)

@@ -54,7 +54,7 @@ def _paths(names: list[str]) -> list[Path]:
     paths = [Path(name) if Path(name).is_file() else course.get(name.removesuffix(".ipynb")) for name in names]
     if unknown := [name for name, path in zip(names, paths, strict=True) if path is None]:
         message = (
-            f"`workbench course` received {', '.join(unknown)}, which are neither files nor notebooks of the course. "
+            f"`workbench course` received {', '.join(unknown)}, which are neither files nor notebooks in the course. "
             f"The course has {', '.join(course) or 'no notebooks here'}."
         )
         raise CommandError(message)

@@ -21,8 +21,8 @@ DEVICES = 8
 TITLE = "Federated averaging, looked at"
 LEAD = (
     f"A small network learns real handwritten digits that {_training.CLIENTS} clients keep to themselves. Below are "
-    "the program, its way to the devices, and its results. Every number was computed from the "
-    "program on this page when the page was made."
+    "the program, how it is distributed over the devices, and its results. Every number was computed from the program "
+    "on this page when the page was made."
 )
 
 

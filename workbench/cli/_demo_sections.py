@@ -26,7 +26,7 @@ def data_section(record: ClientDataRecord) -> ReportSection:
         f"{max(examples)} each. No client has a representative sample: the labels follow a Dirichlet "
         f"distribution{skew}."
     )
-    caption = "Examples of each client; every colour is a digit."
+    caption = "Number of examples of each client; each colour is one digit."
     return ReportSection(
         heading="The data stay with their clients",
         pieces=(ReportText(text=text), _image(caption, *(render.plot(record, dark=d) for d in (False, True)))),
@@ -39,7 +39,7 @@ def training_section(losses: Sequence[float], accuracies: Sequence[float], secon
     reached = f" It passed 90 % in round {good}." if good else ""
     text = (
         f"After {len(accuracies)} rounds the network names {accuracies[-1]:.1%} of the held-out digits "
-        f"correctly.{reached} Compiling and training took {seconds_text(seconds)} here, measured."
+        f"correctly.{reached} Compiling and training took {seconds_text(seconds)} on this machine."
     )
     caption = "Test accuracy after each round, and the clients' loss on their own examples during that round."
     figures = (_curves(losses, accuracies, dark) for dark in (False, True))
@@ -68,7 +68,7 @@ def stages_section(record: ProgramRecord) -> ReportSection:
          else work_text(stage.flops_per_client, stage.elementwise_flops_per_client))
         for stage in record.plan.walk()
     )  # fmt: skip
-    text = "FLOPs are of one client's function, counted in its jaxpr: every iteration of a loop counts."
+    text = "FLOPs are those of one client's function, counted in its jaxpr with every loop iteration."
     table = ReportTable(
         caption="The stages in program order, predicted from the trace",
         header=("path", "name", "kind", "where", "moved between server and clients", "FLOPs per client"),
@@ -161,7 +161,8 @@ def derivative_section(record: ProgramRecord) -> ReportSection:
     operations = ", ".join(dict.fromkeys(f"{s.operation}" for s in record.plan.walk() if s.operation))
     text = (
         "The derivative of the whole round with respect to the server's parameters, through every client's training, "
-        f"is a program of the same few primitives ({operations}), so it is planned, drawn and priced in the same way."
+        f"is a program of the same few primitives ({operations}), so the workbench plans it, draws it and estimates "
+        "its cost in the same way."
     )
     picture = ReportPicture(svg=render.svg(record, width=760), caption=render.describe(record))
     count = count_text(len(list(record.plan.walk())))

@@ -159,7 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--folder",
         type=Path,
         default=Path("workbench-course"),
-        help="where the course is copied to; files that exist there are kept (default: workbench-course)",
+        help="the folder for the copy of the course; existing files are kept (default: workbench-course)",
     )
     lab.add_argument("--port", type=_port, help="the port to listen on (default: a free port)")
     lab.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")

@@ -22,7 +22,7 @@ def gap_of_factors(answer: object) -> str:
     expect_number(called(answer, jnp.asarray(a), jnp.asarray(b)), float(expected), hint, what="the gap")
     equal = float(called(answer, jnp.asarray(np.repeat(a[:1], 5, 0)), jnp.asarray(b)))
     if abs(equal) > 1e-5:
-        wrong(f"the gap is {equal:g} where all clients have the same a; it should be 0.")
+        wrong(f"the gap is {equal:g} where all clients have the same `a`; it should be 0.")
     return "zero where all clients share one factor."
 
 

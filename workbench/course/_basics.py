@@ -57,7 +57,7 @@ def gradient_per_example(answer: object) -> str:
 def shard_shape(answer: object) -> str:
     hint = "Divide dimension 0 by the size of `clients` (4) and dimension 1 by that of `model` (2)."
     expect_values(several(answer, 3, "the shape of one shard"), (8, 12, 5), hint)
-    return "each named axis divides its dimension."
+    return "each dimension is divided by the size of its named axis."
 
 
 @exercise("01.1", "do other weights change the plan, or the collectives?")
@@ -106,7 +106,7 @@ def variance(answer: object) -> str:
     return f"{count} reduction{'s' * (count > 1)}, and every client discloses two numbers."
 
 
-@exercise("02.2", "the share of clients above a threshold, for 4 bytes a client")
+@exercise("02.2", "the share of clients above a threshold, with 4 bytes per client")
 def share_above(answer: object) -> str:
     x = jnp.array([0.1, 0.9, 0.7, 0.4])
     for threshold, expected in ((0.5, 0.5), (0.8, 0.25), (2.0, 0.0)):
@@ -115,7 +115,7 @@ def share_above(answer: object) -> str:
     return "each client discloses one number, and not its value."
 
 
-@exercise("02.3", "a mean over present clients, for 8 bytes a pod")
+@exercise("02.3", "a mean over present clients, with 8 bytes per pod")
 def mean_of_present(answer: object) -> str:
     x = jnp.arange(12.0).reshape(4, 3)
     present = jnp.array([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
@@ -151,7 +151,7 @@ def worst_off(answer: Callable) -> str:
     return "only the worst-off client receives a gradient."
 
 
-@exercise("03.2", "a Hessian times a vector, for the bytes of a gradient")
+@exercise("03.2", "a Hessian-vector product that sends only the bytes of a gradient")
 def hessian_times_vector(answer: object) -> str:
     rows = jnp.asarray(np.random.default_rng(3).normal(size=(4, 6)), jnp.float32)
 

@@ -48,7 +48,7 @@ def refused_memory(answer: object) -> str:
 def packed_bits(answer: object) -> str:
     bits, numbers = several(answer, 2, "bits per number, numbers per word of 32 bits")
     expect_number(bits, 13, "A sum over 32 clients needs log2(32) = 5 bits more.", what="the number of bits")
-    expect_number(numbers, 2, "How many times do these bits fit into 32?", what="the count per word")
+    expect_number(numbers, 2, "How many numbers of this many bits fit into 32 bits?", what="the count per word")
     return "13 bits for a sum over 32 clients, two numbers in a word of 32 bits."
 
 
@@ -63,7 +63,7 @@ def tolerated(answer: object) -> str:
 @exercise("12.5", "a trimmed mean of eight clients that discloses 12 bytes")
 def trimmed_by_three(answer: object) -> str:
     x = jnp.array([3.0, -40.0, 1.0, 2.0, 5.0, 4.0, 90.0, 0.0])
-    hint = "Take the smallest and the largest from the sum, and divide by six."
+    hint = "Subtract the smallest and the largest from the sum, and divide by six."
     expect_values(called(answer, x), 15 / 6, hint)
     values = np.random.default_rng(1).normal(0, 1000, 8).astype("float32")  # too fine to be packed into 12 bytes
     expect_values(called(answer, jnp.asarray(values)), np.sort(values)[1:-1].mean(), hint)
@@ -71,7 +71,7 @@ def trimmed_by_three(answer: object) -> str:
     expect_disclosed(plan, 12)
     used = [stage.operation for stage in stages(plan, "reduce")]
     if len(used) > 3 or not set(used) <= {"reduce_sum", "reduce_mean", "reduce_min", "reduce_max"}:
-        wrong(f"the plan reduces by {', '.join(used)}; a sum, a minimum and a maximum are enough.")
+        wrong(f"the plan uses the reductions {', '.join(used)}; use only one sum, one minimum and one maximum.")
     return "three reductions, 12 bytes, for any number of clients."
 
 
@@ -107,16 +107,16 @@ def pair_off(answer: object) -> str:
 @exercise("13.3", "the workers that take part in the gradient of a coded product")
 def workers_in_gradient(answer: object) -> str:
     expect_number(answer, 7, "Which holder's block of the result was used?")
-    return "only the seven whose answers were used."
+    return "only the seven workers whose answers were used."
 
 
-@exercise("13.4", "pairs of late workers that are fatal for repetition and for the code")
+@exercise("13.4", "number of pairs of late workers that repetition and the code do not survive")
 def fatal_pairs(answer: object) -> str:
     repetition, code = several(answer, 2, "fatal pairs of repetition, of the code")
     expect_number(repetition, 5, "Both holders of one of 5 blocks.", what="the count for repetition")
     if float(code) != 0:
         wrong("any five of ten answers are enough for the code, so no pair is fatal.")
-    return "the code survives every set of up to five, for the same memory."
+    return "the code survives any five late workers, and uses the same memory."
 
 
 @exercise("24.1", "an input, reconstructed from the gradient of a linear layer")
@@ -203,21 +203,21 @@ def pairwise_masks(answer: object) -> str:
     return "each pair shares words that no other client uses, and they cancel in the sum."
 
 
-@exercise("24.3", "clients that local differential privacy needs for the noise of 100 central ones")
+@exercise("24.3", "number of clients at which local privacy has the same noise as central privacy with 100 clients")
 def local_as_central(answer: object) -> str:
     hint = (
-        "Central: z C / n with n = 100. Local: a message must hide which of two clipped updates a client has, and they "
-        "differ by up to 2 C. So each adds noise of standard deviation 2 z C, and the noise in the mean over m "
-        "clients has 2 z C / √m."
+        "Central: z C / n with n = 100. Local: a message must hide which of two clipped updates a client has, and "
+        "they differ by up to 2 C. So each client adds noise of standard deviation 2 z C, and the noise in the mean "
+        "over m clients has 2 z C / √m."
     )
     expect_number(answer, 40_000, hint)
     return "4 n²: the price of not trusting the server."
 
 
-@exercise("24.4", "members that any attack can find at most, for two values of ε")
+@exercise("24.4", "the largest share of members that an attack can identify, for two values of ε")
 def largest_true_positive_rate(answer: object) -> str:
     strong, weak = several(answer, 2, "the share for ε = 1, the share for ε = 8")
     hint = "The bound is exp(ε) · FPR + δ, with FPR = 0.01 and δ = 0.001."
     expect_number(strong, np.e * 0.01 + 0.001, hint, what="the share for ε = 1", rtol=2e-2)
     expect_number(weak, 1, "A share is at most 1.", what="the share for ε = 8")
-    return "a bound above 1 excludes no attack."
+    return "a bound above 1 does not exclude any attack."

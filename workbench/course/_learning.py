@@ -95,7 +95,8 @@ def half_the_drift(answer: object) -> str:
     share = distance(rate) / distance(0.1)
     if abs(share - 0.5) > 0.01:
         wrong(
-            f"at rate {rate:g} the fixed point is {share:.2f} times as far away as at 0.1. Use p_i of the text above."
+            f"at rate {rate:g} the fixed point's distance from the optimum is {share:.2f} times that at rate 0.1. "
+            "Use p_i of the text above."
         )
     return "a smaller rate drifts less, and takes more rounds."
 
@@ -120,7 +121,7 @@ def absent_replica(answer: float | jax.Array) -> str:
     return "an absent replica does not change its optimizer state."
 
 
-@exercise("10.3", "a mean of updates for half of the bytes")
+@exercise("10.3", "a mean of updates that sends half of the bytes")
 def half_the_bytes(answer: Callable) -> str:
     random = np.random.default_rng(0)
     updates = {"layer": random.normal(size=(8, 32, 16)), "out": random.normal(size=(8, 16))}
@@ -185,7 +186,10 @@ def mix_late_result(answer: object) -> str:
                 "the values are right, but `mix` modified its arguments; clients may still train from the old "
                 "parameters."
             )
-    return "a fresh result has the weight `mixing`, a late result has less, and the old parameters are not modified."
+    return (
+        "a fresh result has the weight `mixing`, a late result has a smaller weight, and the old parameters are not "
+        "modified."
+    )
 
 
 @exercise("16.2", "may a client begin its next round?")
@@ -211,7 +215,7 @@ def staleness_bound(answer: object) -> str:
 @exercise("16.3", "the client toward which the asynchronous result is biased")
 def leaning(answer: object) -> str:
     expect_number(answer, 5, "Which worker is still working when all others have finished?")
-    return "the slow one, which works alone at the end."
+    return "the slow worker, which works alone at the end."
 
 
 @exercise("16.4", "the processes of the parameter server's program")
@@ -267,7 +271,8 @@ def may_sample(answer: object) -> str:
         if bool(called(answer, inserted, sampled, batch, min_size, limit)) != expected:
             wrong(
                 f"after {inserted} inserts and {sampled} samples, with min_size {min_size} and at most {limit} samples "
-                f"per insert, a batch of {batch} {'may go' if expected else 'has to wait'}. Count the batch as well."
+                f"per insert, a batch of {batch} {'may leave' if expected else 'has to wait'}. Count the items of this "
+                "batch as well."
             )
     return "the learner waits for the actors when its batch would exceed the limit."
 
@@ -309,7 +314,10 @@ def bootstrap_interval(answer: object) -> str:
 def test_of_signs(answer: object) -> str:
     for differences, flips in (([1.0, 2.0, 3.0], 2), ([1.0, -1.0, 3.0], 6), ([0.2, 0.1, 0.3, 0.4, 0.5, 0.1], 2)):
         p_value = float(called(answer, np.array(differences)))
-        hint = f"Of the {2 ** len(differences)} flips of {differences}, {flips} have a mean at least as far from 0."
+        hint = (
+            f"Of the {2 ** len(differences)} flips of {differences}, {flips} have a mean at least as far from 0 as the "
+            "observed mean."
+        )
         expect_number(p_value, flips / 2 ** len(differences), hint, what="the p-value")
     return "all flips are equally likely if neither method is better."
 

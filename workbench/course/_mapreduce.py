@@ -63,7 +63,7 @@ def sampling_floor(answer: object) -> str:
 @exercise("27.2", "sampled clients that halve the floor")
 def halved_floor(answer: object) -> str:
     expect_number(answer, 19, "The factor (n − m) / (m (n − 1)) should be half of its value at m = 10.")
-    return "fewer than twice as many, because no client is drawn twice."
+    return "fewer than twice as many clients, because no client is drawn twice."
 
 
 @exercise("27.3", "an unbiased mean of clients that take part with unequal probabilities")

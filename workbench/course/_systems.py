@@ -109,7 +109,7 @@ def too_large(answer: object, record: ProgramRecord) -> str:
     fits = [estimate_scaled(record, model=size, devices=16).memory for size in sizes]
     first = next(size for size, memory in zip(sizes, fits, strict=True) if memory is not None and not memory.fits)
     expect_number(answer, first, "Try 2, 4, 8, … with `estimate_scaled(record, model=size, devices=16).memory.fits`.")
-    return f"{first:g} times the model is the first that does not fit."
+    return f"{first:g} times the model is the first size that does not fit."
 
 
 @exercise("07.2", "the speed at which client 11 is no longer the straggler")
@@ -118,8 +118,8 @@ def fast_enough(answer: object, record: ProgramRecord, late: TimelineRecord) -> 
     slowest = max(needed, key=lambda client: needed[client])
     if record.cost is None or slowest != 11:
         wrong(
-            "pass the record and the simulated round of the cells above to `check`; in this round client 11 is the "
-            "last."
+            "pass the record and the simulated round from the cells above to `check`; in this round client 11 "
+            "finishes last."
         )
     flops = record.cost.clients[11].flops
     elsewhere = needed[11] - flops / 5e10
@@ -291,8 +291,8 @@ def local_spectra(answer: object) -> str:
     if records := collectives(compiled(answer, x, mesh=mesh)):
         kinds = ", ".join(sorted({record.kind for record in records}))
         wrong(
-            f"the values are right, but there is {kinds}: {payload_bytes(records):,.0f} bytes. A row needs no other "
-            "row."
+            f"the values are right, but the program uses {kinds} with {payload_bytes(records):,.0f} bytes. Each row can "
+            "be computed without the other rows."
         )
     return "each device transforms its own rows, and nothing is sent."
 
@@ -323,13 +323,13 @@ def stale_mean(answer: object) -> str:
     expected = (updates / np.sqrt(1 + staleness)[:, None]).sum(0) / 12
     result = called(answer, jnp.asarray(updates), jnp.asarray(staleness))
     expect_values(result, expected, "Scale each update by its own factor, then divide by the number of updates.")
-    return "an update that started five steps ago counts 0.41 times; the sum is divided by the buffer's size."
+    return "an update that started five steps ago has the weight 0.41; the sum is divided by the buffer's size."
 
 
 @exercise("20.2", "bytes that over-selection wastes in a round")
 def wasted_bytes(answer: object) -> str:
-    expect_number(answer, 300 * 40e6, "A stopped client has received the model and sends nothing.")
-    return "300 phones received 40 MB each; that is the price of not waiting for them."
+    expect_number(answer, 300 * 40e6, "A stopped client has received the model, but sends nothing.")
+    return "300 phones received 40 MB each; that is the cost of not waiting for them."
 
 
 @exercise("20.3", "masks that the server expands after dropouts")

@@ -71,9 +71,9 @@ def join(
         )
     except Exception as error:
         message = (
-            f"host {host} of {hosts} could not join at {coordinator}: {type(error).__name__}: {error}. All hosts call "
-            f"`join` with one address, within {timeout_seconds} s and before any host uses a device: start all hosts "
-            "again, with a free port."
+            f"host {host} of {hosts} could not join at {coordinator}: {type(error).__name__}: {error}. All hosts must "
+            f"call `join` with the same address, within {timeout_seconds} s and before any host uses a device: start "
+            "all hosts again, with a free port."
         )
         raise EngineError(message) from error
 
@@ -307,8 +307,8 @@ def _free_port(port: int | None) -> int:
             listener.bind(("127.0.0.1", port or 0))
         except OSError as error:
             message = (
-                f"`start_hosts` was given port={port}, where another program listens ({error}). Host 0 listens there "
-                "for the others: pass a free port, or omit `port` to choose one automatically."
+                f"`start_hosts` was given port={port}, but another program listens on this port ({error}). Host 0 "
+                "waits for the other hosts on this port: pass a free port, or omit `port` to choose one automatically."
             )
             raise MeshError(message) from error
         return listener.getsockname()[1]

@@ -82,8 +82,9 @@ def check_folder(engine: str, folder: str | Path | None) -> None:
         probe.unlink()
     except Exception as error:
         message = (
-            f"`{engine}` was given folder={str(folder)!r}, in which no file can be written: {brief(error)}. The "
-            "engine stores rows there, and this process and all workers read them by the same path. Pass an existing "
+            f"`{engine}` was given folder={str(folder)!r}, but no file can be written there: {brief(error)}. The "
+            "engine stores rows in this folder, and this process and all workers read them through the same path. "
+            "Pass an existing "
             'folder that all of them can access, or an address such as "s3://bucket/tmp" (extra `storage`, and s3fs '
             "for s3)."
         )

@@ -74,17 +74,17 @@ def read_header(data: bytes) -> dict[str, Any]:
         raise InspectionError(message)
     if not data.endswith(MAGIC):
         message = (
-            f"`load` was given {len(data)} bytes that end with {bytes(data[-8:])!r}, not with {MAGIC!r}: the bytes "
-            "are not an exported program, or are truncated. Only what `export` made can be loaded: pass its bytes, or "
-            "the path of the file they are in."
+            f"`load` was given {len(data)} bytes that end with {bytes(data[-8:])!r}, not with {MAGIC!r}: the bytes are "
+            "not an exported program, or are truncated. Only the output of `export` can be loaded: pass these bytes, "
+            "or the path of the file that contains them."
         )
         raise InspectionError(message)
     content = data[: -32 - len(MAGIC)]
     if len(data) < _END or hashlib.sha256(content).digest() != _digest(data):
         message = (
             f"`load` was given an exported program of {len(data)} bytes whose SHA-256 does not match its stored "
-            "SHA-256. It was truncated or changed in transit, and is not run: copy the file again, or export the "
-            "program again."
+            "SHA-256. The program was truncated or changed in transit, so it is not loaded: copy the file again, or "
+            "export the program again."
         )
         raise InspectionError(message)
     (length,) = struct.unpack("<I", content[-4:])
@@ -170,10 +170,10 @@ def _unreadable(header: dict[str, Any], why: str) -> str:
 def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
     if unknown:
         message = (
-            f"`load` was given the exported program `{header['name']}`, which calls {', '.join(unknown)} outside "
-            "itself. A program may call only targets that JAX keeps stable. A callback contains an address in the "
-            "process that wrote it and would crash this process. The program is not run: ask its author for an export "
-            "without callbacks."
+            f"`load` was given the exported program `{header['name']}`, which calls {', '.join(unknown)} from outside "
+            "the program. A program may call only external targets that JAX keeps stable. A callback contains an "
+            "address in the process that wrote it and would crash this process. The program is not run: ask its "
+            "author for an export without callbacks."
         )
         raise InspectionError(message)
 
@@ -208,8 +208,8 @@ def _check_version(header: dict[str, Any]) -> None:
         return
     message = (
         f"`load` was given the exported program `{header['name']}`, made by JAX {header['jax']} with calling "
-        f"convention {version}; JAX {jax.__version__} here runs {low} to {high}. JAX reads artifacts that are up to 6 "
-        "months older or 3 weeks newer than itself: export the program again with a JAX version near the version that "
-        "runs it."
+        f"convention {version}; JAX {jax.__version__} here runs versions {low} to {high}. JAX reads artifacts that are "
+        "up to 6 months older or 3 weeks newer than itself: export the program again with a JAX version near the "
+        "version that runs it."
     )
     raise InspectionError(message)

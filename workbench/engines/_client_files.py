@@ -39,17 +39,17 @@ class ArrayReader(ClientReader):
         for leaf in leaves:
             if not all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__")) or not leaf.shape:
                 message = (
-                    f"`ArrayReader` was given a leaf of type {type(leaf).__name__}, which is not an array with a "
-                    "row for each client"
-                    ". It reads slices of arrays `[clients, ...]`: pass a pytree of numpy arrays, memory "
-                    "maps, or data sets of HDF5 or zarr."
+                    f"`ArrayReader` was given a leaf of type {type(leaf).__name__}, which is not an array with a row "
+                    "for each client. An `ArrayReader` reads slices of arrays of shape `[clients, ...]`: pass a "
+                    "pytree of numpy arrays, memory maps, or data sets of HDF5 or zarr."
                 )
                 raise ProgramError(message)
         counts = {len(leaf) for leaf in leaves}
         if len(counts) != 1 or 0 in counts:
             message = (
                 f"`ArrayReader` was given arrays of {', '.join(map(str, sorted(counts))) or 'no'} rows. Every array "
-                "needs one row for each client, and at least one row: pass arrays `[clients, ...]`."
+                "needs one row for each client, and there must be at least one client: pass arrays of shape "
+                "`[clients, ...]`."
             )
             raise ProgramError(message)
         self.clients: int = counts.pop()
@@ -166,8 +166,8 @@ class ParquetReader(ClientReader):
         for leaf, aval in zip(leaves, self.avals, strict=True):
             if leaf.shape[1:] != aval.shape:
                 message = (
-                    f"stage {stage} read clients with rows {leaf.shape[1:]} from {self.path}, but the first "
-                    f"client's are {aval.shape}. All clients of a program have the same shapes: pad their examples."
+                    f"stage {stage} read clients with rows {leaf.shape[1:]} from {self.path}, but the first client has "
+                    f"rows {aval.shape}. All clients of a program must have the same shapes: pad their examples."
                 )
                 raise EngineError(message, stage=stage)
         return leaves
@@ -198,8 +198,8 @@ class ParquetReader(ClientReader):
 
     def _wrong(self, fact: str, advice: str) -> DataError:
         return DataError(
-            f"`ParquetReader` was given {self.path}, but {fact}. It reads one row per client, of numbers or of lists "
-            f"of numbers with the same length for every client: {advice}."
+            f"`ParquetReader` was given {self.path}, but {fact}. Each row belongs to one client. The columns contain "
+            f"numbers, or lists of numbers with the same length for every client: {advice}."
         )
 
 

@@ -185,7 +185,7 @@ class Pass:
             return None
         deadline, passed = quorum.deadline_seconds, time.perf_counter() - started
         if deadline is None:
-            return f"not among the first {answered} that answered"
+            return f"not among the first {answered} clients that answered"
         return f"no answer within {passed:.1f} s (deadline_seconds={deadline})" if passed >= deadline else None
 
     def is_out(self, batch: Batch, size: int) -> bool:
@@ -212,7 +212,7 @@ class Pass:
         when = "" if self.cohorts.round is None else f"round {self.cohorts.round}: "
         for reason, clients in reasons.items():
             self.recorder.note(
-                f"{when}stage {self.stage} went on with {int(self.present.sum())} of {self.clients} clients, without "
+                f"{when}stage {self.stage} continued with {int(self.present.sum())} of {self.clients} clients, without "
                 f"{name_clients(clients)}: {reason}"
             )
 
@@ -225,7 +225,9 @@ class Pass:
     def _count(self, batch: Batch, outputs: Sequence[Any], *, on_worker: bool, merged: bool) -> None:
         """Checks that a batch answers once, in order, with the expected shapes."""
         if batch.index != self._answers or self._done + len(batch.clients) > self.clients:
-            fact = f"batch {batch.index} ({name_clients(batch.clients)}) answered where batch {self._answers} was due"
+            fact = (
+                f"batch {batch.index} ({name_clients(batch.clients)}) answered, but batch {self._answers} was expected"
+            )
             raise self.miscounted(fact)
         row_forms = [] if on_worker else [(x.shape[1:], x.dtype) for x in map(edge_aval, map(type_of, self.phase.kept))]
         partial = [] if merged else [(x.shape, x.dtype) for x in self.partial_avals]
@@ -257,7 +259,7 @@ class Pass:
             fact = f"the merged partial results contain {answers} answers of {len(batches)} batches"
             raise self.miscounted(fact)
         if tuple(keyed) != (keyed_answers, made_tokens):
-            fact = f"{keyed[0]} partial results by key arrived, but the workers sent {keyed_answers}"
+            fact = f"{keyed[0]} keyed partial results arrived, but the workers sent {keyed_answers}"
             raise self.miscounted(fact)
 
     def miscounted(self, fact: str) -> EngineError:
@@ -295,7 +297,7 @@ class Pass:
         """Creates the error that names the stage and clients; the caller raises it from `error`."""
         message = (
             f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {brief(error)}. "
-            f"A round needs every client that its reductions read. {_what_to_do(error)}"
+            f"A round needs the results of all clients that its reductions read. {_what_to_do(error)}"
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
@@ -303,8 +305,8 @@ class Pass:
         """Creates the error that names a client with a NaN."""
         message = (
             f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {fault}. "
-            "check_nan=True stops a run at the first NaN that a client returns: check this client's data and step size "
-            "(`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give it "
+            "check_nan=True stops a run at the first NaN that a client returns: check this client's data and step "
+            "size (`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give this client "
             "the weight 0."
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
@@ -318,7 +320,7 @@ class Pass:
             waited = time.perf_counter() - started
             if timeout_seconds is not None and waited > timeout_seconds:
                 message = (
-                    f"stage {self.stage} (`{self.name}`) was not done on {engine} within {waited:.1f} s; "
+                    f"stage {self.stage} (`{self.name}`) did not finish on {engine} within {waited:.1f} s; "
                     f"timeout_seconds={timeout_seconds}. A pass finishes when its last task finishes: increase "
                     "`timeout_seconds`, or check the workers. Finished rounds are in this error's `run`."
                 )
@@ -373,8 +375,8 @@ def _what_to_do(error: BaseException) -> str:
             "or run the round again."
         )
     return (
-        "Correct that client's data or the function (`workbench.engines.Sequential(debug=True)` shows the line and the "
-        "values), or leave the client out by `where=`."
+        "Correct that client's data or the function (`workbench.engines.Sequential(debug=True)` shows the line and "
+        "the values), or leave the client out with `where=`."
     )
 
 

@@ -58,7 +58,7 @@ class ClientReader:
         first = next(iter(self), None)
         if first is None:
             message = (
-                "`ClientReader` was given a source without any client. The first client determines the shapes of the "
+                "`ClientReader` was given a source with no clients. The first client determines the shapes of the "
                 "client data: pass at least one `(client_id, data)` pair."
             )
             raise ProgramError(message)
@@ -135,9 +135,9 @@ class ClientReader:
         ):
             message = (
                 f"stage {stage} read client {identity!r} with data {structure} of {', '.join(map(str, avals))}, but "
-                f"the first client's are {self.structure} of {', '.join(map(str, self.avals))}. All clients of a "
-                "program have the same shapes and dtypes: pad their examples (see `workbench.federated.data`), or run "
-                "them in separate programs."
+                f"the first client has {self.structure} of {', '.join(map(str, self.avals))}. All clients of a program "
+                "have the same shapes and dtypes: pad their examples (see `workbench.federated.data`), or run them in "
+                "separate programs."
             )
             raise EngineError(message, stage=stage, client=identity)
         return [np.asarray(leaf) for leaf in leaves]

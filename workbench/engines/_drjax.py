@@ -75,8 +75,8 @@ def from_drjax(fn: Callable) -> Callable:
         if not call.programs:
             name = getattr(plain, "__name__", type(plain).__name__)
             message = (
-                f"`{name}` entered no DrJAX program while it was traced. Either it calls no DrJAX program, or "
-                "`jax.jit` inside the function had traced its programs before: pass functions decorated with "
+                f"`{name}` entered no DrJAX program while it was traced. Either it calls no DrJAX program, or a "
+                "`jax.jit` inside it had already traced the DrJAX programs: pass functions decorated with "
                 "`drjax.program`, and compile the whole function with `workbench.jit(from_drjax(fn))` instead."
             )
             raise ProgramError(message)

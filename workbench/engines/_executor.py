@@ -320,7 +320,10 @@ class _Answers:
         if not reply.is_of(self.digest, batch.index, self.inputs.get(batch.index, ())):
             if tries == _TRIES:
                 clients = name_clients(batch.clients)
-                fact = f"{clients} received changed answers, or answers to other batches, {_TRIES} times"
+                fact = (
+                    f"the answer for {clients} was changed in transit, or belonged to another batch, in each of "
+                    f"{_TRIES} tries"
+                )
                 raise self.work.miscounted(fact)
             _LOG.warning(
                 "stage %s: batch %d received the answer to another batch and is sent again",

@@ -41,7 +41,7 @@ def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list
         message = (
             f"`FederatedComputation.run` was given {', '.join(argument_forms) or 'nothing'} for a computation of "
             f"{', '.join(parameter_forms) or 'nothing'}. `run` takes the leaves of the program's arguments, in "
-            f"order, with a row for each client if they are placed at clients: pass arrays of these types."
+            f"order, with one row per client for leaves that are placed at clients: pass arrays of these types."
         )
         raise ProgramError(message)
     placed = [
@@ -110,8 +110,8 @@ class _Evaluator:
         if uri not in reduce:
             message = (
                 f"`FederatedComputation.run` reached the intrinsic {uri!r}. It runs only computations of "
-                "`to_federated_language`, which do not use this intrinsic: run the computation on a runtime of the "
-                "language."
+                "`to_federated_language`, which do not use this intrinsic: run the computation with a runtime of the "
+                "federated language."
             )
             raise ProgramError(message)
         stacked = np.stack(argument.values)

@@ -150,13 +150,13 @@ def _check(plan: Plan) -> None:
         )
     if any(step.jaxpr is not None and _jax_compat.uses_named_axes(step.jaxpr) for step in plan.steps):
         wrong.append(
-            "its clients communicate with each other, and clients of the language communicate with the server only: "
+            "its clients communicate with each other, but in the language clients communicate only with the server: "
             "use a reduction"
         )
     if calls_back(plan.closed):
         wrong.append(
-            "it has Python callbacks, which are addresses in this process, and a reader of the file would crash: take "
-            "`jax.debug.print`, `jax.pure_callback` and `io_callback` out"
+            "it has Python callbacks, which are stored as addresses in this process and would crash any other "
+            "process: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out"
         )
     _refuse(plan.name, wrong)
 
@@ -166,7 +166,7 @@ def _refuse(name: str, wrong: Sequence[str]) -> None:
         message = (
             f"`to_federated_language` cannot write `{name}`: {'; '.join(wrong)}. The federated language knows a "
             "server, clients, broadcasts, maps and aggregations: write the program with these operations, or run it "
-            "with `workbench.engines`, which have no such limits."
+            "with `workbench.engines`, which do not have these limits."
         )
         raise ProgramError(message)
 
@@ -246,8 +246,8 @@ class _Translation:
                 f"a server stage reads the rows {form} of all clients, but the language's server receives only "
                 "aggregates"
                 if at_clients
-                else f"clients read rows {form} that the server made for each client{self._line(atom)}, and a "
-                "broadcast sends all clients the same value"
+                else f"clients read rows {form} that the server made for each client{self._line(atom)}, but a "
+                "broadcast sends the same value to all clients"
             )
             _refuse(self.plan.name, [reason])
         return value
@@ -283,7 +283,7 @@ class _Translation:
         if not self.custom_calls:
             return []
         names = ", ".join(sorted(self.custom_calls))
-        return [f"local computations call {names}, which only jaxlib's {jax.default_backend()} platform has"]
+        return [f"local computations call {names}, which exist only on jaxlib's {jax.default_backend()} platform"]
 
     def _constant(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Block:
         array = to_host(x) if dtype is None else np.asarray(x, dtype)

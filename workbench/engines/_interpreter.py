@@ -120,7 +120,10 @@ class PlanInterpreter(PythonInterpreter):
             values[atom] = bind_here(self.broadcasts[atom].equation, [self._read(source, values, reader)])[0]
         value = values[atom]
         if isinstance(value, PresentRows) and not rows:
-            message = f"{reader} reads which clients answered. Only clients and reductions may read this: see `quorum`."
+            message = (
+                f"{reader} reads the mask of the clients that answered. Only client functions and reductions may read "
+                "this mask: see `quorum`."
+            )
             raise EngineError(message, stage=reader.removeprefix("the server stage "))
         if isinstance(value, ReadRows) and not rows:
             message = (
@@ -168,7 +171,8 @@ class PlanInterpreter(PythonInterpreter):
         if len(together) > 1:
             listed = ", ".join(f"{self.path}{stage}" for stage in sorted(together))
             recorder.note(
-                f"stages {listed} are one pass over the clients; its seconds are listed at stage {work.stage}"
+                f"stages {listed} run in one pass over the clients; the time of this pass is listed at stage "
+                f"{work.stage}"
             )
 
     def _together(self, phase: Phase, work: Pass) -> None:
@@ -217,9 +221,9 @@ class PlanInterpreter(PythonInterpreter):
         stage = f"{self.path}{self._stage_of[id(flow.equation)]}"
         if any(isinstance(x, ReadRows) for x in flow.split(operands)[2]):
             message = (
-                f"the loop of stage {stage} takes one slice per iteration of an argument that is a `ClientReader`. A "
-                "reader has one row per client and no axis of iterations: read the whole reader inside the loop "
-                "(close over it), or pass an array."
+                f"the loop of stage {stage} slices an argument along its first axis, one slice per iteration, but the "
+                "argument is a `ClientReader`. A reader has one row per client and no axis for iterations: close over "
+                "the reader, so that each iteration reads all clients, or pass an array."
             )
             raise EngineError(message, stage=stage)
         return super().scan(flow, operands)

@@ -95,7 +95,9 @@ def _record(traced: PlannedCall, values: dict[Var, Any]) -> PlayRecord:
     if clients > len(pictured):
         notes.append(f"Pictures show {len(pictured)} of {clients:,} clients; all are computed and counted.")
     if any(stage.kind in ("loop", "branch") for stage in described.stages):
-        notes.append("Loops and branches show only their inputs and outputs: play the function inside for more.")
+        notes.append(
+            "Loops and branches show only their inputs and outputs: to see more, call `play` on the function inside."
+        )
     courses = [
         course
         for emission, value in zip(traced.emissions, outputs[count:], strict=True)

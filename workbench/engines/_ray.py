@@ -135,8 +135,8 @@ class _RayPool(concurrent.futures.Executor):
         if wrong or isinstance(retries, bool) or not isinstance(retries, int) or retries < -1:
             message = (
                 f"`Ray` was given resources={resources} and retries={retries!r}. A task uses part of a machine's "
-                "resources, and `retries` limits how often it is computed again: pass positive numbers, and for "
-                "`retries` an int, 0 for never or -1 for no limit."
+                "resources, and `retries` limits how often a lost task is computed again: pass positive numbers as "
+                "`resources`, and an int as `retries` (0 for never, -1 for no limit)."
             )
             raise ProgramError(message)
         self._retries = retries
@@ -184,9 +184,9 @@ class _RayPool(concurrent.futures.Executor):
         )
         if not places:
             message = (
-                f"`Ray` was given resources={self._needs}, and no machine of the cluster has that much; the machines "
-                f"have {nodes}. A task runs on one machine: request fewer resources, or start machines with these "
-                "resources."
+                f"`Ray` was given resources={self._needs}, but no machine in the cluster has these resources; the "
+                f"machines have {nodes}. A task runs on one machine: request fewer resources, or start machines with "
+                "these resources."
             )
             raise ProgramError(message)
         return places

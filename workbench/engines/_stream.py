@@ -25,7 +25,7 @@ from workbench.plan import REDUCTION_OF, ChunkSize, ClientLoop, Phase, Step, res
 from workbench.primitives import CallbackErrors
 
 BatchCall: TypeAlias = Callable[..., tuple[list[Any], list[Any]]]
-"""A compiled batch: totals and rows of its operands."""
+"""A compiled batch, which returns totals and rows."""
 
 _BATCH_BYTES = 16 << 20  # total size of the rows in flight at a time
 _AHEAD = 2  # batches that are read ahead while a batch is computed

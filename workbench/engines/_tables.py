@@ -121,7 +121,7 @@ def _checked_columns(known: Sequence[str], by: str, columns: Sequence[str] | Non
     wrong = [name for name in (by, *names, *([order] if order else ())) if name not in known]
     if wrong or not names or COUNT in names:
         message = (
-            f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, of a table with the columns "
+            f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, for a table with the columns "
             f'{known}. Each must be a column of the table, and "n" is reserved for the number of examples: rename the '
             "column or choose another."
         )
@@ -237,7 +237,7 @@ def _held(
                 f"`clients_from` counted {range_.clients} clients and packed {reader.clients}, "
                 f"{len(set(reader.ids))} of "
                 "them distinct. A table must return the same rows each time it is read: write it to files first, and "
-                "read these."
+                "read these files."
             )
             raise ProgramError(message)
         readers.append(reader)
@@ -258,8 +258,8 @@ def _check_buckets(buckets: Sequence[int], length: int | None) -> None:
         return
     message = (
         f"`clients_from` was given buckets={list(buckets)} and length={length!r}. Buckets are increasing numbers of "
-        "examples, such as [32, 128, 512], and the last bucket truncates larger clients: pass such numbers without "
-        "`length`."
+        "examples, such as [32, 128, 512], and the last bucket truncates larger clients: pass `buckets` like these, "
+        "and leave out `length`."
     )
     raise ProgramError(message)
 

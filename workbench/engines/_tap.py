@@ -82,8 +82,9 @@ def tap(
     run = engine.run(fn, *args)
     if not engine.reached:
         message = (
-            f"`tap` was given client={client!r}, but {run.name} has {engine.known()}. Clients are counted from 0, "
-            "clients inside clients by two numbers: pass one of these, such as `client=0`."
+            f"`tap` was given client={client!r}, but {run.name} has {engine.known()}. Clients are numbered from 0; a "
+            "client inside another client has two numbers: pass the number of one of these clients, such as "
+            "`client=0`."
         )
         raise InspectionError(message)
     return TapRecord(
@@ -200,11 +201,11 @@ class _Tap(Engine):
             named = ", ".join(f"{PurePath(file).name} ({count})" for file, count in self.elsewhere.most_common(4))
             more = f" and {len(self.elsewhere) - 4} more files" if len(self.elsewhere) > 4 else ""
             files = " or ".join(map(repr, self.files))
-            notes.append(f"{self.elsewhere.total()} values of lines outside {files} are left out: {named}{more}.")
+            notes.append(f"{self.elsewhere.total()} values from lines outside {files} are left out: {named}{more}.")
         if self.left_out:
             notes.append(f"{self.left_out} later values are left out (most_values={self.most_values}).")
         if self.without_array:
-            notes.append(f"Of {self.without_array} values only statistics are kept (most_bytes={self.most_bytes}).")
+            notes.append(f"For {self.without_array} values only statistics are kept (most_bytes={self.most_bytes}).")
         return notes
 
 

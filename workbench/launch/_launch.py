@@ -61,7 +61,7 @@ def launch(
         raise ProgramError(message)
     if on_failure not in ("stop", "continue"):
         message = (
-            f"`launch` was given on_failure={on_failure!r}. After a failure a program can only stop or go on: pass "
+            f"`launch` was given on_failure={on_failure!r}. After a failure a program either stops or continues: pass "
             '"stop" or "continue".'
         )
         raise ProgramError(message)

@@ -403,7 +403,7 @@ class Launched(Live):
                 self._changed.wait_for(self._all_ended, 5.0)
             for life in self._nodes.values():
                 if life.exit_code is None and life.state not in ("hung", "killed", "waiting"):
-                    life.state, life.error = "hung", f"It did not end within {grace_seconds} s of `stop`."
+                    life.state, life.error = "hung", f"The node did not end within {grace_seconds} s after `stop`."
             for line in self._lines.values():
                 line.close()
             self._engine.close()

@@ -113,8 +113,9 @@ class ServiceNode(Node):
         clashes = [name for name in RESERVED if hasattr(self.target, name)]
         if clashes:
             message = (
-                f"`ServiceNode` was given the class `{_name(self.target)}` with {_listed(clashes)}. These names are "
-                f"reserved for clients ({_listed(RESERVED)}), so such a method could not be called: rename it."
+                f"`ServiceNode` was given the class `{_name(self.target)}` with the public names {_listed(clashes)}. "
+                f"These names are reserved for clients ({_listed(RESERVED)}), so such a method could not be called: "
+                "rename it."
             )
             raise ProgramError(message)
 
@@ -169,8 +170,8 @@ class Restart:
         if self.limit < 0 or self.delay_seconds < 0 or unknown:
             message = (
                 f"`Restart` was given limit={self.limit}, delay_seconds={self.delay_seconds}, causes={self.causes!r}. "
-                "`limit` and `delay_seconds` cannot be negative, and a node's end is 'raised', 'killed' or 'hung': "
-                "choose from these."
+                "`limit` and `delay_seconds` cannot be negative, and the possible `causes` are 'raised', 'killed' and "
+                "'hung': pass at least one of them."
             )
             raise ProgramError(message)
 
@@ -264,7 +265,7 @@ def _require_class(node: Node) -> None:
         message = (
             f"`{type(node).__name__}` was given {node.target!r} of type {type(node.target).__name__}. The object is "
             "made in the node, perhaps in another process, so pass the class and the arguments of its constructor: "
-            f"`{type(node).__name__}(Class, argument, ...)`. For a function there is `PyNode`."
+            f"`{type(node).__name__}(Class, argument, ...)`. For a function, use `PyNode`."
         )
         raise ProgramError(message)
 

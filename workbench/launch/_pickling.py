@@ -19,7 +19,7 @@ def pickled(value: object, folder: Path | None = None) -> bytes:
     """Pickles `value` to bytes that another process of the launch can load, but only once.
 
     The notebook's process pickles its definitions by value, because other processes cannot import them. A spawned
-    process tries standard pickle first: its modules are importable in every process, and importing cloudpickle is slow.
+    process tries standard pickle first: its modules can be imported, and importing cloudpickle is slow.
 
     Args:
         value: Value to send.

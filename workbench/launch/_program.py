@@ -200,8 +200,8 @@ class Program:
         if concurrency < 1 or (hang_seconds is not None and hang_seconds <= 0):
             message = (
                 f"`Program.add_node` was given concurrency={concurrency} and hang_seconds={hang_seconds} for "
-                f"{label!r}. Use a concurrency of at least 1, and more than 0 seconds, or None for a node without a "
-                "heartbeat limit."
+                f"{label!r}. Pass a `concurrency` of at least 1 and `hang_seconds` above 0, or `hang_seconds=None` for "
+                "no heartbeat limit."
             )
             raise ProgramError(message)
         handles = list(handles_in((node.target, node.args, node.kwargs)))
@@ -212,7 +212,8 @@ class Program:
         if mute:
             message = (
                 f"`Program.add_node` was given handles of {', '.join(map(repr, mute))} in the arguments of {label!r}. "
-                "These nodes have no methods that could be called: make them a `ServiceNode` (its `run` still runs)."
+                "These nodes have no methods to call: make each of them a `ServiceNode`, whose `run` method still "
+                "runs."
             )
             raise ProgramError(message)
 

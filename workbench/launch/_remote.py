@@ -196,7 +196,7 @@ def _packed_error(label: str, method: str, error: Exception) -> bytes:
 
 def unreachable(label: str, method: str, fact: str) -> NodeError:
     message = (
-        f"The call `{method}` did not get an answer from node {label!r}: {fact}. A node answers between its start and "
-        "its end: see `Launched.state()` for what happened, or give the node a `Restart` and call again."
+        f"The call `{method}` did not get an answer from node {label!r}: {fact}. A node answers only while it runs: "
+        "see `Launched.state()` for what happened, or give the node a `Restart` and call again."
     )
     return NodeError(message, stage=label)

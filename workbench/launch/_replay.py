@@ -190,8 +190,8 @@ class Replay:
             if budget <= 0:
                 message = (
                     f"`Replay.sample` was asked for {count} items within {timeout_seconds} s, but the table has "
-                    f"{self._size} (min_size {self._min_size}), after {self._inserted} inserted and {self._sampled} "
-                    f"sampled (samples_per_insert {self._rate}). Insert more, sample less, or wait longer."
+                    f"{self._size} (min_size {self._min_size}), after {self._inserted} inserts and {self._sampled} "
+                    f"samples (samples_per_insert {self._rate}). Insert more, sample less, or wait longer."
                 )
                 raise TimeoutError(message)
 

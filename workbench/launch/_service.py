@@ -127,8 +127,8 @@ class _Batcher:
         if len(shapes) > 1:
             forms = ", ".join(f"{count} positional and keywords {list(names)}" for count, names in sorted(shapes))
             message = (
-                f"The batched method `{self._method}` of {self._label!r} received calls in one batch with different "
-                f"arguments: {forms}. A batch has one list per argument, so all callers must pass the same arguments."
+                f"The batched method `{self._method}` of {self._label!r} received calls with different arguments in "
+                f"one batch: {forms}. A batch has one list per argument, so all callers must pass the same arguments."
             )
             raise NodeError(message, stage=self._label)
         first_args, first_kwargs, _ = batch.calls[0]
@@ -268,8 +268,8 @@ class Service:
     def _gone(self, method: str) -> NodeError:
         message = (
             f"The call `{method}` could not reach node {self.label!r} of program {self.spec.program!r}: "
-            f"{self._closed or 'it has not started'}. A node answers between its start and its end: see "
-            "`Launched.state()` for what happened, or give the node a `Restart`."
+            f"{self._closed or 'it has not started'}. A node answers only while it runs: see `Launched.state()` for "
+            "what happened, or give the node a `Restart`."
         )
         return NodeError(message, stage=self.label)
 

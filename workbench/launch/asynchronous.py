@@ -155,8 +155,8 @@ def asynchronous_fedavg_program(
         message = (
             f"`asynchronous_fedavg_program` was given {len(data)} clients' data, rounds={rounds}, "
             f"staleness={staleness}, mixing={mixing}, exponent={exponent}. At least one client must train, and the "
-            "server moves towards its result by a share: pass data of at least one client, rounds of at least 1, "
-            "staleness and exponent of at least 0, and 0 < mixing <= 1."
+            "server moves towards each result by the share `mixing`: pass data of at least one client, `rounds` of at "
+            "least 1, `staleness` and `exponent` of at least 0, and 0 < `mixing` <= 1."
         )
         raise ProgramError(message)
     program = Program("asynchronous FedAvg")
@@ -264,8 +264,8 @@ def actor_learner_program(
     """
     if min(actors, steps, batch) < 1:
         message = (
-            f"`actor_learner_program` was given actors={actors}, steps={steps}, batch={batch}. The learner learns in "
-            "steps from what actors insert: use at least 1 of each."
+            f"`actor_learner_program` was given actors={actors}, steps={steps}, batch={batch}. The learner takes "
+            "`steps` steps, each on a batch of items that `actors` inserted: pass at least 1 for each of the three."
         )
         raise ProgramError(message)
     program = Program("actors and learner")

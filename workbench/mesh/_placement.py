@@ -152,7 +152,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
     if not available:
         inside = scope.placements[scope.entered - 1].name
         message = (
-            f'`{operation}` was called inside a function of one client of "{inside}", which has no placement inside '
+            f'`{operation}` was called inside the function of one client of "{inside}", which has no placement inside '
             "it. A client cannot communicate with other clients from there: return the value from `map_fn` and reduce "
             "it outside, "
             f'or add an inner placement after "{inside}" to the program\'s `placements`.'

@@ -46,8 +46,8 @@ def check_call(
     if problems:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         message = (
-            f"{operation} was given `{name}` and {shown}. Arguments are existing arrays of known shapes: pass "
-            "the array that the donating call returned, or a new one, and dimensions as numbers. Only "
+            f"{operation} was given `{name}` and {shown}. Arguments are existing arrays of known shapes: pass the "
+            "array that the donating call returned, or a new array, and use numbers as dimensions. Only "
             "`trace(fn)(...).export()` takes symbolic shapes."
         )
         raise ProgramError(message)
@@ -64,10 +64,10 @@ def _refuse_opaque(operation: str, name: str, arguments: Sequence[tuple[str, Any
     ]
     if opaque:
         message = (
-            f"{operation} was given `{name}` and {'; '.join(opaque[:5])}. `jax.jit` refuses the same: arrays in it "
-            "would become constants of the program, and an iterator is used up by the first trace. Register a "
-            "dataclass with `jax.tree_util.register_dataclass`, convert an iterator to a list, or pass its name in "
-            "`static_argnames` of `jax.jit`."
+            f"{operation} was given `{name}` and {'; '.join(opaque[:5])}. `jax.jit` rejects such arguments too: arrays "
+            "inside such an object would become constants of the program, and an iterator is used up by the first "
+            "trace. Register a dataclass with `jax.tree_util.register_dataclass`, convert an iterator to a list, or "
+            "pass its name in `static_argnames` of `jax.jit`."
         )
         raise ProgramError(message)
 

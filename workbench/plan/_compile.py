@@ -96,28 +96,28 @@ def jit(
     )
     if wrong:
         message = (
-            f"`jit` was given chunk_size={chunk_size!r}. It is the number of clients that one device computes "
-            'together: pass a positive int, "auto" to let the workbench choose, "tune" to let it measure, or None for '
-            "all clients."
+            f"`jit` was given chunk_size={chunk_size!r}. `chunk_size` is the number of clients that one device "
+            'computes together: pass a positive int, "auto" to let the workbench choose, "tune" to let it measure, '
+            "or None for all clients."
         )
         raise ProgramError(message)
     if spread not in ("auto", "shard_map", "vmap"):
         message = (
-            f"`jit` received spread={spread!r}. It names how clients are spread over a mesh: pass "
+            f"`jit` received spread={spread!r}. `spread` is the method that spreads clients over a mesh: pass "
             '"shard_map" or "vmap", or "auto" to let the workbench choose.'
         )
         raise ProgramError(message)
     if not (isinstance(tune_seconds, int | float) and tune_seconds > 0):
         message = (
-            f"`jit` received tune_seconds={tune_seconds!r}. It is the time for trying candidates, in seconds: pass a "
-            "positive number."
+            f"`jit` received tune_seconds={tune_seconds!r}. `tune_seconds` is the time for trying candidates, in "
+            "seconds: pass a positive number."
         )
         raise ProgramError(message)
     if plan is not None and (not isinstance(plan, PlanChoiceRecord) or chunk_size != "auto" or spread != "auto"):
         message = (
             f"`jit` received a {type(plan).__name__} as `plan`, with chunk_size={chunk_size!r} and spread={spread!r}. "
-            "A plan is the `plan_choice` of a tuned program, and includes the other two options: pass it alone, "
-            "or read one from JSON with `workbench.records.program.PlanChoiceRecord.from_json`."
+            "A plan is the `plan_choice` of a tuned program, and includes the other two options: pass the plan alone, "
+            "or read a plan from JSON with `workbench.records.program.PlanChoiceRecord.from_json`."
         )
         raise ProgramError(message)
     if fn is None:

@@ -85,7 +85,10 @@ def describe_plan(
 
 def _exchange_note(stage: StageRecord) -> str:
     where = f" at {stage.source}" if stage.source else ""
-    return f"clients exchange values with each other in {stage.name}{where}: the disclosed values do not include these"
+    return (
+        f"clients exchange values with each other in {stage.name}{where}: the disclosed values do not include these "
+        "exchanges"
+    )
 
 
 def _placement_record(placement: Placement, chunks: Callable[[], Chunks]) -> PlacementRecord:

@@ -261,8 +261,8 @@ class Contest:
         took = f"{1e3 * records[best].median_seconds:.3g} ms, median of {records[best].runs} runs"
         if best is self._rule:
             why = (
-                f"The rule's choice took {took}; none of {len(records) - 1} other candidates was faster by more than "
-                "the measurement noise."
+                f"The rule's choice took {took}; none of the {len(records) - 1} other candidates was faster by more "
+                "than the measurement noise."
             )
         else:
             why = (

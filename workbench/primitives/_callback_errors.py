@@ -121,7 +121,7 @@ class CallbackErrors:
 
 
 class _Guarding(Rewriting):
-    """Replaces every callback of a program by `guard(callback, types of its results, types of its operands)`."""
+    """Replaces every callback in a program with `guard(callback, types of its results, types of its operands)`."""
 
     def __init__(self, guard: Callable[[Callable, Sequence[Aval], Sequence[Aval]], Callable]) -> None:
         super().__init__()

@@ -194,8 +194,8 @@ class _ClientCall:
             )
         return (
             f"`map_fn` could not call the client function `{self.name}` {place}: {raised}. The function is called "
-            f"once, with one client's values, here ({shapes}), without the leading axis of clients. Change it for "
-            "these shapes; the exception above points to the line."
+            f"once, with one client's values, here ({shapes}), without the leading axis of clients. Change the "
+            "function to accept these shapes; the exception above points to the line."
         )
 
 

@@ -137,7 +137,8 @@ def reduce_leaves(
     where = also_present(where, placement, leaves)
     if operation == "reduce_sum" and any(jnp.issubdtype(leaf.dtype, jnp.unsignedinteger) for leaf in leaves):
         require_all(
-            operation, "Sums of unsigned integers wrap around, and masks of secure sums cancel only over all clients."
+            operation,
+            "Unsigned integers may be masked values of a secure sum, whose masks cancel only over all clients.",
         )
     layout = find_layout(placement)
     if where is None:

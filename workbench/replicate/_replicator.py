@@ -1,4 +1,4 @@
-"""`Replicator` runs code for one replica on all replicas of a mesh in one program."""
+"""`Replicator` runs code written for one replica on every replica of a mesh, in one program."""
 
 import contextlib
 import functools

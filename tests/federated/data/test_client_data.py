@@ -77,7 +77,7 @@ BAD = {
     ),
     "ragged inside": (
         {"a": {"x": np.zeros(2), "y": np.zeros(3)}},
-        "client 'a' is ragged inside: field 'x' has 2, 'y' has 3 examples",
+        "client 'a' has fields of different lengths: field 'x' has 2, 'y' has 3 examples",
     ),
     "dtype": (
         {"a": {"x": np.zeros(1, np.float32)}, "b": {"x": np.zeros(1, np.int32)}},
@@ -101,7 +101,7 @@ def test_bad_arrays_are_named_by_client_and_field(arrays, fact):
         wd.ClientData(arrays=arrays, name="toy")
     message = str(error.value)
     assert message.startswith("client data `toy` cannot be used: " + fact)
-    assert "Every client needs the same fields" in message
+    assert "All clients need the same fields" in message
     assert "Repair or leave out these clients" in message
 
 
@@ -176,7 +176,7 @@ def test_federate_needs_a_partition_or_a_column_of_clients():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"client": ["a"], "x": [1.0]})
     for arguments, options in (((frame,), {}), ((np.zeros(3),), {"by": "client"}), ((frame, np.zeros(1)), {"by": "x"})):
-        with pytest.raises(DataError, match="pass arrays with a partition of their rows, or a DataFrame alone"):
+        with pytest.raises(DataError, match="pass arrays with a partition of their rows, or only a DataFrame"):
             wd.federate(*arguments, **options)
     with pytest.raises(ProgramError, match="by='user'"):
         wd.federate(frame, by="user")

@@ -91,7 +91,7 @@ LEAF = {
     "twice": ({"users": ["ann", "ann"]}, "client 'ann' is in `users` 2 times"),
     "no data": ({"users": ["ann", "bob", "eve"]}, "client 'eve' is in `users` but not in `user_data`"),
     "no user": ({"users": ["ann"], "num_samples": [2]}, "client 'bob' is in `user_data` but not in `users`"),
-    "samples": ({"num_samples": [2, 5]}, "client 'bob', field 'x': 1 examples, but `num_samples` says 5"),
+    "samples": ({"num_samples": [2, 5]}, "client 'bob', field 'x': 1 examples, but `num_samples` is 5"),
     "samples length": ({"num_samples": [2]}, "`num_samples` has 1 numbers for 2 clients"),
     "no lists": (
         {"user_data": {"ann": {"x": [1, 2]}, "bob": 3}},
@@ -139,7 +139,9 @@ def test_bad_leaf_names_file_client_and_field(tmp_path, changes, fact):
 
 
 def test_leaf_refuses_cut_off_repeated_and_absent_files(tmp_path):
-    with pytest.raises(DataError, match=r"cut\.json' cannot be read: it is cut off or not JSON.*line 1.*download it"):
+    with pytest.raises(
+        DataError, match=r"cut\.json' cannot be read: it is truncated or not a JSON file.*line 1.*download it"
+    ):
         wd.load_leaf(cut(write_leaf(tmp_path / "cut.json")))
     twice = tmp_path / "twice.json"
     twice.write_text('{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [1]}, "a": {"x": [2]}}}')
@@ -195,7 +197,11 @@ HDF5 = {
         {},
         "client 'b' lacks field 'y', which client 'a' has",
     ),
-    "ragged": ({"a": {"x": [1.0], "y": [1, 2]}}, {}, "client 'a' is ragged inside: field 'x' has 1, 'y' has 2"),
+    "ragged": (
+        {"a": {"x": [1.0], "y": [1, 2]}},
+        {},
+        "client 'a' has fields of different lengths: field 'x' has 1, 'y' has 2",
+    ),
     "dtype": ({"a": {"x": [1.0]}, "b": {"x": [1]}}, {}, "client 'b', field 'x': dtype int64, but float64 at 'a'"),
     "nan": ({"a": {"x": [np.nan, 1.0]}}, {}, "client 'a', field 'x': 1 of 2 values are NaN"),
     "empty": ({"a": {"x": np.zeros((0, 2))}}, {}, "client 'a' is empty"),
@@ -218,7 +224,7 @@ def test_tff_refuses_cut_off_files_and_unknown_clients(tmp_path):
         wd.load_tff_hdf5(path, clients=2)
     with pytest.raises(DataError, match=r"asked for 'q', which it does not contain. It contains 'a'"):
         wd.load_tff_hdf5(path, clients=["q"])
-    with pytest.raises(DataError, match="it is cut off or not HDF5"):
+    with pytest.raises(DataError, match="it is truncated or not an HDF5 file"):
         wd.load_tff_hdf5(cut(path))
 
 
@@ -236,7 +242,7 @@ def test_npz_with_a_client_column_is_grouped(tmp_path):
 
 
 NPZ = {
-    "nameless": ({"x": np.zeros(2)}, "it holds 'x' and no array 'client' with the client of each row"),
+    "nameless": ({"x": np.zeros(2)}, "it holds 'x', but no array 'client' with the client of each row"),
     "nothing": ({}, "it holds nothing"),
     "rows": (
         {"client": np.array([1, 2]), "x": np.zeros(3)},
@@ -246,7 +252,7 @@ NPZ = {
     "objects": ({"a/x": np.array([1, {}], object)}, "client 'a', field 'x': cannot be read .*allow_pickle=False"),
     "missing field": ({"a/x": np.zeros(1), "b/y": np.zeros(1)}, "client 'b' lacks field 'x'"),
     "nan": ({"a/x": np.array([np.nan])}, "client 'a', field 'x': 1 of 1 values are NaN"),
-    "ragged": ({"a/x": np.zeros(1), "a/y": np.zeros(2)}, "client 'a' is ragged inside"),
+    "ragged": ({"a/x": np.zeros(1), "a/y": np.zeros(2)}, "client 'a' has fields of different lengths"),
     "empty": ({"a/x": np.zeros(0)}, "client 'a' is empty"),
 }
 
@@ -258,7 +264,7 @@ def test_bad_npz_names_file_client_and_field(tmp_path, arrays, fact):
 
 
 def test_npz_refuses_cut_off_repeated_and_single_arrays(tmp_path):
-    with pytest.raises(DataError, match=r"it is cut off or not \.npz"):
+    with pytest.raises(DataError, match=r"it is truncated or not an \.npz file"):
         wd.load_npz(cut(write_npz(tmp_path / "cut.npz", **{"a/x": np.zeros(9)})))
     twice = write_npz(tmp_path / "twice.npz", **{"a/x": np.zeros(1)})
     with zipfile.ZipFile(twice, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
@@ -333,7 +339,7 @@ def test_parquet_refuses_cut_off_files_and_labels_that_are_not_there(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", **COLUMNS)
     with pytest.raises(DataError, match="the label field 'z', but the clients have the fields 'x', 'y', 'note'"):
         wd.load_parquet(path, client="who", label="z")
-    with pytest.raises(DataError, match="it is cut off or not parquet"):
+    with pytest.raises(DataError, match="it is truncated or not a Parquet file"):
         wd.load_parquet(cut(path), client="who")
 
 

@@ -31,7 +31,7 @@ def test_infinite_number_is_refused(tmp_path: Path, value: str):
 
 @pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000], ids=["nested", "digits"])
 def test_json_that_python_cannot_read_is_refused(tmp_path: Path, value: str):
-    with pytest.raises(DataError, match=r"cannot be read: it is cut off or not JSON"):
+    with pytest.raises(DataError, match=r"cannot be read: it is truncated or not a JSON file"):
         load_leaf(_leaf(tmp_path, value))
 
 

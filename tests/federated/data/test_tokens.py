@@ -89,12 +89,12 @@ def test_a_bad_row_is_named(line: str, said: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"length": 0, "clients": 2}, {"length": 2}, {"length": 2, "clients": 0}])
 def test_a_length_and_one_way_to_find_owners_are_needed(options: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="pass a positive length, and either `client` or a positive `clients`"):
+    with pytest.raises(DataError, match="pass a positive `length`, and either `client` or a positive `clients`"):
         load_tokens(written(tmp_path, "jsonl"), **options)
 
 
 def test_a_file_that_is_no_arrow_file_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra `data`")
     (tmp_path / "text.arrow").write_bytes(b"nothing of the kind")
-    with pytest.raises(DataError, match="cut off or not Arrow"):
+    with pytest.raises(DataError, match="is truncated or not an Arrow file"):
         load_tokens(tmp_path / "text.arrow", length=2, clients=1)

@@ -76,7 +76,7 @@ def test_who_answers_is_drawn() -> None:
         ({"algorithm": "FedSVRG"}, r"algorithm='FedSVRG' is not one of FedAvg"),
         ({"clients": 1.5, "dropout": 1.0}, r"clients=1.5 is not a whole number from 2 to 256; dropout=1.0 is not"),
         ({"algorithm": "SCAFFOLD", "noise": 1.0}, r"SCAFFOLD sends two values"),
-        ({"compression": "8 bits", "noise": 1.0}, r"bits share one scale"),
+        ({"compression": "8 bits", "noise": 1.0}, r"with 8 bits, all clients share one scale"),
     ],
     ids=["algorithm", "ranges", "scaffold", "bits"],
 )

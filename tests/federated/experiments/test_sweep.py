@@ -123,7 +123,7 @@ def test_halving_by_a_metric_that_a_trial_lacks_fails_this_trial_alone() -> None
     strategy = SuccessiveHalving(metric="norm", eta=2, first_rounds=2)
     result = small(lambda lr, kind: make(lr), {"lr": [0.1], "kind": ["a", "b"]}, evaluate=evaluate, strategy=strategy)
     assert result.trials["status"].tolist() == ["finished", "failed"]
-    assert "'norm' is missing; it has loss, squared_drift" in result.trials["reason"][1]
+    assert "'norm' is missing; the metrics are loss, squared_drift" in result.trials["reason"][1]
 
 
 def test_successive_halving_keeps_the_best_part_at_each_rung() -> None:
@@ -320,5 +320,5 @@ def test_a_function_that_returns_something_else_is_the_reason(options: Any, said
 
 @pytest.mark.parametrize("options", [{"rounds": 2.5}, {"seeds": 1.5}, {"seeds": [0, 0]}, {"rounds_per_call": 0}])
 def test_counts_that_are_not_whole_are_refused(options: Any) -> None:
-    with pytest.raises(MeasureError, match="positive whole counts, and distinct whole seeds"):
+    with pytest.raises(MeasureError, match="and distinct ints as `seeds`"):
         small(**options)

@@ -169,7 +169,8 @@ class Beam(Engine):
                 message = (
                     f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. A sink "
                     f'takes dictionaries with the keys "client" and {", ".join(map(repr, rows))}: put a `beam.Map` '
-                    "before it that converts them to rows of the sink. The results are in this error's `run`."
+                    "before the sink that converts these dictionaries to its rows. The results are in this error's "
+                    "`run`."
                 )
                 raise EngineError(message, run=record) from error
 
@@ -206,8 +207,8 @@ class Beam(Engine):
             if match is None:
                 message = (
                     f"stage {work.stage} (`{work.name}`) failed in its Beam pipeline on {self.name}: {brief(error)}. "
-                    "No worker reported its clients: read the log of the runner; finished rounds are "
-                    "in this error's `run`."
+                    "No worker reported which clients failed: read the log of the runner; finished rounds are in this "
+                    "error's `run`."
                 )
                 raise EngineError(message, stage=work.stage) from error
             raise work.failed(batches[int(match[1])], RuntimeError(match[2]), self.name) from error

@@ -74,9 +74,9 @@ def client_files(
             raise EngineError(message) from error
         if clients != {reader.clients} or len(set(reader.ids)) < reader.clients:
             message = (
-                f"{source} gave {reader.clients} clients, {len(set(reader.ids))} of them distinct, and the program "
-                f"has {' and '.join(map(str, sorted(clients)))}. Each client must be in the source once: correct the "
-                "source, or the shapes and `clients` of the program."
+                f"{source} gave {reader.clients} clients, {len(set(reader.ids))} of them distinct, but the program "
+                f"has {' and '.join(map(str, sorted(clients)))}. Each client must be in the source exactly once: "
+                "correct the source, or the shapes and `clients` of the program."
             )
             raise EngineError(message)
         yield reader

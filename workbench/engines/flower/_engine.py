@@ -94,8 +94,8 @@ class Flower(Engine):
         _check(runtime, {"nodes": nodes, "clients_per_node": clients_per_node, "workers": workers})
         if runtime == "deployment" and insecure:
             warnings.warn(
-                "Flower's SuperLink starts without a check of its users: every user of this machine can run code as "
-                "you while it is open. Leave out `insecure=True` to answer only your own user.",
+                "Flower's SuperLink starts without checking its users: while it is open, every user of this machine "
+                "can run code as you. Leave out `insecure=True` to answer only your own user.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -362,12 +362,12 @@ def _most_clients(plan: Plan) -> int:
 
 
 def _as_expected(x: np.ndarray | None, aval: Aval | None, work: Pass, batch: Batch, where: str) -> np.ndarray:
-    """Checks a value of a reply against the shape and dtype of the stage output."""
+    """Checks a value in a reply against the shape and dtype of the stage output."""
     if x is None or aval is None or x.dtype.itemsize != np.dtype(aval.dtype).itemsize or x.shape != aval.shape:
         form = "nothing" if x is None else f"{x.dtype}{list(x.shape)}"
         expected_form = "nothing" if aval is None else f"{aval.dtype}{list(aval.shape)}"
         message = (
-            f"stage {work.stage} (`{work.name}`) got {form} from {list_clients(batch.clients)} on {where}, and "
+            f"stage {work.stage} (`{work.name}`) got {form} from {list_clients(batch.clients)} on {where}, but "
             f"expects {expected_form}. A node must return the unchanged outputs of the stage: check this node for a "
             f"Flower mod or a changed client app."
         )
@@ -385,7 +385,7 @@ def _check(runtime: object, counts: Mapping[str, Any]) -> None:
     for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             message = (
-                f"`Flower` was given {name}={value!r}. This is a number of nodes, clients or processes: pass a "
-                "positive int, or leave it out."
+                f"`Flower` was given {name}={value!r}. `{name}` is a number of nodes, clients or processes: pass a "
+                f"positive int, or leave `{name}` out."
             )
             raise ProgramError(message)

@@ -160,8 +160,9 @@ def _check_size(stages: Stages, name: str) -> None:
     size = sum(map(len, stages.bytes.values())) * 4 // 3
     if size > _LIMIT_BYTES:
         message = (
-            f"`Flower.export` made {size / 2**20:.0f} MiB of stages for `{name}`, and Flower takes apps up to 10 MiB. "
-            "Stages contain the constants that the client function closes over: pass large constants as arguments."
+            f"`Flower.export` made {size / 2**20:.0f} MiB of stages for `{name}`, but Flower takes apps of at most 10 "
+            "MiB. Stages contain the constants that the client function closes over: pass large constants as "
+            "arguments."
         )
         raise ProgramError(message)
 

@@ -317,7 +317,7 @@ def check_port(port: int) -> None:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         message = (
-            f"`Flower` was given port={port} for its SuperLink, but 127.0.0.1:{port} cannot be listened on: {error}. "
+            f"`Flower` was given port={port} for its SuperLink, but it cannot listen on 127.0.0.1:{port}: {error}. "
             "Only one process can listen on a port: pass another port, leave `port` out for a free one, or end the "
             "other process (perhaps a SuperLink that `flwr run` left behind)."
         )

@@ -354,7 +354,7 @@ class _Jobs:
         if facts:
             message = (
                 f"{self.engine.name} keeps the rows of clients in {str(self.folder.parent)!r}, and executors on "
-                f"{', '.join(sorted(facts))} do not see that folder. Executors read rows that other executors wrote. "
+                f"{', '.join(sorted(facts))} cannot see that folder. Executors read rows that other executors wrote. "
                 "Pass `folder=` with a path or address in a file system that the driver and all executors share, and "
                 "run executors as this user."
             )
@@ -659,8 +659,8 @@ class _Jobs:
                 never_retries
             )
             message = (
-                f"stage {work.stage} (`{work.name}`) failed in its Spark job on {self.engine.name}: {brief(error)}. "
-                f"No executor reported its clients.{retry} Check Spark's log, and whether the driver's JVM still "
+                f"stage {work.stage} (`{work.name}`) failed in its Spark job on {self.engine.name}: {brief(error)}. No "
+                f"executor reported which clients failed.{retry} Check Spark's log, and whether the driver's JVM still "
                 "runs; finished rounds are in this error's `run`."
             )
             raise EngineError(message, stage=work.stage) from error
@@ -828,9 +828,9 @@ class _Jobs:
         ids = sorted(table.select("client").toArrow().column("client").to_pylist())
         if len(ids) != clients or len(set(ids)) != len(ids):
             message = (
-                f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them distinct, and the program has "
-                f"{clients}. Each client must be in the table once: correct the table, or the shapes and `clients` of "
-                "the program."
+                f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them distinct, but the program has "
+                f"{clients}. Each client must be in the table exactly once: correct the table, or the shapes and "
+                "`clients` of the program."
             )
             raise EngineError(message)
         size = min(self.engine.clients_per_batch, clients)
@@ -995,7 +995,7 @@ def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.Shap
     first = frame.select(*(f"`{name}`" for name in names)).first() if good else None
     if first is None or any(value is None for value in first):
         message = (
-            f"`Spark.predict` was given columns={list(names)} and out={out!r}, of a table with the columns {types}. "
+            f"`Spark.predict` was given columns={list(names)} and out={out!r}, for a table with the columns {types}. "
             "`Spark.predict` reads columns with numbers or lists of numbers from a table with at least one row and no "
             "missing values, and adds a new column: choose other columns, cast them, or fill missing values."
         )
@@ -1052,9 +1052,9 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
     if sorted(numbers) == written and sums == table.column("crc").to_pylist():
         return
     message = (
-        f"the rows {rows.label} of stage {rows.stage} were read back as {len(numbers)} batches, {len(set(numbers))} "
-        f"of them distinct, and {len(written)} were written. Each row in `folder` must be read once and unchanged: "
-        "keep other programs out of this folder, and run again."
+        f"the rows {rows.label} of stage {rows.stage} were read back as {len(numbers)} batches, {len(set(numbers))} of "
+        f"them distinct, but {len(written)} were written. Each row in `folder` must be read once and unchanged: keep "
+        "other programs out of this folder, and run again."
     )
     raise EngineError(message, stage=rows.stage)
 

@@ -122,9 +122,9 @@ def alive(started: Started) -> bool:
 
 def _other_session(master: str, running: str) -> str:
     return (
-        f"`Spark` was asked to start a session for {master!r}, but one for {running!r} runs in this process. A process "
-        "has one JVM with one Spark context: close that engine (`engine.close()`) or stop that session first, or pass "
-        "the running session: `Spark(session)`."
+        f"`Spark` was asked to start a session for {master!r}, but a session for {running!r} already runs in this "
+        "process. A process has one JVM with one Spark context: close that engine (`engine.close()`) or stop that "
+        "session first, or pass the running session: `Spark(session)`."
     )
 
 

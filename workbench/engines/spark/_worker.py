@@ -535,7 +535,7 @@ def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], clie
     if values.size != count:
         message = (
             f"[source] client {client!r} with {values.size} values in column {name!r}, but the program reads "
-            f"{shape[0]}{list(shape[1])}, which are {count}"
+            f"{shape[0]}{list(shape[1])}, which has {count} values"
         )
         raise ValueError(message)
     return values.reshape(shape[1])

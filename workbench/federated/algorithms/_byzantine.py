@@ -144,8 +144,9 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
 def _check(name: str, clients: int, byzantine: int, needed: int, rule: str) -> None:
     if byzantine < 0 or clients < needed:
         message = (
-            f"`{name}` received byzantine={byzantine} for {clients} clients. It tolerates f wrong clients among at "
-            f"least {rule}: pass a smaller number, or use `median()` or `geometric_median()`."
+            f"`{name}` received byzantine={byzantine} for {clients} clients. `{name}` tolerates f Byzantine clients "
+            f"only if there are at least {rule} clients: pass a smaller `byzantine`, or use `median()` or "
+            "`geometric_median()`."
         )
         raise ProgramError(message)
 

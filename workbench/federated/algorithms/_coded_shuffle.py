@@ -58,8 +58,8 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False
     if workers < 2 or rows % workers or not rows // workers <= cached <= rows:
         message = (
             f"`plan_shuffle` was given {rows} rows, workers={workers} and cached={cached}. Every worker caches a batch "
-            f"of rows / workers rows, and possibly others: pass a multiple of {workers} rows among 2 or more workers, "
-            f"and {max(rows // max(workers, 1), 1)} to {rows} of them cached."
+            f"of `rows / workers` rows, and possibly further rows: pass 2 or more workers, a multiple of {workers} "
+            f"rows, and a `cached` from {max(rows // max(workers, 1), 1)} to {rows}."
         )
         raise ProgramError(message)
     random = np.random.default_rng(seed)
@@ -92,10 +92,10 @@ def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
     copies = cached * workers // rows
     if cached * workers % rows or batch % math.comb(workers - 1, copies - 1):
         message = (
-            f"`plan_shuffle` was given cached={cached} and balanced=True for {rows} rows among {workers} workers. "
-            "Then t = `cached * workers / rows` workers cache every row, and every batch is spread evenly over the "
-            "groups of t − 1 other workers, so t must be a whole number: pass a `cached` that is a multiple of "
-            "rows / workers, and batches whose size is a multiple of C(workers − 1, t − 1)."
+            f"`plan_shuffle` was given cached={cached} and balanced=True for {rows} rows among {workers} workers. In a "
+            "balanced plan, t = `cached * workers / rows` workers cache every row, and every batch is spread evenly "
+            "over the groups of t − 1 other workers, so t must be a whole number: pass a `cached` that is a multiple "
+            "of rows / workers, and batches whose size is a multiple of C(workers − 1, t − 1)."
         )
         raise ProgramError(message)
     caches: list[list[int]] = [batch_.tolist() for batch_ in before]

@@ -102,7 +102,8 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
     """
     if not 2 <= bits <= 16:
         message = (
-            f"`quantized_mean` was given bits={bits}. A number has a sign and leaves room for sums: pass 2 to 16 bits."
+            f"`quantized_mean` was given bits={bits}. A number needs a sign bit and a magnitude bit, and the sum over "
+            "all clients must fit into 32 bits: pass 2 to 16 bits."
         )
         raise ProgramError(message)
 

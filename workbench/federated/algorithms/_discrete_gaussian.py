@@ -9,7 +9,7 @@ from jaxtyping import Array, Int32, UInt32
 from workbench.federated.algorithms._chacha import chacha20_words
 
 MOST_LOG2_DEVIATION = 26
-"""Largest exponent of a standard deviation: the other 12 of 64 random bits choose a uniform integer."""
+"""Largest exponent of a standard deviation: of 64 random bits, two integers use 26 each, a uniform choice uses 12."""
 
 _PER_LANE = 64  # integers per lane; enough that all lanes finish at nearly the same step
 _STEPS_PER_INTEGER, _MORE_STEPS = 32, 256  # a lane needs more with probability 1e-11; the mean is 15 steps per integer

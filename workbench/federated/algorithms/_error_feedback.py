@@ -255,7 +255,10 @@ def round_to_bits(bits: int) -> Compressor:
         ICML 2018 (arXiv 1806.08054).
     """
     if not 2 <= bits <= 16:
-        message = f"`round_to_bits` received bits={bits}. A number has a sign and a size: pass 2 to 16 bits."
+        message = (
+            f"`round_to_bits` received bits={bits}. A number needs a sign bit and at least one magnitude bit: pass 2 "
+            "to 16 bits."
+        )
         raise ProgramError(message)
     levels = 2 ** (bits - 1) - 1
 

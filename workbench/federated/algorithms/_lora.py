@@ -48,8 +48,8 @@ def init_adapters(
         matrices = [path for path, leaf in _named(params) if leaf.ndim == 2]
         message = (
             f"`init_adapters` received rank={rank} and a `select` that chooses {len(targets)} of {len(matrices)} "
-            f"matrices ({', '.join(matrices[:6])}). Adapters are added to matrices: choose at least one "
-            "by these paths, and a rank of at least 1."
+            f"matrices ({', '.join(matrices[:6])}). Adapters are added to matrices: choose at least one matrix by its "
+            "path, and pass a rank of at least 1."
         )
         raise ProgramError(message)
     keys = jax.random.split(key, len(targets))

@@ -122,7 +122,7 @@ def _check_division(a: jax.Array, b: jax.Array, layers: int, side: int, panels: 
         )
         message = (
             f"`matmul_25d` was given matrices {a.shape} and {b.shape} for {layers} layer(s) of {side} × {side} devices "
-            f"with panels={panels}: {fact}. Every device holds equal blocks: n and m are multiples of {side}, and k of "
-            f"{math.prod((layers, side))} × panels; pad with zeros, or use fewer panels."
+            f"with panels={panels}: {fact}. Every device stores equal blocks, so n and m must be multiples of {side}, "
+            f"and k a multiple of {math.prod((layers, side))} × panels; pad with zeros, or use fewer panels."
         )
         raise ProgramError(message)

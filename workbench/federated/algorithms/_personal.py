@@ -17,7 +17,7 @@ from workbench.federated.algorithms._types import Batches, ClientBatches, Client
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 Form: TypeAlias = tuple[Sequence[bool], PyTreeDef]
-"""Whether each parameter is personal, in the order of the tree, and the tree."""
+"""One flag per parameter (True for a personal one), in the order of the leaves, and the structure of the tree."""
 
 
 class PersonalState(NamedTuple):

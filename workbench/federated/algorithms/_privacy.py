@@ -136,8 +136,9 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
     if noise_multiplier < 0 or rounds < 0 or not 0 < participation <= 1 or not 0 < delta < 1:
         message = (
             f"`epsilon` was given noise_multiplier={noise_multiplier}, rounds={rounds}, participation={participation} "
-            f"and delta={delta}. Noise and rounds are not negative, a participation is a probability above 0 and up to "
-            "1, and delta a probability between 0 and 1: pass 1e-5 or less for delta."
+            f"and delta={delta}. `noise_multiplier` and `rounds` must not be negative, `participation` is a "
+            "probability above 0 and up to 1, and `delta` is a probability between 0 and 1: pass 1e-5 or less for "
+            "`delta`."
         )
         raise ProgramError(message)
     if noise_multiplier == 0 or rounds == 0:
@@ -154,7 +155,7 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
     except (ValueError, OverflowError, RuntimeError, MemoryError) as error:
         message = (
             f"`epsilon` received noise_multiplier={noise_multiplier}, rounds={rounds}, participation={participation} "
-            f"and delta={delta}, which the accountant cannot compose: {error}. It discretises the privacy loss, which "
-            "is too large here: pass more noise, fewer rounds or a smaller participation."
+            f"and delta={delta}, which the accountant cannot compose: {error}. The accountant discretises the privacy "
+            "loss, which is too large here: pass more noise, fewer rounds or a smaller participation."
         )
         raise ProgramError(message) from error

@@ -112,8 +112,8 @@ def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float
     """
     if noise_multiplier < 0 or rounds < 1 or not 0 < delta < 1:
         message = (
-            f"`ftrl_epsilon` received noise_multiplier={noise_multiplier}, rounds={rounds} and delta={delta}. Noise is "
-            "not negative, there is at least one round, and delta is a probability between 0 and 1: pass such numbers."
+            f"`ftrl_epsilon` received noise_multiplier={noise_multiplier}, rounds={rounds} and delta={delta}. Pass a "
+            "`noise_multiplier` of at least 0, at least one round, and a `delta` between 0 and 1, such as 1e-5."
         )
         raise ProgramError(message)
     if noise_multiplier == 0:
@@ -170,8 +170,9 @@ def adaptive_clip_mean(
     if not (noise_multiplier >= 0 and first_clip > 0 and 0 < quantile < 1 and count_noise >= 0 and learning_rate > 0):
         message = (
             f"`adaptive_clip_mean` received noise_multiplier={noise_multiplier}, first_clip={first_clip}, "
-            f"quantile={quantile}, count_noise={count_noise} and learning_rate={learning_rate}. Noise is not negative, "
-            "a clip and a rate are positive, a quantile lies between 0 and 1: pass such numbers."
+            f"quantile={quantile}, count_noise={count_noise} and learning_rate={learning_rate}. Pass "
+            "`noise_multiplier` and `count_noise` of at least 0, a positive `first_clip` and `learning_rate`, and a "
+            "`quantile` between 0 and 1."
         )
         raise ProgramError(message)
 

@@ -51,16 +51,16 @@ def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float,
     finite = math.isfinite(clip) and math.isfinite(noise_multiplier)
     if not (finite and clients >= 2 and clip > 0 and 1 <= bits <= 30 and noise_multiplier >= 0):
         raise ProgramError(
-            settings + "A mean of at least 2 clients has a positive finite clip, 1 to 30 bits and noise that is not "
-            "negative: pass such numbers."
+            settings + "Pass at least 2 clients, a positive finite `clip`, 1 to 30 `bits` and a `noise_multiplier` of "
+            "at least 0."
         )
     if noise_multiplier == 0:
         _check_fits(settings, clients * 2**bits)
         return NoiseGrid(clip, clip / 2**bits, 2**bits, 0, is_noisy=False)
     if threshold is None or not 1 <= threshold <= clients:
         raise ProgramError(
-            settings + "Each client adds its part of the noise, and the parts of `threshold` clients must be enough: "
-            f"pass the threshold of the session, 1 to {clients}."
+            settings + "Each client adds its part of the noise, and the parts of `threshold` clients must suffice for "
+            f"privacy: pass the threshold of the session, from 1 to {clients}."
         )
     deviation = noise_multiplier / math.sqrt(threshold)  # noise of one client, relative to the clip
     log2 = math.floor(math.log2(deviation) + bits)
@@ -135,9 +135,9 @@ def secure_epsilon(
     if values < 1 or rounds < 0 or not 0 < delta < 1 or not 0 <= colluding < threshold:
         message = (
             f"`secure_epsilon` received values={values}, rounds={rounds}, delta={delta}, colluding={colluding} and "
-            f"threshold={threshold}. An update has values, delta is a probability, and some of the remaining clients "
-            "are honest: pass positive values, rounds of at least 0, 1e-5 or less for delta, and colluding < "
-            "threshold."
+            f"threshold={threshold}. An update has at least one value, `delta` is a probability, and some of the "
+            "remaining clients must be honest: pass `values` above 0, `rounds` of at least 0, a `delta` of 1e-5 or "
+            "less, and `colluding` < `threshold`."
         )
         raise ProgramError(message)
     grid = noise_grid(clients, clip=1.0, bits=bits, noise_multiplier=noise_multiplier, threshold=threshold)

@@ -91,8 +91,8 @@ class SecureSession:
         """
         if np.shape(present) != (self.clients,):
             message = (
-                f"`SecureSession.masks` received present of shape {np.shape(present)} for {self.clients} clients. It "
-                f"states for each client whether its result arrives: pass {self.clients} values, True or False."
+                f"`SecureSession.masks` received `present` of shape {np.shape(present)} for {self.clients} clients. "
+                f"`present` states for each client whether its result arrives: pass {self.clients} booleans."
             )
             raise ProgramError(message)
         opened = self.begin()
@@ -154,8 +154,9 @@ class SecureRound:
         if min(len(alive), len(answering)) < needed:
             message = (
                 f"`SecureRound.reveal` received the results of {len(alive)} of {self._session.clients} clients and "
-                f"answers of {len(answering)}. The threshold is {needed}, and fewer answers recover nothing: repeat "
-                "the round with clients that stay, or start a session with a lower threshold."
+                f"recovery answers of {len(answering)} clients. Both numbers must reach the threshold of {needed}, "
+                "otherwise the sum cannot be recovered: repeat the round with clients that stay until its end, or "
+                "start a session with a lower threshold."
             )
             raise EngineError(message)
         answers = {number: self._parties[number].answer(alive) for number in answering}
@@ -190,10 +191,10 @@ def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: byte
         secret = None
     if secret is None or (key is not None and _public(secret) != key):
         message = (
-            f"`SecureRound.reveal` received {len(shares)} shares of a secret of client {client}, and they do not "
-            f"belong together. At least one of the clients {sorted(number - 1 for number in shares)} answered with a "
-            f"wrong share, or client {client} distributed wrong shares: begin a new round, without the clients that "
-            "you do not trust."
+            f"`SecureRound.reveal` received {len(shares)} shares of a secret of client {client}, which do not fit "
+            f"together. At least one of the clients {sorted(number - 1 for number in shares)} answered with a wrong "
+            f"share, or client {client} distributed wrong shares: begin a new round, without the clients that you do "
+            "not trust."
         )
         raise EngineError(message)
     return secret

@@ -23,8 +23,8 @@ def raise_all(source: str, problems: Iterable[str], remedy: str = "") -> None:
         return
     more = f" (and {len(problem_list) - _SHOWN} more)" if len(problem_list) > _SHOWN else ""
     message = (
-        f"{source} cannot be used: {'; '.join(problem_list[:_SHOWN])}{more}. Every client needs the same fields, of "
-        f"one dtype and one shape per example, and within a client every field the same number of examples. "
+        f"{source} cannot be used: {'; '.join(problem_list[:_SHOWN])}{more}. All clients need the same fields, each with one "
+        "dtype and one shape per example. All fields of a client need the same number of examples. "
         f"{remedy or 'Repair or leave out these clients and try again.'}"
     )
     raise DataError(message)
@@ -45,7 +45,7 @@ def problems_between_clients(arrays: Mapping[str, Mapping[str, np.ndarray]]) -> 
             yield f"client {client!r}, field {scalars[0]!r}: is a single value, not one per example"
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{field!r} has {length}" for field, length in lengths.items())
-            yield f"client {client!r} is ragged inside: field {shown} examples"
+            yield f"client {client!r} has fields of different lengths: field {shown} examples"
 
 
 def _problems_of_fields(

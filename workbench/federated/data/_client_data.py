@@ -26,7 +26,7 @@ class ClientData:
         arrays: For each client id and field, an array `[examples_of_this_client, *shape]`.
         name: Name of the data, for titles.
         label: The field with class numbers, or None.
-        classes: Names of the classes 0, 1, … in `label`; empty if they have no names.
+        classes: Class names for the integer labels 0, 1, … in `label`; empty if they have no names.
         metadata: For each client id, further information about the client (a writer's age, a hospital's town).
     """
 
@@ -45,7 +45,7 @@ class ClientData:
         unknown = [client for client in self.metadata if client not in frozen]
         if unknown:
             message = (
-                f"`ClientData` was given metadata of {show_ids(unknown)}, which have no arrays. Metadata refer to "
+                f"`ClientData` was given metadata for {show_ids(unknown)}, which have no arrays. Metadata refer to "
                 f"clients by id: use ids among {show_ids(frozen)}, or leave out these metadata."
             )
             raise DataError(message)
@@ -144,7 +144,7 @@ def federate(
         by: Name of the DataFrame column with each example's client; replaces `partition`. The other columns are the
             fields, in JAX's default precision. They contain numbers, or equally long lists of numbers.
         name: Name of the data, for titles.
-        classes: Names of the classes 0, 1, … of integer labels.
+        classes: Class names for the integer labels 0, 1, …
 
     Returns:
         Client data with the fields `x` and, if `y` is passed, `y`. For a DataFrame, the clients are in sorted order and
@@ -167,8 +167,8 @@ def federate(
         inputs = f"x of type {type(x).__name__}, y={'None' if y is None else type(y).__name__}, by={by!r} and "
         message = (
             f"`federate` was given {inputs}{'no' if partition is None else 'a'} partition. Each example belongs to one "
-            "client: pass arrays with a partition of their rows, or a DataFrame alone with the column of its clients "
-            "as `by`."
+            "client: pass arrays with a partition of their rows, or only a DataFrame, with the name of its client "
+            "column as `by`."
         )
         raise DataError(message)
     if partition is None:

@@ -140,7 +140,8 @@ def character_corpus(clients: int = 32, *, length: int = 64, examples: int | Non
     if clients > len(longest):
         message = (
             f"`character_corpus` was asked for {clients} clients, but {len(longest)} modules of this Python have "
-            f"docstrings of more than {length} characters. Ask for at most {len(longest)}, or for a smaller length."
+            f"docstrings of more than {length} characters. Ask for at most {len(longest)} clients, or for a smaller "
+            "length."
         )
         raise DataError(message)
     number = {character: i for i, character in enumerate(_CHARACTERS)}

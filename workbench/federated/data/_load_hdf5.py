@@ -56,7 +56,7 @@ def load_tff_hdf5(
     try:
         file = h5py.File(source.existing(), "r")
     except OSError as error:
-        raise source.unreadable(form, problem=f"it is cut off or not HDF5 ({error})") from error
+        raise source.unreadable(form, problem=f"it is truncated or not an HDF5 file ({error})") from error
     try:
         return _load(source, file, form, clients, label)
     except DataError:

@@ -54,7 +54,7 @@ def load_leaf(
         source = Source(loader="load_leaf", path=file)
         for client, fields in _read(source).items():
             if client in arrays:
-                problems.append(f"client {client!r} is in several files, again in {file.name!r}")
+                problems.append(f"client {client!r} is in several files; {file.name!r} repeats it")
                 continue
             arrays[client] = {}
             for field, rows in fields.items():
@@ -79,7 +79,7 @@ def _read(source: Source) -> dict[str, dict[str, list[Any]]]:
     try:
         document = json.loads(source.path.read_text(encoding="utf-8"), object_pairs_hook=pairs)
     except (ValueError, RecursionError) as error:  # also raised for integers of 5,000 digits and for deep nesting
-        raise source.unreadable(form, problem=f"it is cut off or not JSON ({error})") from error
+        raise source.unreadable(form, problem=f"it is truncated or not a JSON file ({error})") from error
     parts = {"users": list, "num_samples": list, "user_data": dict}
     missing = [
         part
@@ -103,7 +103,7 @@ def _read(source: Source) -> dict[str, dict[str, list[Any]]]:
         for field, rows in data[user].items():
             if len(rows) != samples:
                 problems.append(
-                    f"client {user!r}, field {field!r}: {len(rows)} examples, but `num_samples` says {samples}"
+                    f"client {user!r}, field {field!r}: {len(rows)} examples, but `num_samples` is {samples}"
                 )
     source.refuse(problems)
     return {user: data[user] for user in users}

@@ -11,7 +11,8 @@ from workbench.federated.data._partition import by_natural_id
 from workbench.records import write_whole
 
 _FORM = (
-    "a .npz archive with arrays named `client/field`, or arrays with one row per example, one of them with the clients"
+    "a .npz archive with arrays named `client/field`, or with arrays with one row per example, one of which holds "
+    "each row's client"
 )
 
 
@@ -54,7 +55,7 @@ def load_npz(
     nameless = [name for name in arrays if "/" not in name]
     if nameless or not arrays:
         names = ", ".join(map(repr, nameless[:5])) or "nothing"
-        raise source.unreadable(_FORM, problem=f"it holds {names} and no array {client!r} with the client of each row")
+        raise source.unreadable(_FORM, problem=f"it holds {names}, but no array {client!r} with the client of each row")
     client_arrays: dict[str, dict[str, np.ndarray]] = {}
     for name, value in arrays.items():
         owner, _, field = name.rpartition("/")
@@ -71,7 +72,7 @@ def _by_rows(source: Source, arrays: dict[str, np.ndarray], client: str, label: 
         )
     rows = {field: value.shape[0] if value.ndim else None for field, value in arrays.items()}
     source.refuse(
-        f"field {field!r} has {length} rows, but {client!r} names the clients of {len(owners)}"
+        f"field {field!r} has {length} rows, but {client!r} names the clients of {len(owners)} rows"
         for field, length in rows.items()
         if length != len(owners)
     )
@@ -90,7 +91,7 @@ def read_npz(source: Source, form: str = _FORM) -> dict[str, np.ndarray]:
         try:
             loaded = np.load(file, allow_pickle=False)
         except Exception as error:  # numpy and zipfile raise many types of errors for a damaged file
-            raise source.unreadable(form, problem=f"it is cut off or not .npz ({error})") from error
+            raise source.unreadable(form, problem=f"it is truncated or not an .npz file ({error})") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise source.unreadable(form, problem="it holds one array (.npy)")
         with loaded:

@@ -51,7 +51,7 @@ def load_parquet(
     try:
         table = pq.read_table(place)
     except (pa.ArrowException, OSError) as error:
-        raise source.unreadable("a parquet file", problem=f"it is cut off or not parquet ({error})") from error
+        raise source.unreadable("a parquet file", problem=f"it is truncated or not a Parquet file ({error})") from error
     return _from_table(source, table, client=client, fields=fields, label=label)
 
 
@@ -130,7 +130,7 @@ def _from_table(
         )
         message = (
             f"{source} {absent}; its columns are {', '.join(map(repr, there))}. It needs the column of client ids and "
-            "at least one field: name columns that are there in `client` and `fields`."
+            "at least one field: pass existing columns as `client` and `fields`."
         )
         raise DataError(message)
     owners = np.asarray(table.column(client).to_pylist(), dtype=object)
@@ -184,7 +184,7 @@ def _as_array(column: Foreign) -> np.ndarray:
         return np.array(column.to_pylist(), dtype=np.str_)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return column.to_numpy(zero_copy_only=False)
-    message = f"wrong dtype, {kind}, which is neither numbers, text nor lists of them"
+    message = f"wrong dtype, {kind}, which is neither numbers, text nor lists of these"
     raise _BadRowError(message, None)
 
 

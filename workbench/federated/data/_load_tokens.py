@@ -58,8 +58,8 @@ def load_tokens(
     if length < 1 or (client is None) == (clients is None) or (clients is not None and clients < 1):
         message = (
             f"{source} received length={length}, client={client!r}, clients={clients!r}. A sequence has at least one "
-            "token, and a field names the client of each row or rows are assigned in turn: pass a positive length, "
-            "and either `client` or a positive `clients`."
+            "token. Either a field names each row's client, or rows are assigned to clients in turn: pass a positive "
+            "`length`, and either `client` or a positive `clients`."
         )
         raise DataError(message)
     pieces: dict[str, list[np.ndarray]] = {}
@@ -69,7 +69,7 @@ def load_tokens(
         if missing:
             message = (
                 f"{source}, {where}, lacks {', '.join(map(repr, missing))}; its fields are "
-                f"{', '.join(map(repr, row)) or 'none'}. Every row needs them: name fields that are there."
+                f"{', '.join(map(repr, row)) or 'none'}. Every row needs these fields: pass names of existing fields."
             )
             raise DataError(message)
         owner = f"client_{number % clients}" if clients else str(row[client or ""])
@@ -156,7 +156,7 @@ def _arrow(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             except pa.ArrowInvalid:
                 table = pa.ipc.open_file(opened).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise source.unreadable("an Arrow file", problem=f"{file.name} is cut off or not Arrow") from error
+        raise source.unreadable("an Arrow file", problem=f"{file.name} is truncated or not an Arrow file") from error
     yield from _table(file, table)
 
 
@@ -167,7 +167,7 @@ def _parquet(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any]]]
     try:
         table = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
-        raise source.unreadable("a Parquet file", problem=f"{file.name} is cut off or not Parquet") from error
+        raise source.unreadable("a Parquet file", problem=f"{file.name} is truncated or not a Parquet file") from error
     yield from _table(file, table)
 
 

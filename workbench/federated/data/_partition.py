@@ -239,7 +239,7 @@ def by_size(
     _check_enough("by_size", examples, clients, min_examples)
     if law not in ("lognormal", "power") or not (np.isfinite(spread) and spread >= 0):
         message = (
-            f"`by_size` was given law={law!r}, spread={spread}. The law is 'lognormal' or 'power' and its spread a "
+            f"`by_size` was given law={law!r}, spread={spread}. `law` is 'lognormal' or 'power', and `spread` is a "
             "number of at least 0: for example law='power', spread=1.0."
         )
         raise DataError(message)
@@ -288,6 +288,6 @@ def _check_enough(operation: str, examples: int, clients: int, least: int) -> No
         message = (
             f"`{operation}` was asked to split {examples} examples over {clients} clients with at least {least} each, "
             f"which needs {max(1, clients * least)}. There must be at least one client and enough examples for all: "
-            f"use {max(1, examples // max(least, 1))} clients or fewer, or ask for fewer examples each."
+            f"use {max(1, examples // max(least, 1))} clients or fewer, or ask for fewer examples per client."
         )
         raise DataError(message)

@@ -163,7 +163,7 @@ def load_cifar(path: str | Path) -> Examples:
         if not len(flat) or len(flat) % width:
             message = (
                 f"`load_cifar` read {file.name} of {len(flat):,} bytes. A record has {width:,} bytes, so the file is "
-                f"truncated or of another kind. Download it again: {_WHERE['CIFAR']}"
+                f"truncated or has another format. Download it again: {_WHERE['CIFAR']}"
             )
             raise DataError(message)
         rows.append(flat.reshape(-1, width))
@@ -188,8 +188,8 @@ def _existing(name: str, path: str | Path) -> Path:
 
 def _missing(name: str, path: Path) -> None:
     message = (
-        f"The loader of {name} found nothing at {path}. The workbench downloads nothing. In a terminal with "
-        f"a network: {_WHERE[name]}"
+        f"The loader of {name} found nothing at {path}. The workbench downloads nothing. Run in a terminal with "
+        f"network access: {_WHERE[name]}"
     )
     raise DataError(message)
 

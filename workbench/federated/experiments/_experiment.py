@@ -189,7 +189,8 @@ class Experiment:
         if round not in self._before:
             rounds = ", ".join(map(str, self.drift_rounds)) or "none, since nothing has run"
             message = (
-                f"`drift` received round {round}. The states before these rounds are kept: {rounds}. Pass one of them."
+                f"`drift` received round {round}. Only the states before these rounds are kept: {rounds}. Pass one of "
+                "these rounds."
             )
             raise ProgramError(message)
         state, algorithm = self._before[round], algorithm_of(local_only(self.settings))

@@ -62,7 +62,8 @@ class HypergradientSearch(Grid):
             message = (
                 f"`HypergradientSearch` received a space in which {', '.join(map(repr, names)) or 'nothing'} can be "
                 f"optimized and {', '.join(map(repr, static)) or 'nothing'} cannot. It optimizes positive floats, and "
-                "the other hyperparameters must be equal in all trials: run one sweep per value of the others."
+                "each of the other hyperparameters must have the same value in all trials: run one sweep for each of "
+                "these values."
             )
             raise ProgramError(message)
         if problem.batches is not None:
@@ -90,7 +91,7 @@ class HypergradientSearch(Grid):
             if self.metric not in metrics:
                 message = (
                     f"`HypergradientSearch` received metric={self.metric!r}, but the metrics are "
-                    f"{', '.join(map(repr, sorted(metrics)))}. It minimises one of them: pass its name."
+                    f"{', '.join(map(repr, sorted(metrics)))}. The search minimises one metric: pass its name."
                 )
                 raise ProgramError(message)
             return metrics[self.metric][-1].mean()

@@ -80,15 +80,18 @@ class Settings:
                 wrong.append(f"{name}={value!r} is not a {kind} from {low:g} to {high:g}")
         if self.algorithm in _WITHOUT_AGGREGATOR and (self.noise or self.compression != "none"):
             wrong.append(
-                f"{self.algorithm} sends two values that depend on each other, so noise and compression do not apply"
+                f"{self.algorithm} sends two values that depend on each other, so noise and compression are not "
+                "supported"
             )
         if self.noise and self.compression.endswith("bits"):
-            wrong.append("bits share one scale among all clients, so noise gives no privacy: use a top share")
+            wrong.append(
+                f"with {self.compression}, all clients share one scale, so noise gives no privacy: use a top share"
+            )
         if wrong:
             message = (
-                f"`Settings` received invalid values: {'; '.join(wrong)}. Every setting has a range, and noise or "
-                "compression needs an algorithm with a mean that it can replace: change these settings, or leave them "
-                "out."
+                f"`Settings` received invalid values: {'; '.join(wrong)}. Every setting has a range, and noise and "
+                "compression work only for algorithms whose mean they can replace: change these settings, or leave "
+                "them out."
             )
             raise ProgramError(message)
 

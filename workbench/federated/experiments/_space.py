@@ -52,8 +52,8 @@ def draw_settings(space: Space, trials: int, seed: int) -> list[Setting]:
 def _values(name: str, choices: Argument) -> list[Any]:
     if hasattr(choices, "rvs"):
         message = (
-            f"`sweep` received a distribution for {name!r} and a grid as strategy. A grid needs the values themselves: "
-            f"pass a list for {name!r}, or strategy=RandomSearch(trials=32)."
+            f"`sweep` received a distribution for {name!r} and a grid as its strategy. A grid needs the values "
+            f"themselves: pass a list for {name!r}, or strategy=RandomSearch(trials=32)."
         )
         raise ProgramError(message)
     is_list = isinstance(choices, Sequence | np.ndarray) and not isinstance(choices, str)

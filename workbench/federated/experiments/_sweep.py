@@ -158,9 +158,9 @@ def _check(
     are_integers = all(isinstance(count, int | np.integer) for count in (*positive, *seeds))
     if not are_integers or min(positive) < 1 or not seeds or len(set(seeds)) < len(seeds):
         message = (
-            f"`sweep` received rounds={rounds}, rounds_per_call={rounds_per_call} and seeds {list(seeds)}. "
-            "Every trial runs at least one round with at least one seed, each seed once: "
-            "pass positive whole counts, and distinct whole seeds."
+            f"`sweep` received rounds={rounds}, rounds_per_call={rounds_per_call} and seeds {list(seeds)}. Every trial "
+            "runs at least one round with at least one seed, each seed once: pass positive ints as `rounds` and "
+            "`rounds_per_call`, and distinct ints as `seeds`."
         )
         raise MeasureError(message)
     if not space:
@@ -482,7 +482,7 @@ class _Driver:
             results = [self.store.metrics(member) for member in alive]
             if lacking := [metrics for metrics in results if name not in metrics]:
                 has = ", ".join(sorted(lacking[0])) or "none"
-                ended |= dict.fromkeys(alive, ("failed", f"metric {name!r} is missing; it has {has}"))
+                ended |= dict.fromkeys(alive, ("failed", f"metric {name!r} is missing; the metrics are {has}"))
             elif len(alive) < len(self.seeds):  # with fewer seeds, the trial might win by chance
                 ended |= dict.fromkeys(alive, ("pruned", f"another seed of the trial ended before {rung} rounds"))
             else:

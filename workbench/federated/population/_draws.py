@@ -81,7 +81,7 @@ class Permutation:
 
     Args (of the constructor):
         size: Number of integers, from 0.
-        key: Key for the order.
+        key: PRNG key that determines the order.
 
     Attributes:
         positions: Number of positions in the order; some are empty.

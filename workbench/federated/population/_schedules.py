@@ -33,8 +33,9 @@ class Synchronous:
         deadline = math.inf if self.deadline_seconds is None else self.deadline_seconds
         if self.cohort < 1 or self.over_selection < 1 or deadline <= 0 or not 0 < self.minimum_share <= 1:
             message = (
-                f"`Synchronous` received {self}. A round waits for results of clients that it asked: pass a cohort and "
-                "an over_selection of at least 1, a positive deadline or None, and 0 < minimum_share <= 1."
+                f"`Synchronous` received {self}. A round waits for results of the clients that it selected: pass "
+                "`cohort` and `over_selection` of at least 1, a positive `deadline_seconds` or None, and 0 < "
+                "`minimum_share` <= 1."
             )
             raise ProgramError(message)
 
@@ -63,7 +64,7 @@ class Buffered:
         timeout = math.inf if self.timeout_seconds is None else self.timeout_seconds
         if self.concurrency < 1 or self.buffer < 1 or timeout <= 0:
             message = (
-                f"`Buffered` received {self}. At least one client must work, and a step needs a result: pass a "
-                "concurrency and a buffer of at least 1, and a positive timeout or None."
+                f"`Buffered` received {self}. At least one client must work, and a step needs a result: pass "
+                "`concurrency` and `buffer` of at least 1, and a positive `timeout_seconds` or None."
             )
             raise ProgramError(message)

@@ -152,9 +152,9 @@ def _check(
         raise ProgramError(message)
     if rounds < 1 or latency_seconds < 0 or sampled < 1:
         message = (
-            f"`simulate` received rounds={rounds}, latency_seconds={latency_seconds} and sampled={sampled}. It "
-            "simulates rounds and keeps sampled clients of each: pass at least 1 round, 1 sampled client, and no "
-            "negative latency."
+            f"`simulate` received rounds={rounds}, latency_seconds={latency_seconds} and sampled={sampled}. `simulate` "
+            "runs `rounds` rounds and keeps `sampled` clients from each round: pass at least 1 for both, and a "
+            "`latency_seconds` of at least 0."
         )
         raise ProgramError(message)
     if protocol is None:
@@ -162,7 +162,7 @@ def _check(
     if isinstance(schedule, Buffered):
         message = (
             f"`simulate` received the protocol {protocol.name!r} with a buffered schedule. Masks cancel among clients "
-            "that train from the same model at the same time, but a buffer has several models: use "
+            "that train from the same model at the same time, but a buffer mixes results of several models: use "
             "`Synchronous(...)`, or leave the protocol out (FedBuff adds inside a trusted enclave)."
         )
         raise ProgramError(message)

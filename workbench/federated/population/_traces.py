@@ -179,7 +179,7 @@ def _check_positive(path: str | Path, **columns: np.ndarray) -> None:
     wrong = [name for name, values in columns.items() if not (np.isfinite(values) & (values > 0)).all()]
     if wrong:
         message = (
-            f"The file {str(path)!r} has numbers of {', '.join(wrong)} that are not positive. Speeds and bandwidths "
+            f"The file {str(path)!r} has values of {', '.join(wrong)} that are not positive. Speeds and bandwidths "
             "must be positive: leave out the devices that were not measured."
         )
         raise DataError(message)

@@ -35,10 +35,10 @@ def work_of(program: object, *, spread: float = 0.0) -> WorkRecord:
     plan = program if isinstance(program, PlanRecord) else getattr(program, "plan", None)
     if not isinstance(plan, PlanRecord) or not any(stage.kind == "clients" for stage in plan.walk()):
         message = (
-            f"`work_of` received {type(program).__name__}"
-            f"{f' of {plan.name!r}' if isinstance(plan, PlanRecord) else ''}, in which no client computes. A client's "
-            "work is read from a program of `map_fn`, broadcasts and reductions: pass "
-            "`wb.trace(algorithm.round)(state, batches)`."
+            "`work_of` received "
+            f"{type(program).__name__}{f' of {plan.name!r}' if isinstance(plan, PlanRecord) else ''}, in which clients "
+            "compute nothing. `work_of` reads a client's work from a program that uses `map_fn`, broadcasts and "
+            "reductions: pass `wb.trace(algorithm.round)(state, batches)`."
         )
         raise ProgramError(message)
     flops, elementwise, down, up = _totals(plan.stages, plan.name)

@@ -30,8 +30,8 @@ def find_nodes(grid: Grid, count: int, timeout_seconds: float) -> list[int]:
     by_partition = dict(zip(partitions, nodes, strict=True))
     if len(by_partition) < len(nodes) or not set(range(count)) <= set(by_partition):
         message = (
-            f"the nodes have the partitions {sorted(partitions)}, and {count} nodes need the partitions 0 to "
-            f"{count - 1}, one each: start every SuperNode with its own `partition-id` in --node-config"
+            f"the nodes have the partitions {sorted(partitions)}, but {count} nodes need the partitions 0 to "
+            f"{count - 1}, one per node: start every SuperNode with its own `partition-id` in --node-config"
         )
         raise RuntimeError(message)
     return [by_partition[i] for i in range(count)]

@@ -95,7 +95,7 @@ def as_typed(x: object, aval: ShapedArray | SimpleNamespace, label: str) -> np.n
     if dtype.kind == "V" and array.dtype != dtype and array.dtype.itemsize == dtype.itemsize:
         array = array.view(dtype)
     if array.shape != tuple(aval.shape) or array.dtype != dtype:
-        message = f"{label} is {array.dtype}{list(array.shape)}, and the stage takes {dtype}{list(aval.shape)}"
+        message = f"{label} is {array.dtype}{list(array.shape)}, but the stage takes {dtype}{list(aval.shape)}"
         raise ValueError(message)
     return array
 
