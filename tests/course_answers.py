@@ -839,7 +839,7 @@ WRONG = {
         (lambda c_i, c, x, y, steps, rate: c_i - c + (y - x) / (steps * rate), "option II"),
     ],
     "09.2": [(-0.242, "Run FedProx"), (-0.786, "Run FedProx")],
-    "09.3": [(0.05, "times as far away"), (0.2, "between 0 and 0.1")],
+    "09.3": [(0.05, "distance from the optimum"), (0.2, "between 0 and 0.1")],
     "10.1": [(heavy_ball, "Nesterov")],
     "10.2": [(0.3, "before and after")],
     "10.3": [(rounded_too_late, "discloses 2,112 bytes .* at most 1,072")],
@@ -848,7 +848,7 @@ WRONG = {
         (jnp.tanh, "between -"),
         (lambda z: jnp.float32(0.5), "increase"),
     ],
-    "11.2": [((4.4, 4.5), "finer"), ((5.3, 2.3), "smaller one")],
+    "11.2": [((4.4, 4.5), "finer"), ((5.3, 2.3), "smaller than the best rate for five")],
     "11.3": [(slope_of_last_step, "through every one of them")],
     "12.1": [
         (clipped_by_numbers, "jax.numpy|traces"),
@@ -869,7 +869,7 @@ WRONG = {
     "14.1": [(6 * 512**2 / 64, "half")],
     "14.2": [("reduce_sum", "look for the stage")],
     "14.3": [(16, "Compare")],
-    "14.4": [(gathered, "it gathers a whole row"), (lambda a, b: a @ b, "sum over k")],
+    "14.4": [(gathered, "the program gathers a whole row"), (lambda a, b: a @ b, "sum over k")],
     "15.1": [
         (of_mean_variances, "misses how far"),
         (lambda mean, x: (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-5), "misses"),

@@ -92,7 +92,7 @@ def test_a_program_that_was_traced_before_inside_is_named() -> None:
     def twice(w: Any, x: Any, y: Any) -> Any:
         return compiled(compiled(w, x, y)[0], x, y)
 
-    message = r"`twice` entered no DrJAX program.*`jax\.jit` inside the function.*workbench\.jit\(from_drjax\(fn\)\)"
+    message = r"`twice` entered no DrJAX program.*`jax\.jit` inside it.*workbench\.jit\(from_drjax\(fn\)\)"
     with pytest.raises(ProgramError, match=message):
         from_drjax(twice)(*_arguments())
 

@@ -184,7 +184,7 @@ def test_closed_pool_says_so():
 
 
 def test_callbacks_cannot_travel():
-    with pytest.raises(EngineError, match=r"stage 0 \(`one`\) could not be exported.*callbacks are not possible"):
+    with pytest.raises(EngineError, match=r"stage 0 \(`one`\) could not be exported.*stages cannot have callbacks"):
         Executor(Shipping()).run(wb.program(clients=5)(printing), np.ones(5, np.float32))
 
 

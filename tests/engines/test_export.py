@@ -167,7 +167,7 @@ def test_calling_convention_of_another_jax_is_refused(exported: Any):
 
 def test_body_that_jax_cannot_read_is_refused(exported: Any):
     header = read_header(exported)
-    with pytest.raises(InspectionError, match=r"could not read the exported program `rounds`.*made by JAX"):
+    with pytest.raises(InspectionError, match=r"could not read the exported program `rounds`.*exported with JAX"):
         wb.load(_signed({**header, "body_bytes": 10}, b"0123456789"))
 
 

@@ -322,7 +322,7 @@ def test_data_of_another_shape_at_a_node_are_refused_there(monkeypatch: pytest.M
     monkeypatch.setattr(client, "column", lambda context, name: column(context, name)[:, :2])
     with (
         Here() as engine,
-        pytest.raises(EngineError, match=r"float32\[1, 2, 3\], and the stage takes float32\[1, 4, 3\]"),
+        pytest.raises(EngineError, match=r"float32\[1, 2, 3\], but the stage takes float32\[1, 4, 3\]"),
     ):
         engine.run(fedavg, start(), client_data())
 
@@ -336,7 +336,9 @@ def test_rows_that_a_node_lost_are_an_error_that_names_the_client():
 
     with Here() as engine:
         engine.changed = forget
-        with pytest.raises(EngineError, match=r"client 1 on node 1 could not send the rows that stayed there") as e:
+        with pytest.raises(
+            EngineError, match=r"client 1 on node 1 could not send the rows that stayed on this node"
+        ) as e:
             engine.run(per_client, start(), client_data())
     assert e.value.client == 1
 

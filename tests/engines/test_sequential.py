@@ -97,7 +97,7 @@ def test_reader_with_another_number_of_clients_is_refused():
     [
         (lambda: iter(()), None, "has no length, and no `clients`"),
         (iter([(0, 1)]), 1, "can be read only once"),
-        ([], None, "without any client"),
+        ([], None, "a source with no clients"),
     ],
     ids=["no number", "an iterator", "empty"],
 )

@@ -97,7 +97,7 @@ MISTAKES = {
     ),
     "a class without run": (lambda p: PyClassNode(nodes.Counter), "`Counter`, which has no `run` method"),
     "no concurrency": (lambda p: p.add_node(PyNode(nodes.idle), concurrency=0), "concurrency=0 and hang_seconds=None"),
-    "no time to hang": (lambda p: p.add_node(PyNode(nodes.idle), hang_seconds=0), "more than 0 seconds"),
+    "no time to hang": (lambda p: p.add_node(PyNode(nodes.idle), hang_seconds=0), "`hang_seconds` above 0"),
     "a handle without methods": (
         lambda p: p.add_node(PyNode(nodes.add_once, p.add_node(PyNode(nodes.idle)), 1)),
         "handles of 'main/0' in the arguments of 'main/1'. These nodes have no methods",

@@ -186,7 +186,7 @@ def test_interrupted_tuning_keeps_the_best_so_far(monkeypatch, cache):
 
 
 def test_plan_that_is_none_is_refused():
-    with pytest.raises(ProgramError, match="pass it alone"):
+    with pytest.raises(ProgramError, match="pass only the plan"):
         wb.jit(mean_of_squares, plan=8)
 
 

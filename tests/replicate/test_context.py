@@ -139,6 +139,6 @@ def test_wrong_arguments_of_a_collective_say_what_is_right(name):
 
 def test_context_outside_of_a_step_says_where_it_is_good():
     with pytest.raises(
-        ValueError, match=r"`all_reduce`.*no replica runs.*4 replicas.*inside `step_fn`.*Replicator.run"
+        ValueError, match=r"`all_reduce`.*outside the replicas.*4 replicas.*inside `step_fn`.*Replicator.run"
     ):
         Replicator(replicas=4).context.all_reduce(1.0)

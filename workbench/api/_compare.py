@@ -86,8 +86,8 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     if metric is not None or options:
         names = [*([] if metric is None else ["metric"]), *options]
         message = (
-            f"`compare` was given {', '.join(f'`{name}=`' for name in names)} without runs. They are options for runs: "
-            "omit them, or pass a sweep, runs by name or several runs."
+            f"`compare` was given {', '.join(f'`{name}=`' for name in names)} without runs. These options apply only "
+            "to runs: omit them, or pass a sweep, runs by name or several runs."
         )
         raise ProgramError(message)
     if functions:

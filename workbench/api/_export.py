@@ -110,8 +110,8 @@ class LoadedProgram:
     def _misfit(self, error: ValueError) -> str:
         header = self.header
         return (
-            f"the loaded program `{self.__name__}` could not be called: {str(error)[:500]}. It was exported for the "
-            f"platforms {', '.join(header['platforms'])}, {header['devices']} device(s) and the inputs "
+            f"the loaded program `{self.__name__}` could not be called: {str(error)[:500]}. The program was exported "
+            f"for the platforms {', '.join(header['platforms'])}, {header['devices']} device(s) and the inputs "
             f"{', '.join(header['inputs'])}: pass such arguments, sharded over as many devices as at export, or export "
             "the program again for your arguments and devices."
         )

@@ -108,8 +108,8 @@ def _with_separate_calls(run: RunRecord, stages: set[str], fn: Callable, args: S
 def _measure_lowered(call: LoweredCall, *, rounds: int, warmup: int, chip: str | None) -> RunRecord:
     if not (call.args or call.kwargs):
         message = (
-            f"`measure` was given `{call.name}`, which is compiled already, and no arguments to run it with. It runs a "
-            "call: pass the function, then its arguments: `measure(fn)(*args)`."
+            f"`measure` was given `{call.name}`, which is compiled already, and no arguments to run it with. `measure` "
+            "runs a call: pass the function, then its arguments, `measure(fn)(*args)`."
         )
         raise InspectionError(message)
     _refuse_shapes(call.name, jax.tree.leaves((call.args, call.kwargs)))

@@ -29,8 +29,8 @@ def _program_of(x: object, name: str, **options: Option) -> ProgramRecord:
     if isinstance(record, ProgramRecord):
         return record
     message = (
-        f"`{name}` received a {type(x).__name__}, which is not a program but a {type(record).__name__}. It reads the "
-        f"collectives of a program: pass a function, `{name}(fn)(*args)`, or the result of `jax.jit`."
+        f"`{name}` received a {type(x).__name__}, which is not a program but a {type(record).__name__}. `{name}` reads "
+        f"the collectives of a program: pass a function, `{name}(fn)(*args)`, or the result of `jax.jit`."
     )
     raise InspectionError(message)
 

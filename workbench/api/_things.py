@@ -85,10 +85,10 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
         refuse_options(question, x, options)
         return inspect_sharding(arrays)
     message = (
-        f"`{question}` received a {type(x).__name__}, which {_fact(x)}. It reads functions, `{question}(fn)(*args)`; "
-        "meshes; arrays and pytrees with arrays (modules, optimizer states); stages of `jax.jit` (`Traced`, `Lowered`, "
-        "`Compiled`); exported programs; HLO and StableHLO as text, proto or file; sweeps and lists of runs: pass one "
-        "of these."
+        f"`{question}` received a {type(x).__name__}, which {_fact(x)}. `{question}` reads functions, "
+        f"`{question}(fn)(*args)`; meshes; arrays and pytrees with arrays (modules, optimizer states); stages of "
+        "`jax.jit` (`Traced`, `Lowered`, `Compiled`); exported programs; HLO and StableHLO as text, proto or file; "
+        "sweeps and lists of runs: pass one of these."
     )
     raise InspectionError(message)
 
@@ -110,8 +110,8 @@ def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None
     if options:
         message = (
             f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with a {type(x).__name__}, which "
-            "has nothing to compile or to predict a cost for. These are options of programs: leave them out, or pass "
-            f"the function, `{question}(fn, …)(*args)`."
+            "cannot be compiled and has no cost to predict. These options apply only to programs: leave them out, or "
+            f"pass the function, `{question}(fn, …)(*args)`."
         )
         raise ProgramError(message)
 

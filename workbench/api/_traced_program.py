@@ -219,8 +219,8 @@ class TracedProgram(Inspected):
         machine = machine_of(on, "measure", reads=("mesh", "chip"))
         if isinstance(machine.mesh, AbstractMesh):
             message = (
-                "`measure` was given an `AbstractMesh`, which has no devices to run on. It runs on devices of this "
-                "machine: pass a mesh of `wb.make_mesh`, or use `inspect`, which does not run the program."
+                "`measure` was given an `AbstractMesh`, which has no devices to run on. `measure` runs on devices of "
+                "this machine: pass a mesh from `wb.make_mesh`, or use `inspect`, which does not run the program."
             )
             raise MeshError(message)
         return _measure.measure_program(
@@ -536,7 +536,7 @@ class TracedProgram(Inspected):
             return self._call
         message = (
             f"`{question}` was given `{self.name}`, a {type(self.fn).__name__} that does not expose the function "
-            "that it traces. It needs the traced function: pass the function without this wrapper."
+            f"that it traces. `{question}` needs the traced function: pass the function without this wrapper."
         )
         raise InspectionError(message)
 

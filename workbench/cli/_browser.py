@@ -32,8 +32,9 @@ def find_browser() -> Path | None:
         if executable := shutil.which(named):
             return Path(executable)
         msg = (
-            f"The environment variable CHROMIUM is set to {named!r}, but there is no program of that name. It must "
-            "name a working Chromium, Chrome or Edge: correct it, or unset it to search the usual places."
+            f"The environment variable CHROMIUM is set to {named!r}, but there is no program of that name. CHROMIUM "
+            "must name a working Chromium, Chrome or Edge: correct the variable, or unset it to search the usual "
+            "places."
         )
         raise CommandError(msg)
     on_path = (Path(executable) for executable in map(shutil.which, NAMES) if executable)

@@ -66,8 +66,8 @@ def _git(*arguments: str, folder: Path | None = None) -> str:
         raise CommandError(message) from error
     except subprocess.CalledProcessError as error:
         message = (
-            f"`workbench compare --since` could not run git ({error.stderr.strip()[:200]}). It compares files of a "
-            "git repository with a commit: run it inside a repository, and fetch the commit first."
+            f"`workbench compare --since` could not run git ({error.stderr.strip()[:200]}). The command compares files "
+            "in a git repository with a commit: run it inside a repository, and fetch the commit first."
         )
         raise CommandError(message) from error
     return process.stdout

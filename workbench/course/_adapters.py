@@ -38,7 +38,7 @@ def exact_factors(answer: object) -> str:
         )
     hint = "Concatenate all a horizontally and all b vertically, and divide one of the two by the number of clients."
     expect_values(np.asarray(wide) @ np.asarray(tall), (a @ b).mean(0), hint)
-    return "exact, at a rank of clients times r."
+    return "exact, but the rank is the number of clients times r."
 
 
 @exercise("31.4", "numbers that the server sends down")
@@ -46,4 +46,4 @@ def numbers_down(answer: object) -> str:
     plain, exact = several(answer, 2, "numbers with plain averaging, numbers with exact aggregation")
     expect_number(plain, 32_768, "One pair of factors: r · (n + m).", what="the first number")
     expect_number(exact, 262_144, "Factors of all eight clients.", what="the second number")
-    return "eight times as many, still far fewer than the matrix has."
+    return "eight times as many numbers, but still far fewer than the whole matrix has."

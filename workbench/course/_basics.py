@@ -41,7 +41,7 @@ def running_mean(answer: Callable) -> str:
     text = str(jax.make_jaxpr(answer)(x))
     if "scan" not in text:
         wrong("the values are right, but the program has no `scan`. Use `jax.lax.scan`, which compiles its body once.")
-    return "one compiled body, four iterations."
+    return "the body is compiled once and runs four times."
 
 
 @exercise("00.3", "one gradient per example")
@@ -112,7 +112,7 @@ def share_above(answer: object) -> str:
     for threshold, expected in ((0.5, 0.5), (0.8, 0.25), (2.0, 0.0)):
         expect_values(called(answer, x, jnp.float32(threshold)), expected, "Compare at the client, average 0 and 1.")
     expect_disclosed(plan_of(answer, x, jnp.float32(0.5), clients=4), 4)
-    return "each client discloses one number, and not its value."
+    return "each client discloses only one number, which is not its value."
 
 
 @exercise("02.3", "a mean over present clients, with 8 bytes per pod")
@@ -136,7 +136,8 @@ def largest_share(answer: object) -> str:
     plan = plan_of(answer, jnp.arange(4.0), clients=4)
     if not stages(plan, "broadcast"):
         wrong(
-            "the values are right, but the server divides. Send the sum to the clients, so that each divides its own."
+            "the values are right, but the server divides. Send the sum to the clients, so that each client divides "
+            "its own square by the sum."
         )
     expect_disclosed(plan, 8)
     return "a value at the server reaches the clients through a broadcast."
@@ -176,4 +177,4 @@ def gradient_by_hand(answer: object) -> str:
     if counts != (1, 1):
         wrong(f"the values are right, but there are {counts} broadcasts and reductions: one each is enough.")
     expect_disclosed(plan, 8)
-    return "one broadcast, one reduction, as in the result of `jax.grad`."
+    return "the program has one broadcast and one reduction, like the result of `jax.grad`."

@@ -141,9 +141,9 @@ def _registered(function: str, exercise: str) -> Exercise:
     if exercise not in EXERCISES:
         near = difflib.get_close_matches(exercise, EXERCISES, n=3) or sorted(EXERCISES)[:3]
         message = (
-            f"`{function}` received the exercise {exercise!r}. No exercise has this id. An id is the notebook's "
+            f"`{function}` received the exercise {exercise!r}, but no exercise has this id. An id is the notebook's "
             f"number, a point and the number of the exercise: {', '.join(near)}. `workbench.course.exercises()` lists "
-            "all."
+            "all ids."
         )
         raise CourseError(message)
     return EXERCISES[exercise]

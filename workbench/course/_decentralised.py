@@ -82,4 +82,4 @@ def bytes_of_an_average(answer: object) -> str:
             else "One vector up and one down for each client."
         )
         expect_number(value, messages * 4096, hint, what=f"the number for the {name}", rtol=5e-3)
-    return "the server sends least, and all clients depend on it."
+    return "the server sends the fewest bytes, but all clients depend on it."

@@ -125,7 +125,10 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
     if not stages(plan, "reduce"):
         wrong("the values are right, but nothing is reduced: combine the clients' values by `wb.reduce_…`.")
     if rows := raw_rows(plan, clients, "server"):
-        wrong(f"the values are right, but the server reads the clients' own data: {rows}. Use it at the clients.")
+        wrong(
+            f"the values are right, but the server reads the clients' own data: {rows}. Use these rows inside the "
+            "client function."
+        )
     if rows := raw_rows(plan, clients, "broadcast"):
         wrong(
             f"the values are right, but every client receives the data of all clients: {rows}. `wb.map_fn` gives each "

@@ -32,7 +32,7 @@ def clip_update(answer: object) -> str:
     expect_values([result["a"][0], result["b"][0]], [0.3, 0.4], "An update shorter than C does not change.")
     traced = called(jax.jit(lambda update: called(answer, update, 1.0)), long)  # later cells clip inside programs
     expect_values([traced["a"][0], traced["b"][0]], [0.6, 0.8], "Under `jax.jit` the result differs.")
-    return "long updates are scaled down, short ones stay."
+    return "long updates are scaled down, short updates do not change."
 
 
 @exercise("12.2", "why noise around a compressor with memory is refused")
@@ -49,7 +49,7 @@ def packed_bits(answer: object) -> str:
     bits, numbers = several(answer, 2, "bits per number, numbers per word of 32 bits")
     expect_number(bits, 13, "A sum over 32 clients needs log2(32) = 5 bits more.", what="the number of bits")
     expect_number(numbers, 2, "How many numbers of this many bits fit into 32 bits?", what="the count per word")
-    return "13 bits for a sum over 32 clients, two numbers in a word of 32 bits."
+    return "a sum over 32 clients needs 13 bits, so two numbers fit into a word of 32 bits."
 
 
 @exercise("12.4", "the Byzantine clients that a median of 32 tolerates")
@@ -72,7 +72,7 @@ def trimmed_by_three(answer: object) -> str:
     used = [stage.operation for stage in stages(plan, "reduce")]
     if len(used) > 3 or not set(used) <= {"reduce_sum", "reduce_mean", "reduce_min", "reduce_max"}:
         wrong(f"the plan uses the reductions {', '.join(used)}; use only one sum, one minimum and one maximum.")
-    return "three reductions, 12 bytes, for any number of clients."
+    return "three reductions and 12 bytes suffice for any number of clients."
 
 
 @exercise("13.1", "decode seven blocks from any seven of ten answers")
@@ -87,7 +87,7 @@ def decode_blocks(answer: object) -> str:
         if np.isnan(np.asarray(result)).any():
             wrong(f"a late answer was used: workers {late} are late, and the result has NaN.")
         expect_values(result, blocks, "Solve generator[used] @ blocks = answers[used] for seven finished workers.")
-    return "any seven of ten answers give all blocks."
+    return "any seven of the ten answers determine all blocks."
 
 
 @exercise("13.2", "the messages of a group of workers, as few as possible")
@@ -100,7 +100,9 @@ def pair_off(answer: object) -> str:
             if sorted(message[worker] for message in messages if worker in message) != sorted(rows):
                 wrong(f"of the lists {lists}, worker {worker} should get the rows {rows}, each once.")
         if len(messages) > (needed := max(map(len, lists.values()))):
-            wrong(f"there are {len(messages)} messages for the lists {lists}; {needed} messages are enough.")
+            wrong(
+                f"there are {len(messages)} messages for the lists {lists}; {needed} messages suffice for these lists."
+            )
     return "a group needs as many messages as its longest list."
 
 
@@ -211,7 +213,7 @@ def local_as_central(answer: object) -> str:
         "over m clients has 2 z C / √m."
     )
     expect_number(answer, 40_000, hint)
-    return "4 n²: the price of not trusting the server."
+    return "local privacy needs 4 n² clients: the cost of not trusting the server."
 
 
 @exercise("24.4", "the largest share of members that an attack can identify, for two values of ε")

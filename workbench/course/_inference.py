@@ -36,7 +36,7 @@ def merged_attention(answer: object) -> str:
         expected = jax.nn.softmax(scores.ravel()) @ values.reshape(20, 3)
         hint = "Multiply each part by exp(m_k − the largest m), also the parts of the sum of weights."
         expect_values(result, expected, hint)
-    return "exact for any scores, from three small parts per device."
+    return "the result is exact for any scores, and each device sends only three small parts."
 
 
 @exercise("29.4", "the minimum milliseconds per token")

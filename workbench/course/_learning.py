@@ -79,7 +79,7 @@ def prox_rest(answer: object) -> str:
             local -= 0.1 * (a * (local - b) + 5.0 * (local - w))
         w = float(local.mean())
     expect_number(answer, w, "Run FedProx with proximal=5 until it stops moving (30 rounds).", rtol=0.02)
-    return f"{w:.3f}: nearer to the optimum than FedAvg, but not at it."
+    return f"{w:.3f} is nearer to the optimum than FedAvg's result, but does not reach it."
 
 
 @exercise("09.3", "the rate that halves FedAvg's distance from the optimum")
@@ -144,7 +144,7 @@ def bounded_momentum(answer: Callable) -> str:
         wrong(f"for z from −8 to 8 the momentum is between {momenta.min():.3g} and {momenta.max():.3g}.")
     if not (np.diff(momenta) > 0).all() or not float(jax.grad(lambda v: answer(v))(jnp.float32(0))) > 0:
         wrong("the function should increase everywhere, so that gradients can move the momentum.")
-    return "it stays in range whatever the optimizer does to z."
+    return "the momentum stays in range for every z."
 
 
 @exercise("11.2", "the best client rates for one round and for five")
@@ -152,7 +152,8 @@ def horizons(answer: object) -> str:
     one, five = (float(v) for v in several(answer, 2, "best rate for one round, for five rounds"))
     if not one < five:
         wrong(
-            "on this data the best rate for one round is the smaller one; use a fine grid up to 8 with server rate 1."
+            "on this data the best rate for one round is smaller than the best rate for five; use a fine grid up to 8 "
+            "with server rate 1."
         )
     if not (1.5 < one < 4.5 and 3 < five < 8 and one < 0.6 * five):
         wrong("make the grid finer, between 1 and 8, and rate the held-out loss.")
@@ -205,11 +206,10 @@ def staleness_bound(answer: object) -> str:
     for finished, client, bound, expected in cases:
         if bool(called(answer, dict(finished), client, bound)) != expected:
             wrong(
-                f"with {finished} finished and bound {bound}, {client!r} "
-                f"{'may begin' if expected else 'has to wait'}. How far is it ahead of the slowest client that is "
-                "still working?"
+                f"with {finished} finished and bound {bound}, {client!r} {'may begin' if expected else 'has to wait'}. "
+                "How far is this client ahead of the slowest client that is still working?"
             )
-    return "it waits for the slowest client that is still working, and never for a failed client."
+    return "the rule waits for the slowest client that is still working, but never for a failed client."
 
 
 @exercise("16.3", "the client toward which the asynchronous result is biased")
@@ -354,7 +354,10 @@ def first_order(answer: object) -> str:
         result = called(answer, loss, w, rate, steps)
         through = jax.grad(lambda v, steps=steps: loss(adapted(v, steps)))(w)
         if np.shape(result) == w.shape and np.allclose(result, through, rtol=1e-3):
-            wrong("this is the gradient of MAML: it differentiates through the steps. Take the gradient after them.")
+            wrong(
+                "this is the gradient of MAML, which differentiates through the steps: take the gradient after these "
+                "steps."
+            )
         hint = f"Take {steps} steps `w - rate * grad(loss)(w)`, then take the gradient of `loss` after these steps."
         expect_values(result, jax.grad(loss)(adapted(w, steps)), hint)
     return "the gradient at the adapted parameters, without a second derivative."

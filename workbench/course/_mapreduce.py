@@ -45,7 +45,7 @@ def second_largest(answer: object) -> str:
         expect_values(called(answer, jnp.array(values)), sorted(values)[-2], hint)
     plan = plan_of(answer, jnp.arange(8.0), clients=8)
     expect_disclosed(plan, 8)
-    return "two maxima and eight bytes, for any number of workers."
+    return "two maxima and eight bytes suffice for any number of workers."
 
 
 @exercise("27.1", "the floor of averaging with sampled clients")

@@ -30,7 +30,10 @@ def ring_all_reduce(answer: Callable) -> str:
     expect_values(result, np.tile(values.sum(0), (8, 1)), hint)
     used = collectives(compiled(mapped, x, mesh=mesh))
     if any(record.kind != "collective-permute" for record in used):
-        wrong(f"it uses {', '.join(sorted({e.kind for e in used}))}: build it from `jax.lax.ppermute`.")
+        wrong(
+            f"the program uses {', '.join(sorted({e.kind for e in used}))}: build the all-reduce from "
+            "`jax.lax.ppermute` only."
+        )
     limit = 2 * 64 * 4 * 7 / 8
     if (traffic := sent_bytes(used)) > limit:
         wrong(f"a device sends {traffic:,.0f} bytes; a ring needs {limit:,.0f}: send chunks of 8 numbers.")
@@ -45,7 +48,7 @@ def crossover(answer: object) -> str:
     expect_number(
         answer, (ring_steps - tree_steps) * alpha / per_byte, "Set both costs equal and solve for S.", rtol=0.02
     )
-    return "below it the tree wins (fewer steps), above it the ring (fewer bytes)."
+    return "below this size the tree is faster (fewer steps), above it the ring (fewer bytes)."
 
 
 @exercise("22.3", "bytes over a slow link with a hierarchical all-reduce")
@@ -92,4 +95,4 @@ def tensor_parallel(answer: object) -> str:
         wrong(f"the program uses {', '.join(r.kind for r in records) or 'no collective'}; one all-reduce is enough.")
     if records[0].payload_bytes > 32 * 64 * 4:
         wrong(f"one all-reduce, but of {records[0].payload_bytes:,} bytes; 8,192 bytes are enough.")
-    return "columns first, then rows: one all-reduce of the output."
+    return "columns first, then rows: only the output needs an all-reduce."

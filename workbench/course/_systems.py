@@ -125,10 +125,14 @@ def fast_enough(answer: object, record: ProgramRecord, late: TimelineRecord) -> 
     elsewhere = needed[11] - flops / 5e10
     speed = flops / (max(seconds for client, seconds in needed.items() if client != 11) - elsewhere)
     hint = (
-        "Its compute time is the total time of the next slowest client, minus its own time for sending and receiving."
+        "Client 11's compute time is then the total time of the next slowest client, minus client 11's time for "
+        "sending and receiving."
     )
     expect_number(answer, speed, hint, rtol=0.02)
-    return "a sixth of the speed of a normal device is enough: then the slow uplink of client 23 determines the round."
+    return (
+        "a sixth of the speed of a normal device is enough: then the slow uplink of client 23 determines the round's "
+        "duration."
+    )
 
 
 @exercise("14.1", "what a reduce-scatter would save, in numbers per device")
@@ -136,7 +140,7 @@ def reduce_scatter_saves(answer: object) -> str:
     n, c, q = 512, 4, 4
     hint = "An all-reduce sends 2 (c − 1) n² / (c q²) numbers, a reduce-scatter half of that."
     expect_number(answer, (c - 1) * n**2 / (c * q**2), hint)
-    return "half of the bytes that adding the layers takes."
+    return "a reduce-scatter sends half of the bytes that an all-reduce over the layers sends."
 
 
 @exercise("14.2", "the operation that a `reduce_sum` over layers becomes in the gradient")
@@ -148,7 +152,7 @@ def transposed_sum(answer: object) -> str:
 
 @exercise("14.3", "the number of layers that sends the fewest bytes on 2¹⁵ chips")
 def layers_that_send_least(answer: object) -> str:
-    expect_number(answer, 32, "Compare 2 (q − 1) / p + 2 (c − 1) / p for c = p / q².")
+    expect_number(answer, 32, "Compare 2 (q − 1) / p + 2 (c − 1) / p for the possible c = p / q².")
     return "a cube: as many layers as rows and columns."
 
 
@@ -167,7 +171,7 @@ def summa_by_panels(answer: Callable) -> str:
     )
     used = collectives(compiled(mapped, a, b, mesh=mesh))
     if any(record.kind == "all-gather" for record in used):
-        wrong("it gathers a whole row or column of blocks: send one panel after the other.")
+        wrong("the program gathers a whole row or column of blocks: send one panel after the other.")
     if (traffic := sent_bytes(used)) > 4096:
         wrong(f"the product is right, but a device sends {traffic:,.0f} bytes; 4,096 bytes are enough.")
     return f"a device sends {traffic:,.0f} bytes, and stores one panel of each matrix at a time."
@@ -215,7 +219,7 @@ def reached_by_all(answer: Callable) -> str:
             f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 bytes are "
             "enough."
         )
-    return "all replicas reach the all-reduce, and each chooses afterwards."
+    return "all replicas reach the all-reduce, and each replica chooses its result afterwards."
 
 
 @exercise("18.1", "a mean over clients from partial results of tasks")
@@ -238,8 +242,8 @@ def partial_results(answer: object) -> str:
         reply_bytes = max(sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(reply)) for reply in partials)
         if reply_bytes > w.nbytes + 16:
             wrong(
-                f"a task of {size} clients replies with {reply_bytes} bytes: one sum over its clients and their "
-                f"number are enough."
+                f"a task of {size} clients replies with {reply_bytes} bytes: send only one sum over its clients, and their "
+                "number."
             )
         result = several(called(combine, partials), 2, "the mean update, the mean loss")
         hint = f"The tasks have {', '.join(str(len(task)) for task in tasks)} clients: weight all clients equally."
@@ -270,7 +274,9 @@ def small_roll(answer: object) -> str:
     expect_values(called(answer, x), np.roll(values, 2, axis=0), "Roll by two along axis 0.")
     records = collectives(compiled(answer, x, mesh=mesh))
     if any(record.kind != "collective-permute" for record in records):
-        wrong(f"it uses {', '.join(sorted({record.kind for record in records}))}; only neighbours need to communicate.")
+        wrong(
+            f"the program uses {', '.join(sorted({record.kind for record in records}))}; only neighbours need to communicate."
+        )
     if (traffic := sent_bytes(records)) > 2 * 4 * 4:
         wrong(f"the values are right, but a device sends {traffic:,.0f} bytes; two rows are 32.")
     return f"a device sends {traffic:,.0f} bytes to its neighbour."
@@ -308,12 +314,12 @@ def one_all_reduce(answer: object) -> str:
     records = collectives(compiled(answer, x, mesh=mesh))
     if len(records) != 1:
         wrong(
-            f"the values are right, but {len(records)} collectives follow one another. Which two sums give both the "
-            "mean and the deviation, without waiting for each other?"
+            f"the values are right, but {len(records)} collectives follow one another. Which two sums, computed "
+            "independently of each other, give both the mean and the deviation?"
         )
     if (size := payload_bytes(records)) > 8:
         wrong(f"the one collective carries {size:,.0f} bytes; two float32 sums are 8.")
-    return "both sums are sent in one message of eight bytes."
+    return "one message of eight bytes carries both sums."
 
 
 @exercise("20.1", "the server's step from a buffer of stale updates")

@@ -28,7 +28,7 @@ def argument_of_source(engine: str, source: str, args: Sequence[Any]) -> int:
         message = (
             f"`{engine}.run` was given {len(as_shapes)} arguments as shapes and a `read_from`. The {source} provides "
             "the clients of one argument. Pass a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)` for this "
-            "argument, and arrays for all others."
+            "argument, and arrays for all other arguments."
         )
         raise ProgramError(message)
     return as_shapes[0]

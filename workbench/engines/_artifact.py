@@ -162,8 +162,8 @@ def _digest(data: bytes) -> bytes:
 
 def _unreadable(header: dict[str, Any], why: str) -> str:
     return (
-        f"`load` could not read the exported program `{header['name']}`: {why}. It was made by JAX {header['jax']}: "
-        "use that version, or export it again."
+        f"`load` could not read the exported program `{header['name']}`: {why}. The program was exported with JAX "
+        f"{header['jax']}: use that version, or export it again."
     )
 
 

@@ -401,7 +401,7 @@ def _check_dask(client: Foreign) -> None:
     if wrong:
         message = (
             f"workers of the Dask cluster do not have workbench {__version__}, which this process runs: "
-            f"{'; '.join(wrong)}. Workers compute stages with the same package version: install it there."
+            f"{'; '.join(wrong)}. Workers need the same package version as this process: install it on the workers."
         )
         raise EngineError(message)
     addresses.update(new)
@@ -440,8 +440,8 @@ def _count_workers(pool: Foreign) -> int:
 def _check(pool: object, clients_per_task: object) -> None:
     if not callable(getattr(pool, "submit", None)):
         message = (
-            f"`Executor` was given {pool!r}, of type {type(pool).__name__}, which has no `submit`. It sends its tasks "
-            "to an executor like those of `concurrent.futures`: pass a ThreadPoolExecutor, loky's "
+            f"`Executor` was given {pool!r}, of type {type(pool).__name__}, which has no `submit`. `Executor` submits "
+            "its tasks to an executor like those of `concurrent.futures`: pass a ThreadPoolExecutor, loky's "
             "`get_reusable_executor()`, or `distributed.Client(…).get_executor()`."
         )
         raise ProgramError(message)

@@ -109,9 +109,9 @@ class _Evaluator:
         reduce = {"federated_sum": np.sum, "federated_max": np.max, "federated_min": np.min, "federated_mean": np.mean}
         if uri not in reduce:
             message = (
-                f"`FederatedComputation.run` reached the intrinsic {uri!r}. It runs only computations of "
-                "`to_federated_language`, which do not use this intrinsic: run the computation with a runtime of the "
-                "federated language."
+                f"`FederatedComputation.run` reached the intrinsic {uri!r}. Only computations from "
+                "`to_federated_language` can run here, and these do not use this intrinsic: run the computation with "
+                "a runtime of the federated language."
             )
             raise ProgramError(message)
         stacked = np.stack(argument.values)

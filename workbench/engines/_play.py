@@ -48,7 +48,10 @@ def play(fn: Callable, *args: object) -> PlayRecord:
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         traced = trace_listening(fn, shapes, {})
         if not traced.plan.stages:
-            message = f"`play` received {getattr(fn, '__name__', fn)!r}, which computes nothing. Pass a program."
+            message = (
+                f"`play` received {getattr(fn, '__name__', fn)!r}, which computes nothing. Pass a program that "
+                "computes values."
+            )
             raise InspectionError(message)
         values = _evaluate(traced.plan, [_here(x) for x in jax.tree.leaves(args)])
     return _record(traced, values)

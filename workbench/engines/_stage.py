@@ -115,11 +115,10 @@ def exported_stage(
         data = pack(module, name=name)
     except Exception as error:
         message = (
-            f"stage {stage} (`{name}`) could not be exported for other processes: jax.export "
-            f"raised {type(error).__name__}: {error}. Stages are sent as StableHLO, which contains no Python, so "
-            "callbacks are not possible: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out of the "
-            "client function, "
-            "or run it with `workbench.engines.Sequential()` or on threads."
+            f"stage {stage} (`{name}`) could not be exported for other processes: jax.export raised "
+            f"{type(error).__name__}: {error}. Stages are sent as StableHLO, which contains no Python, so stages "
+            "cannot have callbacks: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out of the client "
+            "function, or run it with `workbench.engines.Sequential()` or on threads."
         )
         raise EngineError(message, stage=stage) from error
     return hashlib.sha256(data).hexdigest(), data

@@ -297,6 +297,6 @@ def _wrong_values(client: object, missing: int, name: str) -> ProgramError:
     fact = f"{missing} missing value(s)" if missing else "text, or lists of different lengths,"
     message = (
         f"`clients_from` found {fact} in column {name!r} of client {client!r}. Columns contain numbers, or lists "
-        "of numbers of the same length in every row: fill or drop the missing rows, or choose other `columns`."
+        "of numbers of the same length in every row: fill or drop rows with missing values, or choose other `columns`."
     )
     return ProgramError(message)

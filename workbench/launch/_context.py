@@ -114,9 +114,9 @@ def current_node() -> NodeContext:
     context = CURRENT.get(None)
     if context is None:
         message = (
-            "`current_node` was called outside of a launched node: no node runs in this thread. It works inside a "
-            "node's function, constructor, `run` and service methods; in a thread that a node starts itself, pass the "
-            "context on as an argument."
+            "`current_node` was called outside of a launched node: no node runs in this thread. `current_node` works "
+            "inside a node's function, constructor, `run` and service methods; in a thread that a node starts itself, "
+            "pass the context on as an argument."
         )
         raise ProgramError(message)
     return context

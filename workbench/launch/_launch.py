@@ -55,8 +55,8 @@ def launch(
     """
     if not program.specs:
         message = (
-            f"`launch` was given program {program.name!r}, which has no nodes. A program runs its nodes: add one with "
-            "`program.add_node(PyNode(function))`."
+            f"`launch` was given program {program.name!r}, which has no nodes. A program needs at least one node: add "
+            "a node with `program.add_node(PyNode(function))`."
         )
         raise ProgramError(message)
     if on_failure not in ("stop", "continue"):

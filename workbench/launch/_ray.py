@@ -218,8 +218,9 @@ class RayEngine:
             raise MissingDependencyError("ray", extra="ray", needed_for="RayEngine") from error
         if not ray.is_initialized():
             message = (
-                "`RayEngine()` was made before `ray.init`. It runs nodes on the cluster to which Ray is connected "
-                "and does not start a cluster: call `ray.init()` for this machine, or `ray.init(address=...)`, first."
+                "`RayEngine()` was made before `ray.init`. The engine runs nodes on the cluster to which Ray is "
+                "connected; it does not start a cluster: call `ray.init()` for this machine, or "
+                "`ray.init(address=...)`, first."
             )
             raise ProgramError(message)
         end_ray_with_this_process()
@@ -271,7 +272,7 @@ class RayEngine:
         if faults:
             message = (
                 f"`launch` on Ray was given program {program.name!r} with nodes that no machine in the cluster can "
-                f"run: {'; '.join(faults)}. An actor runs on one machine: start machines with these resources, ask "
-                "for less, or do not colocate nodes."
+                f"run: {'; '.join(faults)}. An actor runs on one machine: start machines with these resources, request "
+                "fewer resources, or do not colocate nodes."
             )
             raise ProgramError(message)

@@ -188,7 +188,7 @@ def _packed_error(label: str, method: str, error: Exception) -> bytes:
     except Exception:  # a user's exception may raise anything here
         message = (
             f"The call `{method}` of node {label!r} raised {type(error).__name__}: {error}. The exception cannot be "
-            "pickled, so this error replaces it: give the exception's constructor defaults for all arguments."
+            "pickled, so this error replaces it: give every argument of the exception's constructor a default."
         )
         packed = pickled((False, NodeError(message, stage=label), where))
     return packed

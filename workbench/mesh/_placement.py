@@ -41,7 +41,7 @@ def make_placements(
         message = (
             f"`program` was given both `clients={clients}` and `placements={dict(placements)}`. `clients=n` is short "
             "for "
-            '`placements={"clients": n}`: pass one of the two.'
+            '`placements={"clients": n}`: pass only one of these arguments.'
         )
         raise PlacementError(message)
     sizes = {"clients": clients} if clients is not None else dict(placements or {})
@@ -144,7 +144,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
     if scope is None:
         message = (
             f"`{operation}` was called outside a program, so there are no clients. Primitives need a placement: "
-            "decorate the function that calls it with `@workbench.program(clients=64)`, or open `with "
+            "decorate the calling function with `@workbench.program(clients=64)`, or open `with "
             "workbench.program(clients=64):` around the call."
         )
         raise PlacementError(message)

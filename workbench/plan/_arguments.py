@@ -103,7 +103,7 @@ def nesting_problem(x: object) -> str:
         if id(now) in above:
             return f"which holds a {type(now).__name__} that contains itself"
         if depth > _DEEPEST:
-            return f"whose containers are nested more than {_DEEPEST} deep"
+            return f"whose containers are nested more than {_DEEPEST} levels deep"
         above.append(id(now))
         waiting.append((now, depth, False))
         waiting.extend((item, depth + 1, True) for item in (now.values() if isinstance(now, dict) else now))

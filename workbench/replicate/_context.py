@@ -178,8 +178,8 @@ class ReplicaContext:
         if wrong:
             message = (
                 f"`{operation}` was given {len(wrong)} leaf/leaves that are not arrays: {'; '.join(wrong[:5])}. Only "
-                "arrays and numbers can be sent between replicas: take other values out of the pytree, and close over "
-                "them."
+                "arrays and numbers can be sent between replicas: remove the other values from the pytree, and close "
+                "over them."
             )
             raise ProgramError(message)
         with jax.named_scope(operation):
@@ -190,7 +190,7 @@ class ReplicaContext:
             jax.lax.axis_index(self.axis)
         except NameError:
             message = (
-                f"`{operation}` of a replica context was used where no replica runs: the axis {self.axis!r} of its "
+                f"`{operation}` of a replica context was used outside the replicas: the axis {self.axis!r} of its "
                 f"{self.num_replicas} replicas is not open here. A context is valid only during the call of `step_fn`: "
                 "use it inside `step_fn`, and run `step_fn` with `Replicator.run` or `Replicator.step`."
             )

@@ -42,8 +42,9 @@ def wrap_optimizer(
     """
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
         message = (
-            f"`wrap_optimizer` was given accumulate={accumulate!r}. It is the number of steps per update, a positive "
-            "int known before tracing: pass 1 to update in every step, or for example 4 to update in every fourth."
+            f"`wrap_optimizer` was given accumulate={accumulate!r}. `accumulate` is the number of steps per update, a "
+            "positive int known before tracing: pass 1 to update in every step, or for example 4 to update in every "
+            "fourth."
         )
         raise ProgramError(message)
     inner = optax.with_extra_args_support(optimizer)

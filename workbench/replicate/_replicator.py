@@ -137,8 +137,8 @@ class Replicator:
         """
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
             message = (
-                f"`run` was given steps={steps!r}. It is the number of steps that all replicas take together, an int "
-                "of at least 0: pass, for example, `steps=100`."
+                f"`run` was given steps={steps!r}. `steps` is the number of steps that all replicas take together, an "
+                "int of at least 0: pass, for example, `steps=100`."
             )
             raise PlacementError(message)
         replicas = own_replicas(self.mesh, self.num_replicas, self.axis)

@@ -193,7 +193,7 @@ def test_the_compiled_all_reduce_carries_the_packed_words() -> None:
         (lambda: algorithms.top_k_mean(0.0), "fraction=0.0.*above 0 and up to 1"),
         (lambda: algorithms.quantized_mean(1), "bits=1.*2 to 16 bits"),
         (lambda: combined(algorithms.quantized_mean(16), {"w": jnp.ones((2**17, 1))}, jnp.ones(2**17)), "at most 15"),
-        (lambda: algorithms.gaussian_mean(0.0, 1.0), "clip=0.0.*positive finite clip"),
+        (lambda: algorithms.gaussian_mean(0.0, 1.0), "clip=0.0.*positive finite `clip`"),
         (lambda: algorithms.gaussian_mean(1.0, -1.0), "noise_multiplier=-1.0"),
         (lambda: algorithms.gaussian_mean(1.0, 1.0, of=algorithms.median()), "'median'.*memory=False"),
         (lambda: algorithms.gaussian_mean(1.0, 1.0, of=algorithms.top_k_mean(0.1)), "'top 0.1'.*gives no privacy"),

@@ -118,7 +118,9 @@ def test_text_of_different_lengths_is_one_dtype():
 
 def test_unknown_label_metadata_and_client_are_errors_that_name_what_exists():
     arrays = {"a": {"x": np.zeros(1)}}
-    with pytest.raises(DataError, match=r"label='y', but the clients have the fields 'x'.*name it, or pass label=None"):
+    with pytest.raises(
+        DataError, match=r"label='y', but the clients have the fields 'x'.*pass its name, or label=None"
+    ):
         wd.ClientData(arrays=arrays, label="y")
     with pytest.raises(DataError, match=r"metadata of 'q', which have no arrays.*use ids among 'a'"):
         wd.ClientData(arrays=arrays, metadata={"q": {}})

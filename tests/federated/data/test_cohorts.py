@@ -68,12 +68,15 @@ def test_a_program_over_cohorts_compiles_once():
 @pytest.mark.parametrize(
     ("call", "fact"),
     [
-        (lambda: wd.sample_clients(0, 5, 6), "cohort of 6 from 5 clients, of which 5 can be drawn.*use 1 to 5"),
+        (
+            lambda: wd.sample_clients(0, 5, 6),
+            "cohort of 6 from 5 clients, of which 5 can be drawn.*pass a `cohort` from 1 to 5",
+        ),
         (lambda: wd.sample_clients(0, 5, 0), "cohort of 0"),
         (lambda: wd.sample_clients(0, 3, 3, weight=[1, 1, 0]), "of which 2 can be"),
         (lambda: wd.sample_clients(0, 3, 1, weight=[1, 1]), r"weights of shape \(2,\).*pass shape \(3,\)"),
         (lambda: wd.sample_clients(0, 2, 1, weight=[1, -1]), r"smallest -1\.0"),
-        (lambda: wd.sample_clients(0, 2, 1, weight=[0, 0]), "not all 0"),
+        (lambda: wd.sample_clients(0, 2, 1, weight=[0, 0]), "at least one weight must be positive"),
         (lambda: next(wd.cohorts(clients(3), 4, key=0)), "cohort of 4 from 3"),
     ],
     ids=["too many", "none", "too many by weight", "shape", "negative", "all zero", "in cohorts"],

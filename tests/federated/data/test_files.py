@@ -157,7 +157,7 @@ def test_leaf_refuses_cut_off_repeated_and_absent_files(tmp_path):
 def test_leaf_refuses_a_client_in_two_files(tmp_path):
     write_leaf(tmp_path / "0.json")
     write_leaf(tmp_path / "1.json")
-    with pytest.raises(DataError, match=r"client 'ann' is in several files, again in '1\.json'"):
+    with pytest.raises(DataError, match=r"client 'ann' is in several files; '1\.json' repeats it"):
         wd.load_leaf(tmp_path)
 
 
@@ -222,7 +222,7 @@ def test_tff_refuses_cut_off_files_and_unknown_clients(tmp_path):
     path = write_hdf5(tmp_path / "a.h5", {"a": {"x": np.zeros(2000)}})
     with pytest.raises(DataError, match=r"asked for 2 clients but contains only 1: use 1 to 1"):
         wd.load_tff_hdf5(path, clients=2)
-    with pytest.raises(DataError, match=r"asked for 'q', which it does not contain. It contains 'a'"):
+    with pytest.raises(DataError, match=r"asked for 'q', which the file does not contain. Its clients are 'a'"):
         wd.load_tff_hdf5(path, clients=["q"])
     with pytest.raises(DataError, match="it is truncated or not an HDF5 file"):
         wd.load_tff_hdf5(cut(path))

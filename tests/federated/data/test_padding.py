@@ -136,9 +136,9 @@ WRONG = {
         lambda d: wd.pad_clients(wd.ClientData(arrays={"a": {"t": np.array(["to be"])}})),
         r"field\(s\) 't' hold text. Devices store only numbers: .*`tokenize`",
     ),
-    "negative seed": (lambda d: wd.pad_clients(d, key=-1), r"is -1. It must be a seed.*jax\.random\.key\(0\)"),
-    "float key": (lambda d: wd.pad_clients(d, key=np.float32(1)), "It must be a seed"),
-    "word": (lambda d: wd.pad_clients(d, key="seed"), "is 'seed'. It must be a seed"),
+    "negative seed": (lambda d: wd.pad_clients(d, key=-1), r"is -1. A key must be a seed.*jax\.random\.key\(0\)"),
+    "float key": (lambda d: wd.pad_clients(d, key=np.float32(1)), "A key must be a seed"),
+    "word": (lambda d: wd.pad_clients(d, key="seed"), "is 'seed'. A key must be a seed"),
     "many keys": (lambda d: wd.pad_clients(d, key=jax.random.split(jax.random.key(0))), "one JAX PRNG key"),
     "tracer": (
         lambda d: jax.jit(lambda key: wd.pad_clients(d, key=key).counts)(jax.random.key(0)),

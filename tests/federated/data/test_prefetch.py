@@ -99,5 +99,5 @@ def test_items_that_jax_cannot_hold_are_an_error_of_next():
 
 
 def test_size_zero_is_refused():
-    with pytest.raises(DataError, match=r"size=0\. It keeps at least one item ready: use 1 or more"):
+    with pytest.raises(DataError, match=r"size=0\. `size` is the number of items that are kept ready: use 1 or more"):
         wd.prefetch([], size=0)

@@ -53,9 +53,8 @@ class Stages:
         except Exception as error:
             message = (
                 f"`Flower.export` could not write stage {stage} (`{name}`): jax.export raised {type(error).__name__}: "
-                f"{error}. A stage of an app is StableHLO, which contains no Python: take callbacks "
-                "(`jax.debug.print`, "
-                "`jax.pure_callback`) out of it, and use platforms that JAX knows."
+                f"{error}. A stage of an app is StableHLO, which contains no Python: remove callbacks "
+                "(`jax.debug.print`, `jax.pure_callback`), and use platforms that JAX knows."
             )
             raise ProgramError(message) from error
         digest = hashlib.sha256(data).hexdigest()

@@ -1186,7 +1186,8 @@ def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
     if not isinstance(session, str) and not hasattr(session, "sparkContext"):
         message = (
             f"`Spark` was given {session!r} as its session, of type {type(session).__name__}. "
-            'It runs on a Spark session: pass a session, or the master of a session to start, such as "local[2]".'
+            "The engine runs on a Spark session: pass a session, or the master of a session to start, such as "
+            '"local[2]".'
         )
         raise ProgramError(message)
     if conf is not None and not isinstance(session, str):

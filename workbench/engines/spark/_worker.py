@@ -412,7 +412,7 @@ class GroupExamples:
             array = values.to_numpy(zero_copy_only=False)
             if values.null_count or array.size != len(table) * int(np.prod(shape[1:], dtype=np.int64)):
                 message = (
-                    f"[source] client {columns['client'][0].as_py()!r} with nulls, or other shapes, in column {name!r}"
+                    f"[source] client {columns['client'][0].as_py()!r} with nulls or unexpected shapes in column {name!r}"
                 )
                 raise ValueError(message)
             fields = padded({name: array.astype(dtype).reshape(len(table), *shape[1:])}, shape[0])

@@ -135,7 +135,7 @@ def _wide(function: str, argument: str, value: Array) -> Array:
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         message = (
-            f"`{function}` was given `{argument}` of dtype {value.dtype}. A code mixes blocks with random real "
+            f"`{function}` was given `{argument}` of dtype {value.dtype}. The code multiplies blocks by random real "
             "factors, which integers and booleans cannot represent. Cast the matrix to float32: products below 2**24 "
             "are exact up to the rounding of the code."
         )

@@ -49,7 +49,7 @@ def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -
     if not 1 <= cohort <= clients:
         message = (
             f"{base.name} was given cohort={cohort} and clients={clients}. A cohort is drawn without replacement from "
-            f"all clients: pass a cohort of 1 to {clients}."
+            f"all clients: pass a `cohort` from 1 to {clients}."
         )
         raise ProgramError(message)
     part, probe = make(cohort), make(clients + 1)

@@ -299,7 +299,9 @@ def low_rank(rank: int) -> Compressor:
         Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019 (arXiv 1905.13727), Algorithm 1.
     """
     if rank < 1:
-        message = f"`low_rank` received rank={rank}. A factor has at least one column: pass rank=1 or more."
+        message = (
+            f"`low_rank` received rank={rank}. The rank is the number of columns of each factor: pass rank=1 or more."
+        )
         raise ProgramError(message)
 
     def matrix(shape: tuple[int, ...]) -> tuple[int, int] | None:

@@ -48,7 +48,10 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
         Optimization", NeurIPS 2019 (arXiv 1905.13727), Algorithms 1 and 2.
     """
     if rank < 1:
-        message = f"`power_sgd_mean` received rank={rank}. A factor has at least one column: pass rank=1 or more."
+        message = (
+            f"`power_sgd_mean` received rank={rank}. The rank is the number of columns of each factor: pass rank=1 or "
+            "more."
+        )
         raise ProgramError(message)
 
     def is_low(shape: tuple[int, ...]) -> bool:

@@ -79,9 +79,9 @@ def gaussian_mean(
 def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> None:
     if not (clip > 0 and noise_multiplier >= 0 and math.isfinite(clip)):
         message = (
-            f"`gaussian_mean` was given clip={clip} and noise_multiplier={noise_multiplier}. One client moves the sum "
-            "by at most `clip`, and the noise is `noise_multiplier` times as large: pass a positive finite clip and a "
-            "multiplier of at least 0."
+            f"`gaussian_mean` was given clip={clip} and noise_multiplier={noise_multiplier}. One client changes the "
+            "sum by at most `clip`, and the noise is `noise_multiplier` times as large: pass a positive finite `clip` "
+            "and a `noise_multiplier` of at least 0."
         )
         raise ProgramError(message)
     if not inner.bounded:

@@ -50,8 +50,8 @@ def ftrl_mean(
     if not (clip > 0 and math.isfinite(clip) and noise_multiplier >= 0 and rounds >= 1):
         message = (
             f"`ftrl_mean` received clip={clip}, noise_multiplier={noise_multiplier} and rounds={rounds}. One client "
-            "moves a node of the tree by at most `clip`, and the tree has a leaf per round: pass a positive finite "
-            "clip, a multiplier of at least 0 and at least one round."
+            "changes a node of the tree by at most `clip`, and the tree has one leaf per round: pass a positive "
+            "finite `clip`, a `noise_multiplier` of at least 0 and at least one round."
         )
         raise ProgramError(message)
     levels = rounds.bit_length()

@@ -52,8 +52,8 @@ def secure_aggregation_cost(
         message = (
             f"`secure_aggregation_cost` received clients={clients}, values={values}, threshold={needed}, "
             f"dropouts={dropouts}, bits={bits} and neighbours={peers}. At least two clients must answer, and every "
-            "client shares masks with other clients: pass 2 <= threshold <= clients, 0 <= dropouts < clients and 1 <= "
-            "neighbours < clients."
+            "client shares masks with `neighbours` other clients: pass 2 <= threshold <= clients, 0 <= dropouts < "
+            "clients and 1 <= neighbours < clients."
         )
         raise ProgramError(message)
     survivors = clients - dropouts

@@ -84,8 +84,9 @@ def clip_in_units(log2_deviation: int, noise_multiplier: float, threshold: int) 
 def _check_fits(settings: str, most: float) -> None:
     if most >= 2**31:
         raise ProgramError(
-            settings + f"The sum of all clients and its noise reaches 2^{math.log2(most):.1f}. It must stay below "
-            "2^31: pass fewer bits."
+            settings
+            + f"The sum of all clients and its noise reaches 2^{math.log2(most):.1f}. This sum must stay below "
+            "2^31: pass fewer `bits`."
         )
 
 

@@ -142,9 +142,9 @@ def _segments(batches: Batches, fragments: int, delay: int) -> tuple[list[Any], 
     length = steps // fragments
     if steps % fragments or not 0 <= delay < length:
         message = (
-            f"`streaming_diloco` was given {steps} steps per round for fragments={fragments} and delay={delay}. Every "
-            f"fragment is sent after the same number of steps, longer than the delay: pass a multiple of {fragments} "
-            f"steps, more than {fragments} × {delay} of them."
+            f"`streaming_diloco` was given {steps} steps per round for fragments={fragments} and delay={delay}. All "
+            "fragments are sent after equal numbers of steps, and this number must exceed `delay`: pass a multiple of "
+            f"{fragments} steps, more than {fragments} × {delay} of them."
         )
         raise ProgramError(message)
     starts = [number * length for number in range(fragments)]

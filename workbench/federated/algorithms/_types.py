@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Inexact, Shaped
 from workbench._types import PyTree
 
 Params: TypeAlias = PyTree[Inexact[Array, "..."]]
-"""Parameters at the server or of one client, or gradients, updates and averages of the same structure."""
+"""Parameters of the server or of one client, or gradients, updates and averages of the same structure."""
 ClientParams: TypeAlias = PyTree[Inexact[Array, " clients ..."]]
 """One value of each parameter per client."""
 Batch: TypeAlias = PyTree[Shaped[Array, " batch ..."]]

@@ -53,7 +53,7 @@ class ClientData:
         if self.label is not None and self.label not in fields:
             message = (
                 f"`ClientData` was given label={self.label!r}, but the clients have the fields "
-                f"{', '.join(map(repr, fields))}. The label is one of the fields: name it, or pass label=None."
+                f"{', '.join(map(repr, fields))}. The label is one of the fields: pass its name, or label=None."
             )
             raise DataError(message)
         object.__setattr__(self, "arrays", MappingProxyType(frozen))

@@ -43,7 +43,8 @@ def sample_clients(key: Key, clients: int, cohort: int, *, weight: ArrayLike | N
     if not 1 <= cohort <= able:
         message = (
             f"`sample_clients` was asked for a cohort of {cohort} from {clients} clients, of which {able} can be "
-            f"drawn. A cohort contains at least one client, and each client at most once: use 1 to {able}."
+            "drawn. A cohort contains at least one client, and each client at most once: pass a `cohort` from 1 to "
+            f"{able}."
         )
         raise DataError(message)
     return np.sort(generator(key, _COHORT_STREAM).choice(clients, cohort, replace=False, p=share))
@@ -54,8 +55,8 @@ def _shares(weight: ArrayLike, clients: int) -> np.ndarray:
     if weight.shape != (clients,) or not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
         message = (
             f"`sample_clients` was given weights of shape {weight.shape} (smallest {weight.min(initial=0)}) for "
-            f"{clients} clients. Each client needs one finite weight of at least 0, not all 0: pass shape "
-            f"({clients},), for example `data.counts`."
+            f"{clients} clients. Each client needs one finite weight of at least 0, and at least one weight must be "
+            f"positive: pass shape ({clients},), for example `data.counts`."
         )
         raise DataError(message)
     return weight / weight.sum()
@@ -164,8 +165,8 @@ def poisson_cohorts(
     if not 0 < participation <= 1 or (slots is not None and slots < 1) or multiple_of < 1:
         message = (
             f"`poisson_cohorts` was given participation={participation}, slots={slots} and multiple_of={multiple_of}. "
-            "A participation is a probability above 0 and up to 1, and there is at least one slot: pass 0.1 for a "
-            "tenth of the clients."
+            "`participation` is a probability above 0 and up to 1, and `slots` and `multiple_of` are at least 1: "
+            "pass, for example, participation=0.1 for a tenth of the clients."
         )
         raise DataError(message)
     places = most_drawn(clients, participation) if slots is None else slots

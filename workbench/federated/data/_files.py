@@ -35,7 +35,7 @@ class Source:
     def unreadable(self, form: str, *, problem: object) -> DataError:
         """Creates the error for a truncated file or a file in a different format."""
         return DataError(
-            f"{self} cannot be read: {problem}. It must be {form}, and complete: copy or download it again, or use "
+            f"{self} cannot be read: {problem}. The file must be {form}, and complete: copy or download it again, or use "
             "the loader for its real format."
         )
 
@@ -63,7 +63,7 @@ class Source:
         if label is not None and label not in fields:
             message = (
                 f"{self} was asked for the label field {label!r}, but the clients have the fields "
-                f"{', '.join(map(repr, fields))}. The label is one of the fields: name it, or pass label=None."
+                f"{', '.join(map(repr, fields))}. The label is one of the fields: pass its name, or label=None."
             )
             raise DataError(message)
         return ClientData(arrays=arrays, name=self.path.stem, label=label, classes=classes)

@@ -45,7 +45,7 @@ def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies
     if min(writers, copies, len(characters)) < 1:
         message = (
             f"`rendered_glyphs` received writers={writers}, copies={copies} and {len(characters)} characters. Each "
-            "writer draws at least one character at least once: use positive numbers and a string that is not empty."
+            "writer draws at least one character at least once: pass positive numbers, and at least one character."
         )
         raise DataError(message)
     fonts = _fonts()

@@ -57,7 +57,10 @@ def load_folder(
     source = Source(loader="load_folder", path=place, allow_empty=allow_empty, allow_nan=allow_nan)
     if not place.is_dir():
         fault = "is a file" if place.exists() else "does not exist"
-        message = f"{source}: the path {fault}. It reads a folder with one file per client: pass an existing folder."
+        message = (
+            f"{source}: the path {fault}. `load_folder` reads a folder with one file per client: pass an existing "
+            "folder."
+        )
         raise DataError(message)
     paths = sorted(path for path in place.glob(pattern) if path.is_file())
     if not paths:
@@ -85,8 +88,8 @@ def _fields(path: Path, read: Callable[[Path], Mapping[str, ArrayLike]] | None) 
         fields = {str(field): np.asarray(value) for field, value in dict(read(path)).items()}
     except Exception as error:  # the user's own function, on a file of any kind
         message = (
-            f"{source}: `read` failed ({type(error).__name__}: {error}). It receives the path of one client's file and "
-            "returns a dictionary of arrays, one row per example."
+            f"{source}: `read` failed ({type(error).__name__}: {error}). `read` receives the path of one client's file "
+            "and must return a dictionary of arrays, one row per example."
         )
         raise DataError(message) from error
     return fields

@@ -134,7 +134,8 @@ def _choose(source: Source, there: list[str], clients: int | Sequence[str] | Non
     unknown = [client for client in clients if client not in there]
     if unknown:
         message = (
-            f"{source} was asked for {show_ids(unknown)}, which it does not contain. It contains {show_ids(there)}."
+            f"{source} was asked for {show_ids(unknown)}, which the file does not contain. Its clients are "
+            f"{show_ids(there)}."
         )
         raise DataError(message)
     return list(clients)

@@ -102,7 +102,7 @@ def load_hugging_face(
         if split not in dataset:
             message = (
                 f"{source} was asked for split={split!r}, but the folder holds the splits "
-                f"{', '.join(map(repr, dataset))}. Name one of them, for example split={next(iter(dataset))!r}."
+                f"{', '.join(map(repr, dataset))}. Pass one of these splits, for example split={next(iter(dataset))!r}."
             )
             raise DataError(message)
         dataset = dataset[split]
@@ -129,8 +129,8 @@ def _from_table(
             f"lacks the column(s) {', '.join(map(repr, missing))}" if missing else f"has no column except {client!r}"
         )
         message = (
-            f"{source} {absent}; its columns are {', '.join(map(repr, there))}. It needs the column of client ids and "
-            "at least one field: pass existing columns as `client` and `fields`."
+            f"{source} {absent}; its columns are {', '.join(map(repr, there))}. The table needs a column of client ids "
+            "and at least one field: pass existing columns as `client` and `fields`."
         )
         raise DataError(message)
     owners = np.asarray(table.column(client).to_pylist(), dtype=object)

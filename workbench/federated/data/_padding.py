@@ -173,6 +173,6 @@ def _check_sizes(
         message = (
             f"`pad_clients` was given examples={examples}, but client "
             f"{', '.join(long[:5])}{f' and {len(long) - 5} more' if len(long) > 5 else ''}. Padding never drops an "
-            f"example: use examples={data.counts.max()} or more, or cut the clients first."
+            f"example: use examples={data.counts.max()} or more, or shorten the clients' data first."
         )
         raise DataError(message)

@@ -275,9 +275,9 @@ def _as_labels(operation: str, labels: ArrayLike) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iubUS":
         message = (
-            f"`{operation}` was given labels of dtype {labels.dtype} and shape {labels.shape}. It needs one integer or "
-            "string per example, of shape (examples,), at least one: pass class numbers. For real-valued targets use "
-            "`iid` or `by_size`, or bin them with `numpy.digitize` first."
+            f"`{operation}` was given labels of dtype {labels.dtype} and shape {labels.shape}. Labels are integers or "
+            "strings, one per example, of shape (examples,), for at least one example: pass class numbers. For "
+            "real-valued targets use `iid` or `by_size`, or bin them with `numpy.digitize` first."
         )
         raise DataError(message)
     return labels

@@ -78,7 +78,10 @@ def prefetch(items: Iterable[Any], size: int = 2, sharding: object = None) -> Pr
         [1.0, 2.0]
     """
     if size < 1:
-        message = f"`prefetch` was given size={size}. It keeps at least one item ready: use 1 or more, usually 2."
+        message = (
+            f"`prefetch` was given size={size}. `size` is the number of items that are kept ready: use 1 or more, "
+            "usually 2."
+        )
         raise DataError(message)
     return Prefetch(items, size, sharding)
 

@@ -47,6 +47,6 @@ def _words_of_array(key: Array) -> list[int]:
 
 def _wrong(key: object) -> str:
     return (
-        f"the key of a shuffle or a cohort is {key!r}. It must be a seed (an int of at least 0) or one JAX PRNG key: "
-        "pass for example 0 or `jax.random.key(0)`."
+        f"the key of a shuffle or a cohort is {key!r}. A key must be a seed (an int of at least 0) or one JAX PRNG "
+        "key: pass, for example, 0 or `jax.random.key(0)`."
     )

@@ -115,8 +115,8 @@ def shipped(name: ShippedName) -> Examples:
     """
     if name not in _NAMES:
         message = (
-            f"`shipped` was asked for {name!r}, which does not ship with scikit-learn. Only data that need no network "
-            f"are offered: use one of {', '.join(_NAMES)}, or a loader such as `load_npz` for your own files."
+            f"`shipped` was asked for {name!r}, which does not ship with scikit-learn. `shipped` offers only data that "
+            f"need no network: use one of {', '.join(_NAMES)}, or a loader such as `load_npz` for your own files."
         )
         raise DataError(message)
     if name == "digits":

@@ -61,15 +61,15 @@ class HypergradientSearch(Grid):
         if not names or any(setting[name] != value for setting in starts for name, value in static.items()):
             message = (
                 f"`HypergradientSearch` received a space in which {', '.join(map(repr, names)) or 'nothing'} can be "
-                f"optimized and {', '.join(map(repr, static)) or 'nothing'} cannot. It optimizes positive floats, and "
-                "each of the other hyperparameters must have the same value in all trials: run one sweep for each of "
-                "these values."
+                f"optimized and {', '.join(map(repr, static)) or 'nothing'} cannot. The search optimizes positive "
+                "floats, and each of the other hyperparameters must have the same value in all trials: run one sweep "
+                "for each of these values."
             )
             raise ProgramError(message)
         if problem.batches is not None:
             message = (
-                "`HypergradientSearch` received `batches` that are made on the host. It differentiates a program: pass "
-                "`data` as arrays or as a function of a key."
+                "`HypergradientSearch` received `batches` that are made on the host. The search differentiates a "
+                "program, which cannot include the host: pass `data` as arrays or as a function of a key."
             )
             raise ProgramError(message)
         solutions = self._descend(problem, names, static, starts, seeds[0], min(self.rounds, rounds))

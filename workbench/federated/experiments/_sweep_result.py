@@ -188,7 +188,8 @@ class SweepResult(Results):
             names = sorted({name for member in members for name in self._store.metrics(member)})
             message = (
                 f"`final` received metric={metric!r}, which no finished trial has. The metrics are "
-                f"{', '.join(map(repr, names)) or 'none yet'}: pass one of them, or see in `.trials` why trials ended."
+                f"{', '.join(map(repr, names)) or 'none yet'}: pass one of these metrics, or see in `.trials` why the "
+                "trials ended."
             )
             raise DataError(message)
         rows = [
@@ -227,7 +228,7 @@ class SweepResult(Results):
             return trial, seed
         message = (
             f"`SweepResult` was asked for trial {trial} with seed {seed}, but it holds trials 0 to "
-            f"{len(self.settings) - 1} and the seeds {list(self.seeds)}: pass one of them."
+            f"{len(self.settings) - 1} and the seeds {list(self.seeds)}: pass one trial and one seed of these."
         )
         raise DataError(message)
 

@@ -73,7 +73,7 @@ def make_algorithm(problem: Problem, setting: Setting, seed: object) -> Algorith
         return _Rounds(*algorithm)
     if not callable(getattr(algorithm, "init", None)) or not callable(getattr(algorithm, "round", None)):
         message = (
-            f"`sweep` received a `make` that returned {type(algorithm).__name__}. It makes an algorithm from its "
+            f"`sweep` received a `make` that returned {type(algorithm).__name__}. `make` builds an algorithm from its "
             "hyperparameters: return an `Algorithm`, or a pair (init, round)."
         )
         raise ProgramError(message)

@@ -187,14 +187,14 @@ def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
     """Lists the result's assumptions that the caller did not set."""
     assumptions = [
         "a device has constant speed and bandwidth",
-        "interruptions are independent of the past; sessions end at their own time",
-        "computation takes a program's FLOPs at the device's sustained rate",
+        "interruptions are independent of the past; sessions end as scheduled",
+        "the computation time is the program's FLOPs divided by the device's sustained rate",
         *(
             ["memory counts values that a client receives, keeps and sends, without activations"]
             * bool(work.memory_bytes)
         ),
-        *(["device classes are the defaults: round numbers, not measured"] * (population.devices is PHONES)),
-        *(["sessions are the defaults: round numbers, not measured"] * (population.availability is NIGHTS)),
-        *(["time zones are the defaults, a rough approximation of the world"] * (population.time_zones is WORLD)),
+        *(["device classes are the defaults, which are assumed, not measured"] * (population.devices is PHONES)),
+        *(["sessions are the defaults, which are assumed, not measured"] * (population.availability is NIGHTS)),
+        *(["time zones are the defaults, roughly proportional to world population"] * (population.time_zones is WORLD)),
     ]
     return tuple(assumptions)

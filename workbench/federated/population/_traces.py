@@ -140,7 +140,7 @@ def _load_plain(path: str | Path, reader: str) -> object:
     except Exception as error:  # a damaged pickle can raise any exception
         message = (
             f"`{reader}` received {str(path)!r}, which is not a trace of FedScale: {error or type(error).__name__}. "
-            "The file is a pickle of dictionaries of numbers: pass the file as FedScale's download script leaves it."
+            "The file is a pickle of dictionaries of numbers: pass the file that FedScale's download script writes."
         )
         raise DataError(message) from error
 
@@ -168,8 +168,8 @@ def _read_table(path: str | Path, names: Sequence[str], reader: str) -> "pd.Data
     missing = [name for name in names if name not in table.columns]
     if missing or not len(table):
         message = (
-            f"`{reader}` received {str(path)!r} with {len(table)} rows and the columns {', '.join(table.columns)}. It "
-            f"reads {', '.join(names)}: rename your columns, or convert their units."
+            f"`{reader}` received {str(path)!r} with {len(table)} rows and the columns {', '.join(table.columns)}. "
+            f"`{reader}` reads {', '.join(names)}: rename your columns, or convert their units."
         )
         raise DataError(message)
     return table
