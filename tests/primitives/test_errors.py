@@ -83,9 +83,8 @@ def test_primitive_outside_of_a_program_says_how_to_get_clients() -> None:
     text = _text(PlacementError, lambda: wb.reduce_mean(jnp.ones(3)))
     assert text == (
         "`reduce_mean` was called outside a program, so there are no clients. Primitives need a placement: "
-        "decorate the calling function with `@workbench.program(clients=64)`, or open `with workbench.program(clients=64):` "
-        "around "
-        "the call."
+        "decorate the calling function with `@workbench.program(clients=64)`, or open "
+        "`with workbench.program(clients=64):` around the call."
     )
 
 

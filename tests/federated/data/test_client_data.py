@@ -122,7 +122,7 @@ def test_unknown_label_metadata_and_client_are_errors_that_name_what_exists():
         DataError, match=r"label='y', but the clients have the fields 'x'.*pass its name, or label=None"
     ):
         wd.ClientData(arrays=arrays, label="y")
-    with pytest.raises(DataError, match=r"metadata of 'q', which have no arrays.*use ids among 'a'"):
+    with pytest.raises(DataError, match=r"metadata for 'q', which have no arrays.*use ids among 'a'"):
         wd.ClientData(arrays=arrays, metadata={"q": {}})
     with pytest.raises(DataError, match=r"client 'q' was asked for, but the data contains 'a'\. Use one of these ids"):
         wd.ClientData(arrays=arrays)["q"]
