@@ -861,7 +861,7 @@ WRONG = {
     "12.5": [(trimmed_rows, "discloses 32 bytes"), (trimmed_by_eight, "divide by six")],
     "13.1": [(decoded_from_all, "a late answer was used")],
     "13.2": [
-        (one_row_each, r"there are 6 messages .* 3 messages are enough"),
+        (one_row_each, r"there are 6 messages .* 3 messages suffice"),
         (lambda lists: [], "should get the rows"),
     ],
     "13.3": [(10, "holder.s block")],

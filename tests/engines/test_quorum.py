@@ -107,8 +107,8 @@ def test_absent_clients_are_as_if_left_out_by_where(fn: Any):
     run = _engine(lambda _, batch: batch in ABSENT).run(fn, start(), client_data())
     _close(run.results, wb.jit(where)(start(), client_data(), PRESENT))
     assert {client.client for client in run.clients} == {0, 2, 4}
-    (note, *_) = [note for note in run.notes if "went on" in note]
-    assert "with 3 of 5 clients, without clients 1, 3: not among the first 3 that answered" in note
+    (note, *_) = [note for note in run.notes if "continued with" in note]
+    assert "with 3 of 5 clients, without clients 1, 3: not among the first 3 clients that answered" in note
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ MISTAKES = {
     "a service without methods": (lambda p: ServiceNode(NoMethods), "`NoMethods`, which has no public method"),
     "a service with a client's name": (
         lambda p: ServiceNode(TakesAName),
-        r"with `futures`\. These names are reserved for clients",
+        r"with the public names `futures`\. These names are reserved for clients",
     ),
     "a class without run": (lambda p: PyClassNode(nodes.Counter), "`Counter`, which has no `run` method"),
     "no concurrency": (lambda p: p.add_node(PyNode(nodes.idle), concurrency=0), "concurrency=0 and hang_seconds=None"),
@@ -227,7 +227,7 @@ def test_a_batch_with_different_arguments_is_refused():
     with launch(program) as launched:
         client = launched.client(doubler)
         answers = [call for _ in range(2) for call in (client.futures.double(1), client.futures.double(xs=2))]
-        with pytest.raises(NodeError, match="different arguments: 0 positional and keywords"):
+        with pytest.raises(NodeError, match="different arguments in one batch: 0 positional and keywords"):
             answers[0].result(30)
 
 

@@ -70,7 +70,7 @@ def test_sample_waits_for_the_smallest_size():
 def test_rate_limit_lets_no_item_be_sampled_too_often():
     table = filled("ab", samples_per_insert=1.5)
     assert len(table.sample(3)["items"]) == 3  # 2 inserted * 1.5
-    with pytest.raises(TimeoutError, match="3 sampled"):
+    with pytest.raises(TimeoutError, match="3 samples"):
         table.sample(1, timeout_seconds=0.02)
     table.insert("c")
     assert len(table.sample(1, timeout_seconds=1)["items"]) == 1

@@ -44,7 +44,7 @@ def _symbolic() -> Any:
 CASES = {
     "deleted": (_deleted, r"argument 0 \(shape \(4,\)\) was deleted or donated.*pass the array that the donating"),
     "cyclic": (_cyclic, r"argument 0, which holds a list that contains itself.*A pytree is a finite tree"),
-    "deep": (_deep, r"argument 0, whose containers are nested more than 500 deep"),
+    "deep": (_deep, r"argument 0, whose containers are nested more than 500 levels deep"),
     "symbolic": (_symbolic, r"argument 0 has the symbolic shape \(n, 2\).*numbers as dimensions.*`trace"),
 }
 ENTRIES = {

@@ -177,7 +177,7 @@ def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]
 def wrong_number(stage: str, expected: int, finding: str) -> str:
     """Formats the error for a source with more or fewer clients than in the traced program."""
     return (
-        f"stage {stage} read {finding} clients instead of {expected}: the program was traced for {expected}, and the "
+        f"stage {stage} read {finding} clients, expected {expected}: the program was traced for {expected}, and the "
         f"`ClientReader` gave {finding}. Every pass must read the same number of clients: pass the actual number of "
         "clients of the source as `clients=`."
     )
