@@ -54,7 +54,7 @@ AxisNames: TypeAlias = str | tuple[str, ...]
 """Named axes of a mesh or a `vmap`, as collectives take them."""
 
 SpecEntry: TypeAlias = str | tuple[str, ...] | None
-"""Entry of a `PartitionSpec` for one dimension; `P.UNCONSTRAINED` aside."""
+"""Entry of a `PartitionSpec` for one dimension, other than `P.UNCONSTRAINED`."""
 
 Spec: TypeAlias = PartitionSpec | Sequence[SpecEntry] | SpecEntry
 """Sharding of an array as users write it: a `PartitionSpec`, its entries, or the axes of dimension 0."""

@@ -53,7 +53,7 @@ def test_record_without_a_program_cannot_be_advised():
     view = workbench_widgets.Explorer(examples.fedavg_record())
     assert view.data["advice"]["can_advise"] is False
     assert "a record without its program" in view.data["advice"]["missing"]
-    with pytest.raises(RuntimeError, match="open it from the program"):
+    with pytest.raises(RuntimeError, match="open the view from the program"):
         view.start_advice()
 
 

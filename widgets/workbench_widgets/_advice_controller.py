@@ -88,8 +88,9 @@ class AdviceController(WorkbenchWidget):
         """
         if self._advises is None:
             message = (
-                "`start_advice` was called on a view that shows a record without its program. The gain of a change is "
-                "verified by compiling the program again: open it from the program, `workbench.explore(fn)(*args)`."
+                "`start_advice` was called on a view that shows a record without its program. The gain of a change "
+                "is verified by compiling the program again: open the view from the program, "
+                "`workbench.explore(fn)(*args)`."
             )
             raise RuntimeError(message)
         if self._advice_job is not None and self._advice_job.is_running:
@@ -134,7 +135,8 @@ class AdviceController(WorkbenchWidget):
         if self._searches is None:
             message = (
                 "`start_search` was called on a view that shows a record without its program, or a program without a "
-                "mesh of several devices. Open it from the program on a mesh: `workbench.explore(fn, on=…)(*args)`."
+                "mesh of several devices. Open the view from the program on a mesh: `workbench.explore(fn, "
+                "on=…)(*args)`."
             )
             raise RuntimeError(message)
         self.stop_search()

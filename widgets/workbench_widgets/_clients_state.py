@@ -229,11 +229,11 @@ def _waste(record: ProgramRecord) -> str:
         parts.append(f"{_share(record.cost.padding_waste)} of the clients' work is padding")
     if record.cost is not None and record.cost.lockstep_waste:
         parts.append(
-            f"clients that run together wait for the longest client, which takes {_times(record.cost.lockstep_waste)} "
-            "their mean"
+            "clients that run together wait for the slowest client, which takes "
+            f"{_times(record.cost.lockstep_waste)} their mean time"
         )
     if record.cost is not None and record.cost.imbalance_waste:
-        parts.append(f"the slowest device takes {_times(record.cost.imbalance_waste)} the mean of all devices")
+        parts.append(f"the slowest device takes {_times(record.cost.imbalance_waste)} the mean time of all devices")
     return "; ".join(parts)
 
 

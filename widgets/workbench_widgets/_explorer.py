@@ -46,13 +46,15 @@ class Part(NamedTuple):
 
 PARTS = {
     "program": Part("Program", "Stages as data flowing between a server and its clients", "where"),
-    "operations": Part("Operations", "Every figure on your functions, modules and lines, as a tree", "where"),
+    "operations": Part("Operations", "Every figure by function, module and line, as a tree", "where"),
     "hlo": Part(
         "Source and HLO",
         "Collectives by line; your source, StableHLO and the compiled module, linked by line",
         "where",
     ),
-    "memory": Part("Memory", "Bytes alive over the schedule, what is alive at the peak, whether it fits", "where"),
+    "memory": Part(
+        "Memory", "Live bytes over the schedule, buffers alive at the peak, and whether the program fits", "where"
+    ),
     "mesh": Part(
         "Mesh",
         "Devices, mesh axes, and the devices of every client",
@@ -61,9 +63,9 @@ PARTS = {
     ),
     "clients": Part("Clients", "Every client: examples, FLOPs, bytes, seconds", "when"),
     "timeline": Part("Timeline", "Every measured span of every device, and which device waits for which", "when"),
-    "run": Part("Run", "Progress, curves over clients, stragglers; pause and stop", "when"),
+    "run": Part("Run", "Progress, client curves and stragglers; buttons to pause and stop", "when"),
     "devices": Part("Devices", "Activity of the devices now", "when"),
-    "overlay": Part("Runs", "Several runs over one another, with bands over seeds and paired tests", "when"),
+    "overlay": Part("Runs", "Several runs in one chart, with bands across seeds and paired tests", "when"),
     "sharding": Part(
         "Sharding", "How every input is sharded over the devices, and what another spec would change", "what-if"
     ),
@@ -71,7 +73,7 @@ PARTS = {
     "cost": Part("Cost", "Roofline, seconds per stage, bytes per mesh axis; other sizes and targets", "what-if"),
     "player": Part(
         "Play",
-        "The round and its collectives step by step, from real values",
+        "The round and its collectives step by step, with real values",
         "learn",
         "The collectives of the program step by step",
     ),
@@ -270,7 +272,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         if self._play is None:
             message = (
                 "`play_round` was called on an explorer without its program, for example an explorer of a saved "
-                "record. Open it from the program: `workbench.explore(fn)(*args)`."
+                "record. Open an explorer from the program: `workbench.explore(fn)(*args)`."
             )
             raise RuntimeError(message)
         report("Evaluating the program")

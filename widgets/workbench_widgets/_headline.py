@@ -111,7 +111,7 @@ def _measured(run: RunRecord | None) -> list[HeadlineFigure]:
 
 def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
     if record.mesh is not None and record.mesh.abstract and record.module is None:
-        return [_figure("planned, not compiled", "The mesh has no devices: the figures are from the plan.", "mesh")]
+        return [_figure("planned, not compiled", "The mesh has no devices, so the figures come from the plan.", "mesh")]
     if record.module is None:
         return []
     groups = group_collectives(record.module.collectives, record.call_tree)
@@ -141,7 +141,7 @@ def _memory(record: ProgramRecord) -> list[HeadlineFigure]:
         has = chip.hbm_bytes
     name = f" {chip.name}" if chip is not None else ""
     if has is None:
-        return [_figure(f"{peak} at the peak", "Memory of one device, as the compiler planned it.", "memory")]
+        return [_figure(f"{peak} at the peak", "Memory of one device, as planned by the compiler.", "memory")]
     fits = memory.peak_bytes <= has if memory.fits is None else memory.fits
     text = f"{peak} · fits{name}" if fits else f"{peak}: does not fit{name} ({bytes_text(has)})"
     return [_figure(text, f"Peak memory, of {bytes_text(has)} on a device.", "memory", "good" if fits else "bad")]
@@ -183,5 +183,5 @@ def work_per_device(record: ProgramRecord) -> str:
     if (module.flops is None or module.elementwise_flops is None) and tree is not None and tree.root.at_least:
         total = tree.root.total
         work = work_text(total.flops_matmul, total.flops_elementwise)
-        return f"at least {work} per device, a loop of unknown length counted once"
+        return f"at least {work} per device, counting a loop of unknown length once"
     return f"{work_text(module.flops, module.elementwise_flops)} per device"

@@ -218,13 +218,13 @@ def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str
 TIPS = {
     "measured": "Measured seconds per call on the slowest device.",
     "predicted": (
-        "Seconds that an operation adds to one call on the named chip, predicted; the part of a collective that "
-        "overlaps with operations counts 0."
+        "Predicted seconds that an operation adds to one call on the named chip. Collective time that overlaps with "
+        "other operations is not counted."
     ),
     "flops": "Matrix products, convolutions and elementwise operations.",
     "matmul": "FLOPs of matrix products and convolutions only.",
     "traffic": "Bytes read from and written to main memory.",
-    "peak": "Bytes of values from here that are alive at the memory peak.",
+    "peak": "Bytes of values created here that are alive at the memory peak.",
     "constants": "Bytes of compile-time constants.",
 }
 
@@ -249,7 +249,7 @@ def _measured_columns(nodes: list[CallNodeRecord]) -> tuple[list[FigureColumn], 
     devices = list(dict.fromkeys(device for node in nodes for device in node.total.measured_seconds))
     devices.sort(key=lambda name: (len(name), name))
     columns = [
-        _figure("measured", "all devices", "Measured seconds of all calls in the profile, all devices together.")
+        _figure("measured", "all devices", "Measured seconds of all calls in the profile, summed over all devices.")
     ]
     arrays = {
         "tree.measured": _column([sum(node.total.measured_seconds.values()) for node in nodes]),

@@ -27,9 +27,10 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
      {"low": 0.015625, "high": 4.0, "factor": 2}),
     ("dropout", "dropout", "Probability that a selected client drops out.",
      {"low": 0.0, "high": 0.95, "step": 0.05}),
-    ("noise", "privacy noise (z)", "Noise on the sum divided by the clip; 0 for none. ε states the privacy.",
+    ("noise", "privacy noise (z)", "Standard deviation of the noise on the sum, divided by the maximum norm; 0 adds "
+    "no noise. ε measures the privacy.",
      {"low": 0.0, "high": 4.0, "step": 0.1}),
-    ("clip", "privacy clip", "Maximum norm of a client's update, if there is noise.",
+    ("clip", "privacy clip", "Maximum norm of a client's update; used only with noise.",
      {"low": 0.0625, "high": 16.0, "factor": 2}),
     ("compression", "compression", "Fraction of an update that clients send.", {"choices": "COMPRESSIONS"}),
     ("rounds", "rounds", "How many.", {"low": 5, "high": 320, "factor": 2}),
@@ -198,7 +199,7 @@ class Playground(RunController):
             except ImportError as error:
                 return [*reported, str(error)]
             reported.append(
-                f"The noise makes this (ε = {epsilon:.3g}, δ = 1e-5)-differentially private for whole clients."
+                f"With this noise, training is (ε = {epsilon:.3g}, δ = 1e-5)-differentially private for whole clients."
             )
         return reported
 

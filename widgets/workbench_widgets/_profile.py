@@ -19,7 +19,7 @@ from workbench_widgets._timeline import timeline_state
 from workbench_widgets.states import FigureSelection, HeadlineFigure, Look, Place, TabState
 
 TITLES: dict[str, tuple[str, str, Place]] = {
-    "operations": ("Call tree", "Measured seconds on functions, modules and lines", "where"),
+    "operations": ("Call tree", "Measured seconds by function, module and line", "where"),
     "measured": (
         "Operations",
         "Every operation: measured and predicted seconds, and the roofline of the chip",

@@ -139,7 +139,7 @@ def _unpacked(data: bytes) -> bytes:
     unpacking = zlib.decompressobj(wbits=31)
     content = unpacking.decompress(data, _MOST_UNPACKED)
     if not unpacking.eof:
-        message = "the entry is cut off, or larger than any compilation"
+        message = "the entry is truncated, or larger than any compilation"
         raise ValueError(message)
     return content
 

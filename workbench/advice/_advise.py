@@ -134,8 +134,8 @@ def advise_record(
     """
     if record.module is None:
         message = (
-            f"`advise` received the record of {record.name}, which was only planned, not compiled. Findings are "
-            'compiled instructions: inspect it on a mesh of devices, or for a target such as `on="v5e:4x4"`.'
+            f"`advise` received the record of {record.name}, which was only planned, not compiled. Findings describe "
+            'compiled instructions: inspect the program on a mesh of devices, or for a target such as `on="v5e:4x4"`.'
         )
         raise InspectionError(message)
     program = Compiled(
@@ -230,8 +230,8 @@ def advise_call(
     if measure and (not verify or variants.options.get("target") is not None):
         message = (
             f"`advise` was given measure=True for {record.name} with "
-            f"{'verify=False' if not verify else 'the target ' + record.target}. A measured gain needs the changed "
-            "program, compiled for attached devices: omit this option."
+            f"{'verify=False' if not verify else 'the target ' + record.target}. `measure` runs the changed program, "
+            "so it must be compiled for attached devices: omit one of the two options."
         )
         raise InspectionError(message)
     return advise_record(
@@ -253,9 +253,7 @@ def _unknown_loops(program: Compiled) -> list[str]:
     """A note about the figures of a program that has a loop of unknown length."""
     if all(instruction.executions is not None for instruction in program.module.instructions):
         return []
-    return [
-        "in a loop whose length is unknown, every instruction counts once, so that bytes and FLOPs are lower bounds"
-    ]
+    return ["in a loop whose length is unknown, every instruction counts once, so bytes and FLOPs are lower bounds"]
 
 
 def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:

@@ -43,11 +43,11 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
     now = "all clients of a device" if program.chunk_size is None else f"chunks of {plan.chunk_size} clients"
     yield FindingRecord(
         rule="chunk size",
-        what=f"With {now} computed together the program takes {bytes_text(gain.before)}; with {chunk} it takes "
+        what=f"With {now} computed together, the program needs {bytes_text(gain.before)}; with chunks of {chunk}, "
         f"{bytes_text(gain.after)}.",
         why="Values kept for a client's gradient are stored once for each client in the chunk.",
         change=f"Compile with `wb.jit({program.record.name}, chunk_size={chunk})`"
-        + (', or leave `chunk_size="auto"`, which chooses the same.' if tried[0] == "auto" else "."),
+        + (', or keep `chunk_size="auto"`, which selects the same size.' if tried[0] == "auto" else "."),
         code=f"{program.record.name} = wb.jit({program.record.name}, chunk_size={chunk})",
         evidence=(
             f"{max(stage.clients for stage in clients)} clients in {len(clients)} stages",
@@ -83,8 +83,8 @@ def small_chunks(program: Compiled) -> Iterator[FindingRecord]:
         what=f"With chunks of {plan.chunk_size} clients, a device starts {before:,.0f} instructions per call; with "
         f"chunks of {chunk}, it starts {now:,.0f}.",
         why="Every chunk starts the client's instructions again, and such a small client does not fill a device.",
-        change=f'Compile with `wb.jit({program.record.name}, chunk_size={chunk})`, or leave `chunk_size="auto"`, '
-        "which chooses the same.",
+        change=f'Compile with `wb.jit({program.record.name}, chunk_size={chunk})`, or keep `chunk_size="auto"`, '
+        "which selects the same size.",
         code=f"{program.record.name} = wb.jit({program.record.name}, chunk_size={chunk})",
         evidence=(
             f"{max(stage.clients for stage in clients)} clients in {len(clients)} stages",

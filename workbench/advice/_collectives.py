@@ -50,8 +50,8 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
             rule="argument gathered for one use",
             what=f"`{leaf.path}` is stored in {count} shards, fully gathered in every call "
             f"({bytes_text(leaf.bytes_per_device * count)}), and used once.",
-            why=f"It is sharded over {' and '.join(collective.axes)}, and so is the other operand, along a different "
-            "dimension, so one of them must be gathered."
+            why=f"The argument and the other operand are sharded over {' and '.join(collective.axes)} along different "
+            "dimensions, so one of the two must be gathered."
             if reason is None or is_other
             else reason.sentence,
             change=f"Keep this dimension unsharded, as `{spec_code(spec)}`: nothing is gathered, and each device "
@@ -116,7 +116,8 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
             what=f"{_name(collective)} sends float32 although the values are 16-bit "
             + ("before it." if widened else "right after it."),
             why="The conversion to float32 happens before the exchange instead of after it.",
-            change="Exchange 16-bit values where their precision is enough: convert with `.astype(jnp.float32)` after "
+            change="Exchange 16-bit values where 16-bit precision is sufficient: convert with `.astype(jnp.float32)` "
+            "after "
             "the collective. For products, omit `preferred_element_type=jnp.float32`.",
             evidence=evidence_of(collective),
             weight=share(program, before / 2),

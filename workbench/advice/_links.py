@@ -83,20 +83,23 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
         what=f"Devices that communicate over {shown} are {lengths[0]:.2g} links apart on average; in the order of "
         f"`jax.make_mesh`, {lengths[1]:.2g}.",
         why="The mesh was built from devices in an order that does not follow the torus. A message between devices "
-        "of one group crosses links that other groups use too.",
+        "of one group crosses links that other groups also use.",
         change="Let JAX order the devices: `jax.make_mesh(shape, names)` instead of "
         "`Mesh(devices.reshape(shape), names)`.",
         code=code,
         evidence=(
             f"bytes sent x links between the devices of a group: {bytes_text(now)} here, {bytes_text(then)} in JAX's "
             "order",
-            "counted on the torus of the devices; the compiler chooses the route inside a group",
+            "counted from the devices' positions in the torus; the compiler chooses the route inside a group",
         ),
         weight=min(1.0, 1.0 - then / now),
         instructions=tuple(collective.name for collective in program.module.collectives if collective.axes == axes)[:8],
         axes=axes,
         gain=estimated(
-            "bytes sent x links", now, then, "counted for the present collectives, not compiled for the other order"
+            "bytes sent x links",
+            now,
+            then,
+            "estimated from the current collectives; the program was not recompiled for JAX's order",
         ),
     )
 

@@ -45,7 +45,7 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
             rule="small loop body",
             what=f"Each of the {iterations:,.0f} iterations of the loop{place} moves only {bytes_text(moved)}.",
             why=f"An iteration is {len(body)} instruction{'s' * (len(body) != 1)}, started one after the other, and "
-            "the next iteration waits for the last.",
+            "an iteration starts only when the previous iteration has finished.",
             change="Do several steps per iteration: `jax.lax.scan(..., unroll=8)`. If iterations do not depend on each "
             "other, use `jax.vmap` or `jax.lax.map(..., batch_size=…)` instead of the loop.",
             evidence=(
@@ -78,7 +78,7 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
         what=f"The {opcode} at {source.file}:{source.line} is compiled {len(group)} times, with the same shapes.",
         why="A Python loop over layers is unrolled by tracing, so every layer is compiled separately.",
         change="Stack the layers' parameters and scan over them (`jax.lax.scan`, `nnx.scan`, linen's `nn.scan`): "
-        "one layer is compiled. It changes the time to compile, not the work of a step.",
+        "one layer is compiled. This reduces the compile time, not the work of a step.",
         evidence=(
             f"{len(group)} instructions {opcode} of shape {shape.partition('{')[0]}",
             f"{len(program.module.instructions):,} instructions in the module",
@@ -105,7 +105,8 @@ def many_small_instructions(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="many small instructions",
         what=f"{len(small):,} of {len(worked):,} instructions move at most {bytes_text(_SMALL_BYTES)} each.",
-        why="Each is started on its own (on a GPU, as a kernel); work this small does not fill a device.",
+        why="Each instruction is started separately (on a GPU, as a kernel), and such small instructions do not fill "
+        "a device.",
         change="Stack arrays of the same shape and process them together (`jax.vmap` over a stacked tree; "
         "`optax.flatten` around an optimizer), or make the batch larger.",
         evidence=(

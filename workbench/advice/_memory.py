@@ -48,7 +48,7 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
         what=f"The results could reuse {bytes_text(missing)} of argument memory, but both are kept.",
         why="Results have the shapes and shardings of arguments (a training state, usually), but the arguments are not "
         "donated, so old and new values are in memory at the same time.",
-        change=f"Donate them: `{donating}`. The caller must not read the old values afterwards."
+        change=f"Donate these arguments: `{donating}`. The caller must not read the old values afterwards."
         if donating
         else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",
         evidence=(
@@ -107,7 +107,12 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
         "the checkpoint if memory allows.",
         evidence=(f"{again:,.0f} of {total:,.0f} FLOPs compute values again",),
         weight=min(1.0, again / total) * (1.0 if room else 0.5),
-        gain=estimated("FLOPs", total, total - again, "the checkpoint is inside the program; memory grows without it"),
+        gain=estimated(
+            "FLOPs",
+            total,
+            total - again,
+            "not compiled, because the checkpoint is inside the program; memory grows without the checkpoint",
+        ),
     )
 
 

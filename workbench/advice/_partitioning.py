@@ -140,8 +140,9 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
         what=f"A `shard_map` inside `jax.vmap` does not name {shown}: its inputs are gathered along {shown}.",
         why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs leave an axis out receives "
         "values that are unsharded along that axis, on every device.",
-        change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and give the "
-        "`shard_map` every mapped value as an argument: a value that its function captures cannot be named.",
+        change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and pass every mapped "
+        "value to the `shard_map` as an argument: values that its function captures are not sharded over the named "
+        "axis.",
         code=f"jax.vmap(fn, spmd_axis_name={name})",
         evidence=tuple(evidence_of(collective)[0] for collective in collectives[:4]),
         weight=share(program, total),

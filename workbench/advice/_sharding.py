@@ -40,13 +40,13 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="large replicated array",
             what=f"{named(leaves)} held by {leaf.replication} devices {layout}.",
-            why="No spec shards it, and nothing in the program requests a shard of it."
+            why="No spec shards the array, and nothing in the program requests a shard of the array."
             if is_whole
             else f"Its spec omits `{axis}`, and the program needs more than half of the memory.",
             change=f"Shard {all_of(leaves)} as `{spec_code(spec)}`, over `{axis}`.",
             evidence=(
-                f"{held_bytes / total:.0%} of the arguments of one device",
-                f"sharded over {axis} it would be {bytes_text(held_bytes // sizes[axis])}",
+                f"{held_bytes / total:.0%} of one device's argument bytes",
+                f"sharded over {axis}, one device would store {bytes_text(held_bytes // sizes[axis])}",
             ),
             weight=held_bytes / total,
             specs={member.path: spec for member in leaves},
@@ -98,7 +98,7 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
             yield FindingRecord(
                 rule="unused mesh axis",
                 what=f"Nothing uses the mesh axis `{axis.name}`: groups of {axis.size} devices do the same work.",
-                why="No argument is sharded over it, and no operation of the program uses it.",
+                why="No argument is sharded over this axis, and no operation of the program uses the axis.",
                 change=f'Shard the batch or the parameters over `{axis.name}`, as `P("{axis.name}")`, or leave the '
                 "axis out of the mesh.",
                 evidence=(f"mesh: {', '.join(f'{a.name}={a.size}' for a in record.mesh.axes)}",),
@@ -116,14 +116,14 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
     if padding <= _PADDED and waiting <= _WAITED and apart <= _WAITED:
         return
     sizes = sorted(client.examples for client in cost.clients if client.examples is not None)
-    listed = f": from {sizes[0]:,} to {sizes[-1]:,} examples, {sizes[len(sizes) // 2]:,} in the middle" if sizes else ""
+    listed = f": from {sizes[0]:,} to {sizes[-1]:,} examples, median {sizes[len(sizes) // 2]:,}" if sizes else ""
     count = next((stage.clients for stage in program.record.plan.walk() if stage.kind == "clients"), 0)
     shares = [padding, waiting / (1 + waiting), apart / (1 + apart)]
     worst = 0 if padding > max(shares) - 0.01 else shares.index(max(shares))
     costs = [
         f"{padding:.0%} of the clients' work is padding",
-        f"Clients that run together take {waiting:.0%} longer than their mean work",
-        f"The slowest device takes {apart:.0%} longer than the mean of all",
+        f"Clients that run together wait for the slowest client, which takes {waiting:.0%} longer than their mean",
+        f"The slowest device takes {apart:.0%} longer than the mean of all devices",
     ]
     changes = [
         "Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size, so that few are "
@@ -165,7 +165,7 @@ def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="uneven clients",
             what=f"{clients} `{name}` on {devices} groups of devices leave {empty} of {clients + empty} slots empty.",
-            why=f"Every device computes {most} slots, with or without clients.",
+            why=f"Every device computes all of its {most} slots, including the empty slots.",
             change=f"Take {clients - clients % devices or devices} or {-(-clients // devices) * devices} `{name}`, a "
             f"multiple of {devices}.",
             evidence=(f"{most} slots per group of devices, {empty} empty",),
@@ -198,7 +198,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="uneven shards",
             what=f"Dimension {dim} of a value with shape {list(value.shape)} has {n} entries, which {count} devices "
-            f"cannot share evenly: {waste:.0%} of their entries is padding.",
+            f"cannot share evenly: {waste:.0%} of the stored entries are padding.",
             why=f"Every device holds {-(-n // count)} entries, including padding.",
             change=f"Make the dimension {up}" + (f" or {down}" if down else "") + f", a multiple of {count}, or shard "
             "another dimension.",

@@ -47,9 +47,9 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
         leaves = tuple(planner.leaves[i].name for i in group.leaves)
         yield FindingRecord(
             rule="spec on another dimension",
-            what=f"`{group.pattern}` is sharded as `{spec_code(spec)}`; as `{spec_code(alternative)}` the "
-            f"program would send "
-            "fewer bytes.",
+            what=f"`{group.pattern}` is sharded as `{spec_code(spec)}`; with `{spec_code(alternative)}`, the "
+            f"program would "
+            "send fewer bytes.",
             why="Operations that read the array need parts that other devices hold, or produce partial sums that "
             "must be added across devices. The number of bytes depends on the sharded dimension.",
             change=f"Shard `{group.pattern}` as `{spec_code(alternative)}`.",
@@ -94,7 +94,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             "the bytes sent.",
             change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_code(spec)}`.",
             evidence=(
-                f"{held_bytes / total:.0%} of the arguments of one device",
+                f"{held_bytes / total:.0%} of one device's argument bytes",
                 _planned_bytes(program, before, sum(tried.sent.values())),
             ),
             weight=0.5 * held_bytes / total,
@@ -143,7 +143,12 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
             sources=sources,
             axes=tuple(axis for axes in value.spec for axis in axes),
             size_bytes=before - after,
-            gain=estimated("bytes sent", before, after, "planned without the constraint; it is inside the program"),
+            gain=estimated(
+                "bytes sent",
+                before,
+                after,
+                "planned without the constraint; not compiled, because the constraint is inside the program",
+            ),
         )
 
 

@@ -211,7 +211,10 @@ def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -
     # CPU compilers always sum 16-bit numbers as float32, so both versions are counted as on accelerators.
     before, now = (as_accelerator(m) if m.platform == "cpu" else m for m in (program.module, after.module))
     return _with_bytes_sent(
-        finding, Compiled(program.record, before), after.replace(module=now), "compiled with the conversion moved"
+        finding,
+        Compiled(program.record, before),
+        after.replace(module=now),
+        "compiled with the conversion after the collective",
     )
 
 
@@ -229,7 +232,9 @@ def _ordered(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
     if links is None:
         return finding
     now = sum(links.values())
-    gain = finding.gain.replace(after=now, verified=True, how="compiled for devices in this order, links counted again")
+    gain = finding.gain.replace(
+        after=now, verified=True, how="compiled for the devices in JAX's order, with the links counted again"
+    )
     return finding.replace(gain=gain, compared=compared(program, after))
 
 
@@ -327,7 +332,7 @@ class Trials:
         saved = median_interval([1 - new / old for old, new in zip(before, after, strict=True)])
         certain = "" if saved.low > 0 or saved.high < 0 else ", so no difference is certain"
         how = (
-            f"{len(before)} calls each, interleaved: {100 * saved.median:.1f} % saved, interval of 95 % "
+            f"{len(before)} calls each, interleaved: {100 * saved.median:.1f} % saved, 95 % interval "
             f"{100 * saved.low:.1f} % to {100 * saved.high:.1f} %{certain}"
         )
         row = GainRecord(
@@ -368,7 +373,7 @@ def _peak(program: Compiled, after: ProgramRecord, how: str) -> GainRecord:
     if not _same_work(program.module.flops, after.module.flops):
         # Another `jax.jit` around a function that mutates its modules (`nnx.jit`) would lose the updates.
         peak = float(program.module.memory.peak_bytes or 0)
-        how = "could not be verified: applied automatically, the change results in a different program"
+        how = "could not be verified: the automatically changed program does different work"
         return GainRecord(quantity="peak bytes", before=peak, after=peak, verified=False, how=how)
     return _gain(program, after, how)
 

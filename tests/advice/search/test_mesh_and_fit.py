@@ -76,7 +76,7 @@ def test_text_says_why_smaller_slices_do_not_fit():
     text = str(table)
     assert f"{table.slices[0].target} (" in text
     assert "per call" in text
-    assert "not v5e:2x2: the arguments alone are 64 GiB, and its devices have 63 GiB together" in text
+    assert "not v5e:2x2: the arguments alone need 64 GiB, but all its devices together have 63 GiB" in text
 
 
 def test_text_says_what_a_device_would_need():

@@ -182,7 +182,7 @@ def test_a_loop_of_unknown_length_counts_once_and_is_noted():
     assert given.how == "compiled"
     assert given.seconds is not None
     assert given.sent_bytes["data"] > 0
-    assert "loops of unknown length count once: seconds and bytes sent are lower bounds" in record.notes
+    assert "loops of unknown length count once, so seconds and bytes sent are lower bounds" in record.notes
 
 
 def test_rules_do_not_match_arrays_of_another_argument():

@@ -98,7 +98,8 @@ def with_specs(call: TracedCall, mesh: Mesh, specs: Mapping[str, Spec], chunk_si
     """
     if call.kwargs:
         message = (
-            f"`{call.name}` has keyword arguments, whose shardings `jax.jit` does not accept: pass them by position."
+            f"`{call.name}` has keyword arguments, whose shardings `jax.jit` does not accept: pass these arguments "
+            "by position."
         )
         raise EngineError(message)
 

@@ -180,7 +180,7 @@ class Search:
                 "the plan; `inspect` counts all of it"
             )
         if self.program.counts_once:
-            notes.append("loops of unknown length count once: seconds and bytes sent are lower bounds")
+            notes.append("loops of unknown length count once, so seconds and bytes sent are lower bounds")
         return [*notes, self._memory_note()]
 
     def _memory_note(self) -> str:

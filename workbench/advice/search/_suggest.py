@@ -52,13 +52,14 @@ def search_shardings(
     if measure and not isinstance(mesh, Mesh):
         message = (
             f"`search` was given measure=True for `{call.name}` and an abstract mesh. The best choices are run on "
-            "attached devices: pass a mesh of these, or leave the option out."
+            "attached devices: pass a mesh of attached devices, or omit `measure`."
         )
         raise MeshError(message)
     if target is not None and target.devices != mesh.size:
         message = (
-            f"`search` was given a mesh of {mesh.size} devices and the target {target.name} of {target.devices}. A "
-            "target compiles for all of its devices: pass a mesh of that size, or the target alone to search meshes."
+            f"`search` was given a mesh of {mesh.size} devices and the target {target.name}, which has "
+            f"{target.devices} devices. A target compiles for all of its devices: pass a mesh of that size, or the "
+            "target alone to search meshes."
         )
         raise MeshError(message)
     chip = chip or (None if target is None else target.chip)
@@ -165,8 +166,8 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
     if wrong:
         axes = " x ".join(f"{name}={size}" for name, size in program.axes.items())
         message = (
-            f"`search` was given a `lock` that does not fit: {'; '.join(wrong)}. The mesh is {axes}; patterns are "
-            "those that the search prints, with `*` for any text, and axes must divide dimensions."
+            f"`search` was given a `lock` that does not fit: {'; '.join(wrong)}. The mesh is {axes}; use the "
+            "patterns that the search prints (`*` matches any text), and axes whose sizes divide the dimensions."
         )
         raise MeshError(message)
     for group in program.groups:
