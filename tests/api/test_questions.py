@@ -146,7 +146,7 @@ def test_search_refuses_options_of_other_kinds_of_search(on, options):
 
 
 def test_search_refuses_a_mesh_of_another_size_than_the_target():
-    with pytest.raises(MeshError, match="a mesh of 8 devices and the target v5e:2x2 of 4"):
+    with pytest.raises(MeshError, match="a mesh of 8 devices and the target v5e:2x2, which has 4 devices"):
         wb.search(product, on=(EIGHT, "v5e:2x2"), compiled=False)(ONES, ONES)
 
 

@@ -81,7 +81,7 @@ def test_product_is_priced_by_what_it_multiplies(chip, text, tera, family):
 def test_products_without_a_known_peak_are_unknown_and_say_so():
     cost = estimate_cost(inspect_module(product("f64", "f64"), platform="tpu"), chip=known_chip("v5e"))
     assert cost.seconds is None
-    assert "no peak of v5e for products of float64 is known" in " ".join(cost.stages[0].unknown_because)
+    assert "no peak rate of float64 products is known for v5e" in " ".join(cost.stages[0].unknown_because)
 
 
 def test_a_small_product_takes_the_fixed_cost():

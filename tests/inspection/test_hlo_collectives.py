@@ -251,4 +251,4 @@ def test_groups_in_an_unknown_syntax_leave_the_bytes_on_the_wire_unknown():
 
 def test_module_without_mesh_says_that_axes_cannot_be_named():
     notes = {note for c in inspect_module(TEXT).collectives for note in c.notes}
-    assert "no mesh was given from which the groups could be named" in notes
+    assert "no mesh was given, so the groups cannot be named by axes" in notes

@@ -125,8 +125,8 @@ def test_pairs_name_exactly_the_axes_along_which_they_move(sizes, random):
     [
         pytest.param(((0, 1), (2, 3), (4, 7), (5, 6)), "not a product of axes", id="diagonal pairs"),
         pytest.param(((0, 1, 2), (3, 4, 5), (6, 7)), "groups of different sizes", id="unequal"),
-        pytest.param(((0, 1), (2, 3)), "not of this mesh", id="half of the mesh"),
-        pytest.param(((0, 1), (1, 2), (3, 4), (5, 6)), "not of this mesh", id="one device twice"),
+        pytest.param(((0, 1), (2, 3)), "not fit this mesh", id="half of the mesh"),
+        pytest.param(((0, 1), (1, 2), (3, 4), (5, 6)), "not fit this mesh", id="one device twice"),
         pytest.param(tuple((i,) for i in range(8)), "nothing is sent", id="alone"),
         pytest.param(((0, 3), (1, 2), (4, 7), (5, 6)), "not a product of axes", id="mirrored pairs"),
     ],

@@ -252,7 +252,7 @@ def test_module_of_another_mesh_leaves_axes_unnamed():
     x = jax.device_put(X, NamedSharding(large, P("clients")))
     (collective,) = module_of(lambda x: x.sum(0), x, mesh=inspect_mesh(small)).collectives
     assert collective.axes == ()
-    assert "compiled for 8 devices and the mesh has 2" in collective.notes[0]
+    assert "compiled for 8 devices, but the mesh has 2" in collective.notes[0]
 
 
 def test_elementwise_flops_of_instructions_stages_and_tree_agree():

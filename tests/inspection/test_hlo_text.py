@@ -139,7 +139,7 @@ class Silent:
     ],
 )
 def test_backend_that_shows_no_hlo_is_refused(text, fact):
-    with pytest.raises(InspectionError, match=f"does not show its HLO \\({fact}\\).*Costs are read from HLO alone"):
+    with pytest.raises(InspectionError, match=f"does not show its HLO \\({fact}\\).*Costs are read only from HLO"):
         inspect_module(Silent(text))
 
 

@@ -96,7 +96,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
 
 def test_checkpoint_of_another_shape_is_an_error_that_lists_what_was_tried(tmp_path):
     run_rounds(lambda state, round: (state, {}), {"w": jnp.zeros(3)}, 1, checkpoint_dir=tmp_path, **quiet)
-    with pytest.raises(DataError, match=r"unreadable as a state like the given one: 1 \("):
+    with pytest.raises(DataError, match=r"these cannot be read into the given state: 1 \("):
         load_checkpoint(tmp_path, {"w": jnp.zeros(3), "b": jnp.zeros(2)})
 
 

@@ -86,7 +86,7 @@ def test_gpu_that_nvml_does_not_know_is_still_present():
     sampler = Sampler([device], arrays=0, nvml=NvmlReader(RecordedNvml(), visible="GPU-ffff"))
     (sample,) = sampler.sample(0.0).devices
     assert (sample.present, sample.power_watts) == (True, None)
-    assert "does not find GPU 0" in sample.notes[0]
+    assert "cannot find GPU 0" in sample.notes[0]
 
 
 def test_gpu_that_fell_off_the_bus_is_gone(monkeypatch):

@@ -99,7 +99,7 @@ def test_a_run_runs_again_with_the_same_bits(tmp_path: Path) -> None:
 def test_another_run_differs_from_a_round_on(tmp_path: Path) -> None:
     rounds(tmp_path)
     other = rounds(None, key=jax.random.key(8))
-    assert wb.Run.load(only(tmp_path)).differences(other)[0].endswith("differs from round 0 on")
+    assert wb.Run.load(only(tmp_path)).differences(other)[0].endswith("differs from round 0 onwards")
 
 
 def test_a_run_on_an_iterator_says_why_it_cannot_run_again(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_note_is_in_the_text_of_the_plan():
     program = wb.program(clients=4)(lambda x: wb.reduce_sum(x * (jnp.arange(4) == 2)))
     with jax.numpy_dtype_promotion("standard"):
         text = str(wb.trace(program)(np.ones(4, np.float32)).plan)
-    assert "its share of reduce_sum (a mask leaves the value of client 2 alone), f32[] (4 B)" in text
+    assert "its share of reduce_sum (a mask leaves only the value of client 2), f32[] (4 B)" in text
 
 
 @pytest.mark.parametrize("length", [0, 3])

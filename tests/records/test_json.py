@@ -95,7 +95,7 @@ def test_record_of_another_version_names_both_versions():
 
 
 def test_record_of_another_class_is_refused():
-    with pytest.raises(RecordError, match="received a PlacementRecord, and it takes a PlanRecord"):
+    with pytest.raises(RecordError, match="received a PlacementRecord, but accepts only a PlanRecord"):
         PlanRecord.from_json(PlacementRecord(name="clients", size=4).to_json())
 
 

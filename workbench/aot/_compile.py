@@ -194,5 +194,7 @@ def _notes(reply: dict[str, Any], target: TargetRecord) -> tuple[str, ...]:
         notes.append(f"compiler message about memory: {reply['said']}")
     if target.platform == "cuda":
         notes.append("compiled without a GPU and without autotuning: kernels and tiles may differ from a real run")
-        notes.append("`fits` compares the compiler's peak with the GPU's memory; CUDA and NCCL also need some of it")
+        notes.append(
+            "`fits` compares the compiler's peak with the GPU's memory; CUDA and NCCL also need some of this memory"
+        )
     return tuple(notes)

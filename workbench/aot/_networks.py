@@ -54,6 +54,9 @@ def with_network(chip: ChipRecord, network: str) -> ChipRecord:
         )
         raise MeshError(message)
     if not gigabits:
-        message = f"`known_chip` was given the network {network!r} without bandwidth. State more than 0 Gbit/s."
+        message = (
+            f"`known_chip` was given the network {network!r}, whose bandwidth is not above 0 Gbit/s. A network has a "
+            "positive bandwidth: write, for example, 'h100@8x400G'."
+        )
         raise MeshError(message)
     return chip.replace(dcn_bytes_per_second=gigabits * 1e9 / 8, source=f"{chip.source}; network as stated: {network}")

@@ -179,6 +179,6 @@ def _not_seen(family: ChipFamily, sizes: tuple[int, ...], slices: int, target: s
     return (
         f"`parse_target` was given {target!r}, an untested topology; on some of these, the compiler crashes without an "
         f"error. Tested for {family.name}{several if slices > 1 else ''}: {', '.join(family.topologies)}. Take one of "
-        f"them (nearest: {', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: a "
-        "worker process that dies is replaced by the next request."
+        f"them (nearest: {', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: "
+        "if the worker process dies, the next request starts a new worker."
     )

@@ -166,8 +166,7 @@ class Worker:
         message = (
             f"{watch.what} failed while {watch.phase}: the worker process with the compiler {why}.{suffix} The "
             "compiler runs in a separate process: this kernel is unharmed, and the next request starts a new "
-            "worker. Take a topology from `list_targets()`, a "
-            "smaller program, or other options."
+            "worker. Use a topology from `list_targets()`, a smaller program, or different options."
         )
         raise CompilerDiedError(message, stage=watch.phase)
 
@@ -249,8 +248,8 @@ def _refused(frame: dict[str, Any], task: str) -> Exception:
     text = " ".join(str(frame["message"]).split())[:1500]
     if frame["type"] == "NoSuchTopologyError":
         message = (
-            f"{task} failed: the compiler does not know this topology. It said: {text!r}. Only certain topologies of "
-            "chips exist: take one from `list_targets()`."
+            f"{task} failed: the compiler does not know this topology. It said: {text!r}. Each chip exists in "
+            "certain topologies only: use a topology from `list_targets()`."
         )
         return MeshError(message)
     message = (

@@ -350,7 +350,7 @@ def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: st
     yield "predicted, not measured"
     yield (
         "FLOPs count dot products and convolutions, a multiply and an add as two; elementwise FLOPs are counted "
-        "apart, one per element, and add no seconds"
+        "separately, one per element, and add no seconds"
     )
     if module is None:
         yield "from the plan, before compilation: nothing is fused between stages"
@@ -359,7 +359,7 @@ def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: st
             "replicated over the other mesh axes"
         )
     else:
-        yield "bytes count main memory at the boundaries of fusions; caches are not modelled"
+        yield "bytes are main-memory traffic at the boundaries of fusions; caches are not modelled"
         if any(len(collective.stages) > 1 and not collective.stage_shares for collective in module.collectives):
             yield "a collective that was combined from several stages is shared evenly by them"
         unread = [collective.name for collective in module.collectives if collective.wire_bytes is None]
@@ -384,15 +384,15 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
     rates = rates_of(chip)
     elsewhere = module is not None and is_compiled_elsewhere(module, chip)
     if not chip.rates:
-        fixed = "" if elsewhere else f", and each costs {rates.operation_seconds * 1e6:.3g} µs"
+        fixed = "" if elsewhere else f", and each operation adds {rates.operation_seconds * 1e6:.3g} µs"
         yield (
             f"operations reach {rates.matrix['matrix product']:.0%} of the matrix unit's peak and "
             f"{rates.memory['elementwise']:.0%} of the bandwidth (chips of {family_of(chip)}){fixed}"
         )
     if elsewhere:
         yield (
-            f"compiled for CPU devices, whose compiler leaves more operations than {chip.name}'s, so their fixed cost "
-            "is left out"
+            f"compiled for CPU devices, whose compiler leaves more operations than {chip.name}'s, so the fixed cost "
+            "of an operation is left out"
         )
     if module is None:
         yield "a stage takes max(compute, memory) + collectives; nothing overlaps"
@@ -404,9 +404,9 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
     if not chip.rates:
         links = "their port" if chip.topology == "switch" else "every link of the torus that their groups fill"
         yield (
-            f"collectives take {links}, at {rates.links['']:.0%} of its bandwidth, with "
-            f"{rates.collective_seconds * 1e6:.3g} µs to start and {rates.hop_seconds * 1e6:.3g} µs per step; no "
-            "contention"
+            f"collectives use {links}, at {rates.links['']:.0%} of the bandwidth, with "
+            f"{rates.collective_seconds * 1e6:.3g} µs to start and {rates.hop_seconds * 1e6:.3g} µs per step; "
+            "contention is not modelled"
         )
     yield accuracy_text(chip).rstrip(".")
     if chip.domain is not None and chip.domain > 1:

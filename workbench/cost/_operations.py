@@ -242,7 +242,7 @@ def _time(
     for product, flops in products.items():
         seconds = _product_seconds(product, flops, chip, rates.matrix[kind], kind)
         if seconds is None:
-            return OperationTime(None, None, memory, f"no peak of {chip.name} for products of {product} is known")
+            return OperationTime(None, None, memory, f"no peak rate of {product} products is known for {chip.name}")
         compute += seconds
     if chip.rates:  # the measured rows include the fixed cost
         least = next((row.seconds for row in chip.rates if fixed and row.kind == "operation"), 0.0)

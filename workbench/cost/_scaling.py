@@ -129,8 +129,8 @@ def scaled_placement(record: ProgramRecord) -> PlacementRecord:
 def _size(record: ProgramRecord) -> tuple[PlacementRecord, _Size]:
     if not record.plan.placements:
         message = (
-            f"`estimate_scaled` was given {record.name!r}, which has no clients. It changes the number of clients and "
-            "their devices: pass the record of a program with a placement."
+            f"`estimate_scaled` was given {record.name!r}, which has no clients. `estimate_scaled` changes the "
+            "number of clients and their devices: pass the record of a program with a placement."
         )
         raise InspectionError(message)
     placement = scaled_placement(record)
@@ -358,8 +358,8 @@ def _assumptions(
     yield f"estimated, not compiled: scaled from {came} {record.name} with {before.clients} {placement.name}"
     if after.clients != before.clients or after.shares != before.shares:
         yield (
-            f"the fullest device has {after.per_device} {placement.name} instead of {before.per_device}, and work at "
-            f"{placement.name} scales with this number; work at the server is unchanged"
+            f"the fullest device has {after.per_device} {placement.name} instead of {before.per_device}, and work on "
+            f"the {placement.name} scales with this number; work on the server is unchanged"
         )
     if after.clients % after.shares:
         yield (

@@ -284,7 +284,7 @@ def _notes(records: Sequence[ProgramRecord]) -> Iterable[str]:
         unknown = [collective.name for collective in record.module.collectives if collective.executions is None]
         if unknown:
             around = ", ".join(unknown)
-            yield f"{record.name} on {record.target}: the iterations of the loops around {around} are unknown"
+            yield f"{record.name} on {record.target}: the number of iterations of the loops around {around} is unknown"
     platforms = {record.module.platform for record in records if record.module}
     if len(platforms) > 1:
         yield f"compiled for different platforms ({', '.join(sorted(platforms))}): fusion alone changes bytes accessed"

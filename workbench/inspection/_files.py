@@ -155,8 +155,9 @@ def _inspect_bytes(data: bytes, source: str, options: dict[str, Any]) -> Record:
         pass
     message = (
         f"`inspect` received {source} of {len(data)} bytes, starting with {data[:12]!r}, which are not text, an HLO "
-        f"proto, StableHLO bytecode or an exported program that JAX {jax.__version__} can read. It reads these "
-        "alone: write the module as text (`compiled.as_text()`), or with the version of JAX that is installed here."
+        f"proto, StableHLO bytecode or an exported program that JAX {jax.__version__} can read. `inspect` reads only "
+        "these formats: write the module as text (`compiled.as_text()`), or write it with the version of JAX that "
+        "is installed here."
     )
     raise InspectionError(message)
 
@@ -260,7 +261,7 @@ def _unreadable_stablehlo(text: str, facts: tuple[str, ...], error: Exception) -
     reason = "; ".join(facts) or str(error)
     return (
         f"`inspect` received StableHLO text of {len(text)} characters, which jaxlib {_jax_compat.jaxlib_version()} "
-        f"cannot parse: {reason[:400]}. A module must be whole and of a version that this jaxlib knows: pass all of "
+        f"cannot parse: {reason[:400]}. A module must be complete and of a version that this jaxlib knows: pass all of "
         "`lowered.as_text()`, written by the JAX that is installed here, or portable bytecode of `jax.export`."
     )
 
@@ -280,7 +281,7 @@ def _read_record(text: str, source: str) -> Record:
         return Record.from_json(text)
     except ValueError as error:
         message = (
-            f"`inspect` received {source} of {len(text)} characters that starts like JSON, which is not a record of "
+            f"`inspect` received {source} of {len(text)} characters that starts like JSON but is not a record of "
             f"this version of the workbench: {error} Pass what `record.to_json()` wrote."
         )
         raise InspectionError(message) from error

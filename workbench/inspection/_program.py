@@ -133,8 +133,8 @@ def inspect_lowered(
     """Inspects a `Lowered` or `Compiled`: all figures except the stages of the traced function."""
     if target is not None:
         message = (
-            f"`inspect` was given on={target!r} and `{call.name}`, which is lowered or compiled for the devices of "
-            "this process already. A target is compiled for from the traced function: pass the function itself."
+            f"`inspect` was given on={target!r} and `{call.name}`, which is already lowered or compiled for the "
+            "devices of this process. Compiling for a target starts from the function: pass the function itself."
         )
         raise InspectionError(message)
     notes = [_NO_JAXPR]
@@ -600,7 +600,7 @@ def _dtype(x: PyTree[jax.Array]) -> np.dtype:
 
 
 def _compiled_by(compilation: TargetCompilation) -> str:
-    order = "the order that its topology prefers" if compilation.order == "topology" else "the order as they come"
+    order = "the order that its topology prefers" if compilation.order == "topology" else "the compiler's own order"
     return f"compiled by {compilation.versions['compiler']} for devices in {order}; nothing was run"
 
 

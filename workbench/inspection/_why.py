@@ -217,7 +217,7 @@ class _Reader:
         if self._is_combined(collective) and count > 1:
             sentence += f" The compiler combined {count} exchanges into one{_others_at(cause, alternatives, count)}."
         elif alternatives:
-            sentence += f" Or: {alternatives[0].sentence} Both fit the compiled instruction."
+            sentence += f" Or: {alternatives[0].sentence} Both explanations fit the compiled instruction."
         value = cause.value
         return WhyCollectiveRecord(
             kind=collective.kind,
@@ -401,7 +401,10 @@ class _Reader:
             f"of them, so the compiler gathers {name}."
         )
         return _Cause(
-            value, "disagreement", sentence, "The exchange stays as long as both are sharded over the same mesh axis."
+            value,
+            "disagreement",
+            sentence,
+            "The exchange stays as long as both dimensions are sharded over the same mesh axis.",
         )
 
     def _move_of(
@@ -419,7 +422,7 @@ class _Reader:
                     f"moves elements along dimension {dim} of {name}, which is sharded over {over}: some are on other "
                     "devices."
                 )
-            advice = f"Shard a dimension of it other than {dim}."
+            advice = f"Shard a dimension other than {dim}."
             return _Cause(value, "whole dimension", f"`{_called(value)}`{at} {need}", advice)
         peers = [
             (peer, there, f)
@@ -437,7 +440,7 @@ class _Reader:
                     f"result keeps, and the summed dimension {dim} of {name}. A mesh axis can shard only one of them, "
                     f"so the compiler {does} {name}."
                 )
-                advice = "The exchange stays as long as both are sharded over the same mesh axis."
+                advice = "The exchange stays as long as both dimensions are sharded over the same mesh axis."
                 return _Cause(value, "disagreement", sentence, advice)
             if any(f == factor for _, _, f in cut):
                 return None
@@ -477,7 +480,7 @@ class _Reader:
             f"At `{_called(value)}`{at}, {name} is {_spec_text(operand.spec)}, and the result is "
             f"{_spec_text(value.spec)}{like}: the compiler {does} {name}."
         )
-        advice = "Give both the same sharding, or constrain the smaller one."
+        advice = "Give both values the same sharding, or constrain the smaller value."
         if value.operation == "reshape":
             advice = (
                 "Keep the sharded dimension first among the dimensions that a reshape merges, or shard another "
@@ -601,7 +604,14 @@ class _Reader:
         if collective.kind in _SUMS and called is not None:
             where = f" at {_place(called.source)}" if called.source else ""
             sentence = f"`{_last(called.op_name)}`{where} runs on one device, which sends the result to the others."
-            return [_Cause(None, "unsplit operation", sentence, "Inside `jax.shard_map`, every device runs its own.")]
+            return [
+                _Cause(
+                    None,
+                    "unsplit operation",
+                    sentence,
+                    "Inside `jax.shard_map`, every device runs the operation on its own part.",
+                )
+            ]
         if collective.kind in _SUMS:
             sentence = f"Each device along {over} holds a part of {name}, and the exchange adds the parts."
             return [_Cause(None, "compiler", f"{sentence} {_DEPARTED}", "")]
@@ -804,7 +814,7 @@ class _Reader:
                         f"`{_called(value)}`{_at(value)} needs dimension {dim} of {self.named(operand)} whole, which "
                         f"is sharded over {_listed(here)}."
                     )
-                    return "whole dimension", sentence, f"Shard a dimension of it other than {dim}."
+                    return "whole dimension", sentence, f"Shard a dimension other than {dim}."
                 clauses = [
                     f"the corresponding dimension of {self.named(peer)} {_by(_axes_of(peer.spec, place))}"
                     for peer, factors in zip(operands, rule.inputs, strict=True)
@@ -823,7 +833,8 @@ class _Reader:
                         f"{_by(tuple(sorted(here)))}, and {'; '.join([*clauses, *results])}: one of them must be "
                         "resharded."
                     )
-                    return "disagreement", sentence, "Give both the same sharding, or constrain the smaller one."
+                    advice = "Give both values the same sharding, or constrain the smaller value."
+                    return "disagreement", sentence, advice
         return self._without_rule(value, operands, axis_set)
 
     def _without_rule(
@@ -1020,8 +1031,8 @@ class _Reader:
         if value.operation == "input":
             phrase = f"is given as {_spec_text(value.spec)}" if used else "is given whole"
             return (
-                f"It {phrase}, and no operation propagated {free} to it, so {copies} devices hold the same values. "
-                f"Pass it with a `NamedSharding` that names {free} to shard it."
+                f"The argument {phrase}, and no operation propagated {free} to it, so {copies} devices hold the same "
+                f"values. Pass the argument with a `NamedSharding` that names {free} to shard it."
             )
         if value.operation == "sharding_constraint":
             return f"{_constraint_name(value).capitalize()} asks for {_spec_text(value.spec)}."
@@ -1047,7 +1058,7 @@ class _Reader:
                 if there and factor in rule.summed:
                     lost.append(f"{_listed(there)} of {self.named(operand)} shards the summed dimension {dim}")
                 elif there:
-                    lost.append(f"{_listed(there)} of {self.named(operand)} shards dimension {dim} and is given up")
+                    lost.append(f"{_listed(there)} of {self.named(operand)} shards dimension {dim}, but not the result")
         return lost
 
 

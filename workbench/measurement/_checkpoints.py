@@ -143,7 +143,7 @@ class Checkpoints:
         msg = (
             f"`load_checkpoint` was asked for {'the newest round' if round is None else f'round {round}'} in "
             f"{str(self.directory)!r}, which has rounds {steps or 'none'}"
-            + (f"; unreadable as a state like the given one: {', '.join(problems)}" if problems else "")
+            + (f"; these cannot be read into the given state: {', '.join(problems)}" if problems else "")
             + ". A checkpoint is read into a state with its original structure, shapes and dtypes: pass the initial "
             "state of that run as `like=`, or another folder or round."
         )

@@ -191,7 +191,7 @@ def first_metric(named: Results | Mapping[Any, Any]) -> str:
     metrics = _metrics_of(named)
     if not metrics:
         message = (
-            "`compare` received runs of which none has finished a round. There is nothing to compare or draw yet: run "
+            "`compare` received runs, none of which has finished a round. There is nothing to compare or draw yet: run "
             "at least one round, or wait for the first round."
         )
         raise DataError(message)

@@ -375,7 +375,9 @@ def _notes(
         limit = options.max_events
         notes.append(f"The timeline contains the longest {limit} of {spans} spans, in equal shares per device.")
     if devices[0].platform == "cpu":
-        notes.append("Devices simulated on one CPU share its cores: their seconds do not predict an accelerator.")
+        notes.append(
+            "Devices simulated on one CPU share its cores, so their times do not predict an accelerator's times."
+        )
     else:
         if devices[0].platform == "gpu" and joined.joined < _JOINED_WELL:
             notes.append(COMMAND_BUFFER_NOTE)

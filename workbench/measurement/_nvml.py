@@ -50,7 +50,7 @@ class NvmlReader:
                 handle = self._handles[index] = self._find(index)
             except nvml.NVMLError as error:
                 self._raise_if_lost(error)
-                self.notes[index] = f"NVML does not find GPU {index} of CUDA_VISIBLE_DEVICES: {error}"
+                self.notes[index] = f"NVML cannot find GPU {index}, which CUDA_VISIBLE_DEVICES lists: {error}"
                 return GpuFigures(None, None, None)
         gpu = self._whole(handle)
         if gpu is not handle:

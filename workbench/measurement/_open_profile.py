@@ -246,7 +246,7 @@ class _Recorder:
         if proto is None:
             return module, "given" if module else "missing", ()
         if len(proto) > _MOST_HLO_BYTES:
-            return module, "given" if module else "unreadable", (f"its HLO has {len(proto)} bytes, too many to read",)
+            return module, "given" if module else "unreadable", (f"its HLO of {len(proto)} bytes is too large to read",)
         text = hlo_text_of_proto(proto)
         if text is None:
             return module, "given" if module else "unreadable", ("this jaxlib cannot print its HLO",)
@@ -448,7 +448,7 @@ class _Recorder:
         elif not operations and any(device.platform == "gpu" for device in self._read.devices.values()):
             yield COMMAND_BUFFER_NOTE
         if any(device.platform == "cpu" for device in self._read.devices.values()):
-            yield "Devices simulated on one CPU share its cores: their seconds do not predict an accelerator."
+            yield "Devices simulated on one CPU share its cores, so their times do not predict an accelerator's times."
         for program in {operation.program for operation in operations if not operation.joined}:
             if not any(operation.joined for operation in operations if operation.program == program):
                 yield (

@@ -343,7 +343,8 @@ class Run:
             return
         self._interrupt = None
         interrupt.args = interrupt.args or (
-            f"The run has finished {self.finished} of {self.rounds} rounds. It is the `run` of this exception "
+            f"The run has finished {self.finished} of {self.rounds} rounds. The run is the attribute `run` of this "
+            "exception "
             "(`sys.last_value.run` in a notebook): `run.start()` continues.",
         )
         setattr(interrupt, "run", self)  # noqa: B010 -- a built-in exception
@@ -432,8 +433,8 @@ class Run:
             values, problems = read_metrics(metrics, round=record.round)
         except Exception as error:
             msg = (
-                f"`evaluate` failed after round {record.round}: {type(error).__name__}: {error}. It receives only the "
-                "state and returns metrics, a dictionary of numbers or arrays. The round itself is finished."
+                f"`evaluate` failed after round {record.round}: {type(error).__name__}: {error}. `evaluate` receives "
+                "only the state and returns metrics, a dictionary of numbers or arrays. The round itself is finished."
             )
             raise ProgramError(msg) from error
         if both := [name for name in values if name in record.metrics]:
@@ -491,7 +492,7 @@ class Run:
         if is_deleted:
             program["cannot"] = "the step donates its state, and the first state is no longer available"
         elif hasattr(data, "__next__"):
-            program["cannot"] = "the data are an iterator, which can be read only once"
+            program["cannot"] = "`data` is an iterator, which can be read only once"
         for tracker in list(self._trackers):
             self._with_tracker(tracker, lambda tracker: tracker.start(about, program))
 

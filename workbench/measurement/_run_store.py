@@ -92,7 +92,7 @@ class StoredRun(Generic[R]):
         for old, new in zip(self.history, run.history, strict=False):
             for name in sorted(set(old.metrics) | set(new.metrics)):
                 if not _same(old.metrics.get(name), new.metrics.get(name)):
-                    return [*texts, f"{name} differs from round {old.round} on"]
+                    return [*texts, f"{name} differs from round {old.round} onwards"]
         return texts
 
 

@@ -207,7 +207,8 @@ class RunTables:
         if not rows:
             message = (
                 f"`fairness` was asked about {name_of!r}, for which no result has finite per-client values. Fairness "
-                "compares clients: pass as `metric` a name with values `[clients]`, such as a per-client loss."
+                "compares clients: pass as `metric` the name of a metric with one value per client, such as a "
+                "per-client loss."
             )
             raise DataError(message)
         return _pandas().DataFrame(rows)

@@ -147,8 +147,8 @@ class Record:
         if plain.get("version") != VERSION:
             message = (
                 f"`{cls.__name__}.from_dict` received a {plain['record']} of version {plain.get('version')!r}. "
-                f"This workbench reads version {VERSION}. Read it with the workbench version that wrote it, or make "
-                "it again."
+                f"This workbench reads version {VERSION}. Read the record with the version of the workbench that "
+                "wrote it, or create it again."
             )
             raise RecordError(message)
         return _record(cls, plain, "")
@@ -171,8 +171,8 @@ class Record:
             plain = json.loads(text)
         except (ValueError, RecursionError) as error:
             message = (
-                f"`{cls.__name__}.from_json` received text that is not JSON: {error}. Pass the text that "
-                "`Record.to_json` wrote, whole."
+                f"`{cls.__name__}.from_json` received text that is not JSON: {error}. Pass the complete text that "
+                "`Record.to_json` wrote."
             )
             raise RecordError(message) from error
         return cls.from_dict(plain)
@@ -276,7 +276,7 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
 
 def _misfit(where: str, value: object, rule: str) -> RecordError:
     content = f"a {value['record']}" if isinstance(value, Mapping) and "record" in value else f"{value!r:.60}"
-    message = f"{where} received {content}, and it takes {rule}. Pass the unchanged result of `Record.to_json`."
+    message = f"{where} received {content}, but accepts only {rule}. Pass the unchanged result of `Record.to_json`."
     return RecordError(message)
 
 

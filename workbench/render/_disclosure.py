@@ -192,7 +192,7 @@ def _together(disclosed: Iterable[DisclosedRecord]) -> list[list[DisclosedRecord
 
 
 def _alone(value: DisclosedRecord) -> str:
-    return f" (a mask leaves the value of {value.single_client} alone)" if value.single_client else ""
+    return f" (a mask leaves only the value of {value.single_client})" if value.single_client else ""
 
 
 def _plain(name: str) -> str:

@@ -154,7 +154,10 @@ def test_cancelled_compilation_ends(mesh):
 
 
 BAD = {
-    "no such leaf": ({"w['upp']": P("model")}, r"\"w\['upp'\]\" is not a leaf of its arguments \(near: w\['up'\]"),
+    "no such leaf": (
+        {"w['upp']": P("model")},
+        r"\"w\['upp'\]\" is not a leaf of the program's arguments \(near: w\['up'\]",
+    ),
     "no such axis": ({"data": P("x")}, r"data \[8, 16, 32\]: mesh axis 'x' does not exist"),
     "an axis twice": ({"data": P("model", "model")}, "mesh axis 'model' is used twice"),
     "too many entries": ({"w['up']": P(None, None, "model")}, "3 entries for 2 dimensions"),

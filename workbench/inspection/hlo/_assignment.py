@@ -158,7 +158,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Any]]:
         else:
             size = {_FIXED64: 8, _FIXED32: 4}.get(kind, end)
         if index + size > end:
-            fact = "a message is cut off"
+            fact = "a message is truncated"
             raise ValueError(fact)
         yield number, message[index : index + size]
         index += size
@@ -172,7 +172,7 @@ def _varint(message: bytes, index: int) -> tuple[int, int]:
         index, shift = index + 1, shift + 7
         if byte < 0x80:
             return value, index
-    fact = "a number is cut off"
+    fact = "a number is truncated"
     raise ValueError(fact)
 
 

@@ -181,14 +181,14 @@ class CollectiveReader:
         if groups is None:
             return (), Axes((), f"groups in an unknown syntax: {text[:60]}"), ()
         if self._mesh is None:
-            return groups, Axes((), "no mesh was given from which the groups could be named"), ()
+            return groups, Axes((), "no mesh was given, so the groups cannot be named by axes"), ()
         if self._both:
             note = "the module has replicas and partitions: its ids do not map to positions of the mesh"
             return groups, Axes((), note), ()
         if self._members:  # one module per slice, each with its own positions
             groups = tuple(tuple(part[i] for i in group) for part in self._members for group in groups)
         elif self._mesh.devices != self._devices:
-            note = f"the module was compiled for {self._devices} devices and the mesh has {self._mesh.devices}"
+            note = f"the module was compiled for {self._devices} devices, but the mesh has {self._mesh.devices}"
             return groups, Axes((), note), ()
         order = self._mesh.order
         placed = groups if order is None else tuple(tuple(order[position] for position in group) for group in groups)

@@ -81,7 +81,7 @@ def _callees(
     if instruction.opcode == "conditional":
         branches = instruction.calls()
         chosen = max(branches, key=weigh)
-        note = f"of the {len(branches)} branches of `{instruction.name}` the most expensive, `{chosen}`, is counted"
+        note = f"of {len(branches)} branches of `{instruction.name}`, only the most expensive, `{chosen}`, is counted"
         notes.append((instruction.computation, note))
         return {branch: float(branch == chosen) for branch in branches}
     counts: dict[str, float] = {}

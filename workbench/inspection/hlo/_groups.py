@@ -78,7 +78,7 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
     total = math.prod(sizes)
     members = sorted(itertools.chain.from_iterable(groups))
     if members != list(range(total)):
-        return Axes((), f"groups not of this mesh: they must contain each of its {total} positions once")
+        return Axes((), f"the groups do not fit this mesh: they must contain each of its {total} positions once")
     if len({len(group) for group in groups}) > 1:
         return Axes((), "groups of different sizes: not a product of axes")
     if len(groups[0]) == 1:
@@ -116,7 +116,7 @@ def pair_axes(pairs: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes
     """
     total, digits = math.prod(sizes), _Digits(sizes)
     if any(position >= total for pair in pairs for position in pair):
-        return Axes((), f"pairs of positions outside of the mesh of {total}: not of this mesh")
+        return Axes((), f"the pairs do not fit this mesh: some positions are outside its {total} positions")
     moved = {
         axis
         for source, target in pairs

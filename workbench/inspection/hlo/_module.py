@@ -118,7 +118,7 @@ def _opened(compiled: Foreign) -> tuple[str, Any | None, list[Any]]:
 def _no_hlo(fact: str) -> str:
     return (
         f"`inspect_module` was given a compiled program whose backend does not show its HLO ({fact}). Costs are read "
-        "from HLO alone: compile for a backend of XLA, or pass the text of the optimized module."
+        "only from HLO: compile for an XLA backend, or pass the text of the optimized module."
     )
 
 

@@ -128,8 +128,8 @@ def _strange_message(strange: list[tuple[str, Any]]) -> str:
     suffix = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
     return (
         f"`inspect_sharding` was given {len(strange)} {'leaf that is' if len(strange) == 1 else 'leaves that are'} not "
-        f"arrays: {shown}{suffix}. Only values with a `shape` and a `dtype` are on devices: take those leaves out, "
-        "give "
+        f"arrays: {shown}{suffix}. Only values with a `shape` and a `dtype` are on devices: remove the other leaves, "
+        "pass "
         "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)` in place of a bare sharding, or use `inspect_mesh` for a "
         "mesh."
     )
@@ -272,7 +272,7 @@ def _positional(sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
         device_ids=tuple(number for number, _, _ in placed),
         placed=placed,
         memory_kind=getattr(sharding, "memory_kind", None),
-        notes=(f"`{type(sharding).__name__}`: cut into {len(slices)}, no mesh axis names",),
+        notes=(f"`{type(sharding).__name__}`: cut into {len(slices)} parts, without names of mesh axes",),
     )
 
 

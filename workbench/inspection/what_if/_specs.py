@@ -48,7 +48,7 @@ class Leaves:
             indices = self._find(name)
             if not indices:
                 near = difflib.get_close_matches(name, [*self.labels, *self.paths], n=2) or self.labels[:3]
-                wrong.append(f"{name!r} is not a leaf of its arguments (near: {', '.join(near) or 'it has none'})")
+                wrong.append(f"{name!r} is not a leaf of the program's arguments (near: {', '.join(near) or 'none'})")
             for index in indices:
                 shape = tuple(jax.numpy.shape(self.values[index]))
                 try:
@@ -62,7 +62,8 @@ class Leaves:
             axes = " × ".join(f"{name}={size}" for name, size in mesh.shape.items())
             message = (
                 f"`what_if` was given specs that do not fit: {'; '.join(wrong)}. The mesh is {axes}. A spec names, "
-                "per dimension, mesh axes whose sizes divide it, and each axis once: choose other axes or dimensions, "
+                "for each dimension, mesh axes whose sizes divide the dimension, and names each axis once: choose "
+                "different axes or dimensions, "
                 "or pad the array."
             )
             raise MeshError(message)
