@@ -128,7 +128,7 @@ def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> 
 
 
 def _length(distances: np.ndarray, shape: Sequence[int], axes: Sequence[int], *, neighbours: bool) -> float:
-    """Mean number of links within a group: between neighbours for a permutation, otherwise between all pairs."""
+    """Mean distance in links within a group: between neighbours for a permutation, otherwise between all pairs."""
     places = np.moveaxis(np.arange(len(distances)).reshape(tuple(shape)), axes, range(-len(axes), 0))
     size = int(np.prod([shape[axis] for axis in axes]))
     if size < 2:

@@ -40,7 +40,7 @@ def estimate_cost(
     Args:
         module: From `inspect_module`, or None.
         plan: The stages, or None for a program without stages.
-        chip: The chip for which seconds are predicted; None omits seconds.
+        chip: The chip whose run time is predicted; None omits the prediction.
         mesh: The mesh; needed to find each client's device and, without a module, to divide the work.
         dtype: dtype whose peak FLOP/s is used for products without a known dtype: in a plan, and in kernels from other
             compilers.

@@ -378,7 +378,7 @@ class WhatIfRecord(Record):
     """A program compared with a version that has different argument shardings; neither was run.
 
     `planned` compares the collectives that Shardy requests (sites in the program; sites in loops count once).
-    `compiled` compares the collectives of the compiled modules (None: not compiled). The two are never mixed.
+    `compiled` holds the comparison of the compiled modules' collectives (None if not compiled). The two are never mixed.
     """
 
     specs: dict[str, tuple[tuple[str, ...], ...]]  # requested shardings: leaf -> mesh axes per dimension
