@@ -17,7 +17,7 @@ Progress: TypeAlias = Callable[[str, float], None]
 
 
 Examples: TypeAlias = Sequence[int] | tuple[Sequence[int], int]
-"""True numbers of examples of the clients, alone or with the padded number per client: `(counts, held)`."""
+"""True number of examples of each client, alone or with the padded number per client: `(counts, held)`."""
 
 
 class AsGiven(Enum):

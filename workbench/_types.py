@@ -51,7 +51,7 @@ AnyMesh: TypeAlias = Mesh | AbstractMesh
 """A mesh with devices, or an abstract mesh."""
 
 AxisNames: TypeAlias = str | tuple[str, ...]
-"""Named axes of a mesh or a `vmap`, as collectives take them."""
+"""Named axes of a mesh or a `vmap`, as passed to collectives."""
 
 SpecEntry: TypeAlias = str | tuple[str, ...] | None
 """Entry of a `PartitionSpec` for one dimension, other than `P.UNCONSTRAINED`."""

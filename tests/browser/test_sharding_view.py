@@ -188,7 +188,7 @@ def test_propagation_is_stepped_through_and_asked_why(harness: Harness):
     view.get_by_label("First step").click()
     assert frames_shown(view) == 2  # what the program says: clients of x, model of w
     harness.page.keyboard.press("ArrowRight")
-    expect(view.locator(".wb-said")).to_contain_text("tanh %1 took it from input `x`")
+    expect(view.locator(".wb-said")).to_contain_text("tanh %1 took the axis from input `x`")
     harness.page.keyboard.press("End")
     assert frames_shown(view) == 8
     view.locator('[data-value="%2"]').click()

@@ -60,7 +60,7 @@ def test_an_error_bar_states_median_and_largest_error_in_percent():
     row = accuracy_of(known_chip("v5e"), "memory")
     assert row is not None
     text = error_bar(known_chip("v5e"), "memory")
-    assert text.startswith(f"±{row.median * 100:.0f} % in the median of {row.points} memory points")
+    assert text.startswith(f"median error ±{row.median * 100:.0f} % over {row.points} memory points")
     assert text.endswith(f"at most {row.largest * 100:.0f} %")
 
 
@@ -89,10 +89,10 @@ def test_a_program_carries_the_error_of_its_largest_operation_else_of_training_s
     assert product is not None
     assert chain is not None
     assert _cost(PRODUCT).error_bar == (
-        f"±{100 * product.median:.0f} % in the median of {product.points} matrix product points of TPU chips, at most "
+        f"median error ±{100 * product.median:.0f} % over {product.points} matrix product points of TPU chips, at most "
         f"{100 * product.largest:.0f} %"
     )
-    assert _cost(CHAIN).error_bar.startswith(f"±{100 * chain.median:.0f} % in the median of {chain.points} training")
+    assert _cost(CHAIN).error_bar.startswith(f"median error ±{100 * chain.median:.0f} % over {chain.points} training")
 
 
 def test_modules_of_the_cpus_compiler_have_no_fixed_costs_of_another_chip_and_an_unknown_error():

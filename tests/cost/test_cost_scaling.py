@@ -155,7 +155,7 @@ def test_every_assumption_is_next_to_the_estimate(record):
 
 def test_clients_that_do_not_divide_say_what_is_left_out(record):
     said = " | ".join(estimate_scaled(record, clients=33).cost.assumptions)
-    assert "33 clients do not divide over 2 devices" in said
+    assert "33 clients do not divide evenly among 2 devices" in said
     assert "do not divide" not in " | ".join(estimate_scaled(record, clients=34).cost.assumptions)
 
 

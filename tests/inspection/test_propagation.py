@@ -111,7 +111,7 @@ def test_explanation_leads_back_through_the_loop_to_the_input():
     record = propagate_shardings(lower(scanned, struct(ABSTRACT, (16, 16)), struct(ABSTRACT, (8, 16), "clients")))
     chain = explain_axis(record, "result", "clients")
     assert chain[0].startswith("output `result` (%result0, f32[8,16]) is sharded")
-    assert "took it from while" in chain[1]
+    assert "took the axis from while" in chain[1]
     assert "input `x`" in chain[-2]
     assert chain[-1] == "Given in the program."
 
@@ -339,4 +339,5 @@ def test_a_reason_names_a_cell_as_its_author_does():
     )
     edge = PropagationEdge(step=1, axis="data", from_value="%0", to_value="%1")
     record = PropagationRecord(values=(entry, result), edges=(edge,))
-    assert explain_axis(record, "%1", "data")[1] == "Step 1: add %1 took it from add %0 (f32[8], notebook cell:12)."
+    sentence = explain_axis(record, "%1", "data")[1]
+    assert sentence == "Step 1: add %1 took the axis from add %0 (f32[8], notebook cell:12)."

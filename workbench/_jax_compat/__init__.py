@@ -151,7 +151,7 @@ def waits_forever(operation: str) -> str | None:
     if not _forked:
         return None
     return (
-        f"{operation} runs programs, and this process is an `os.fork` child of a process that had used JAX. The "
+        f"{operation} runs programs, but this process is an `os.fork` child of a process that had used JAX. The "
         "threads of JAX stayed in the parent process, so the call would deadlock. Start processes with "
         '`multiprocessing.get_context("spawn")`, or fork before the first use of JAX.'
     )
@@ -164,8 +164,8 @@ def needs_compiler(operation: str) -> str | None:
     if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         return None
     return (
-        f"{operation} compiles the program, and `jax.disable_jit` is on. Call it outside of `jax.disable_jit()` (unset "
-        "JAX_DISABLE_JIT); to see values of every client, call the program itself."
+        f"{operation} compiles the program, but `jax.disable_jit` is on. Call it outside of `jax.disable_jit()` (unset "
+        "JAX_DISABLE_JIT); to see the values of every client, call the program directly."
     )
 
 

@@ -205,8 +205,8 @@ def _too_late(number: int, of: int, until: float | None, compiling: float) -> li
     if compiling <= budget:
         return []
     return [
-        f"{of - number} of {of} changes were not compiled: a compilation takes about {compiling:.3g} s, and `seconds` "
-        f"leaves {budget:.3g} s"
+        f"{of - number} of {of} changes were not compiled: a compilation takes about {compiling:.3g} s, but only "
+        f"{budget:.3g} s of `seconds` are left"
     ]
 
 

@@ -74,7 +74,7 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
         return
     yield FindingRecord(
         rule="one buffer makes the peak",
-        what=f"One temporary value of {bytes_text(largest.size_bytes)} is "
+        what=f"One temporary value of {bytes_text(largest.size_bytes)} makes up "
         f"{largest.size_bytes / memory.peak_bytes:.0%} of the peak memory.",
         why="A value occupies memory from its computation to its last use.",
         change="Compute it in chunks (`jax.lax.map(..., batch_size=…)`, a scan over rows), recompute it "

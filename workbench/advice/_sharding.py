@@ -36,10 +36,10 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         if not is_whole and not is_tight:  # a batch over `data` is intentionally replicated over `model`
             continue
         axis, spec = choice
-        layout = "whole" if is_whole else f"in equal parts of {bytes_text(leaf.bytes_per_device)}"
+        layout = "in full" if is_whole else f"as identical parts of {bytes_text(leaf.bytes_per_device)}"
         yield FindingRecord(
             rule="large replicated array",
-            what=f"{named(leaves)} held by {leaf.replication} devices {layout}.",
+            what=f"{named(leaves)} stored on {leaf.replication} devices {layout}.",
             why="No spec shards the array, and nothing in the program requests a shard of the array."
             if is_whole
             else f"Its spec omits `{axis}`, and the program needs more than half of the memory.",

@@ -88,7 +88,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             continue
         yield FindingRecord(
             rule="partly sharded array",
-            what=f"{named(leaves)} held by {leaf.replication} devices in equal parts of "
+            what=f"{named(leaves)} stored on {leaf.replication} devices as identical parts of "
             f"{bytes_text(leaf.bytes_per_device)}.",
             why=f"The spec `{spec_code(leaf.spec)}` omits `{axis}`. According to the plan, adding it does not increase "
             "the bytes sent.",

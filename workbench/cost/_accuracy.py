@@ -75,7 +75,7 @@ def error_bar(chip: ChipRecord, kind: ProgramClass) -> str:
     if row is None:
         return UNKNOWN
     points = f"{row.points} {kind} point{'s' * (row.points != 1)} of {family_of(chip)} chips"
-    return f"±{100 * row.median:.0f} % in the median of {points}, at most {100 * row.largest:.0f} %"
+    return f"median error ±{100 * row.median:.0f} % over {points}, at most {100 * row.largest:.0f} %"
 
 
 def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[str, InstructionTime]) -> str:

@@ -354,7 +354,7 @@ def _returned_rows(plan: PlanRecord, law: _Law) -> Iterator[float]:
 def _assumptions(
     record: ProgramRecord, placement: PlacementRecord, before: _Size, after: _Size, model: float
 ) -> Iterator[str]:
-    came = "what the compiler made of" if record.module is not None else "the plan of"
+    came = "the compiled module of" if record.module is not None else "the plan of"
     yield f"estimated, not compiled: scaled from {came} {record.name} with {before.clients} {placement.name}"
     if after.clients != before.clients or after.shares != before.shares:
         yield (
@@ -363,8 +363,9 @@ def _assumptions(
         )
     if after.clients % after.shares:
         yield (
-            f"{after.clients} {placement.name} do not divide over {after.shares} devices: the program then also sends "
-            "rows to the devices that compute them; these bytes and their copies in the peak are not counted"
+            f"{after.clients} {placement.name} do not divide evenly among {after.shares} devices, so the program "
+            "also sends rows to the devices that compute them; these bytes and their copies in the peak are not "
+            "counted"
         )
     if after.shares != before.shares:
         axes = ", ".join(placement.mesh_axes)

@@ -287,4 +287,5 @@ def _notes(records: Sequence[ProgramRecord]) -> Iterable[str]:
             yield f"{record.name} on {record.target}: the number of iterations of the loops around {around} is unknown"
     platforms = {record.module.platform for record in records if record.module}
     if len(platforms) > 1:
-        yield f"compiled for different platforms ({', '.join(sorted(platforms))}): fusion alone changes bytes accessed"
+        names = ", ".join(sorted(platforms))
+        yield f"compiled for different platforms ({names}): different fusion alone changes the bytes accessed"

@@ -520,9 +520,10 @@ def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator
             continue
         if compiled_flops == 0.0 or (module.devices == 1 and compiled_flops < planned * (1 - 1e-9)):
             yield (
-                f"of {planned:,.0f} FLOP in products of stage {stage.path} (`{stage.name}`) the compiler computes "
-                f"{compiled_flops:,.0f} as products; the rest counts 0 here, because the compiler rewrote it as "
-                f"elementwise operations (products with a vector) or computes repeated products only once"
+                f"only {compiled_flops:,.0f} of {planned:,.0f} FLOPs in matrix products of stage {stage.path} "
+                f"(`{stage.name}`) are compiled as matrix products; the rest counts as 0 here, because the compiler "
+                "rewrote it as elementwise "
+                "operations (products with a vector) or computes repeated products only once"
             )
 
 

@@ -453,7 +453,7 @@ class _Recorder:
             if not any(operation.joined for operation in operations if operation.program == program):
                 yield (
                     f"The profile has no HLO of {program or 'unnamed programs'}: FLOPs and lines of its operations "
-                    "are taken from the profile. Pass `program=` to join it to a program in this process."
+                    "are taken from the profile. Pass `program=` to match the profile to a program in this process."
                 )
 
 

@@ -175,7 +175,8 @@ class Run:
         if self._status in ("running", "paused"):
             msg = (
                 f"`start` was called on a run that is {self._status} (round {self.finished} of {self.rounds}). A run "
-                "can use only one thread at a time: `pause()`, `resume()` or `wait()` for this run, or make another."
+                "can use only one thread at a time: `pause()`, `resume()` or `wait()` for this run, or create "
+                "another run."
             )
             raise MeasureError(msg)
         if refused := _jax_compat.waits_forever("`run_rounds`"):
@@ -243,8 +244,8 @@ class Run:
         """
         if not self._controls.over.wait(timeout_seconds):
             msg = (
-                f"`wait` gave up after {timeout_seconds:g} s, with {self.finished} of {self.rounds} rounds finished, "
-                f"the run {self._status}. The run continues in the background: wait longer, or `stop()` it."
+                f"`wait` gave up after {timeout_seconds:g} s, with {self.finished} of {self.rounds} rounds finished; "
+                f"the run is {self._status}. The run continues in the background: wait longer, or `stop()` it."
             )
             raise EngineError(msg)
         return self._raise_error()
@@ -285,7 +286,7 @@ class Run:
             msg = (
                 f"`Run` was given resume=False and checkpoint_dir={str(self._checkpoints.directory)!r}, which already "
                 f"has rounds {rounds}. Two runs must not share a folder: pass another folder, empty this folder, or "
-                "omit `resume` to continue from there."
+                "omit `resume` to continue from its newest round."
             )
             raise MeasureError(msg)
         finished, state, history = self._checkpoints.load(self._last.state)

@@ -242,7 +242,7 @@ class CostRecord(Record):
     imbalance_waste: float | None = None  # max/mean - 1 of the work of devices
     assumptions: tuple[str, ...] = ()
     error_bar: str = (
-        "error unknown"  # error in `seconds`, with its points: "±21 % in the median of 3 …", or "error unknown"
+        "error unknown"  # error in `seconds`, with its points: "median error ±21 % over 3 …", or "error unknown"
     )
 
 
@@ -378,7 +378,8 @@ class WhatIfRecord(Record):
     """A program compared with a version that has different argument shardings; neither was run.
 
     `planned` compares the collectives that Shardy requests (sites in the program; sites in loops count once).
-    `compiled` holds the comparison of the compiled modules' collectives (None if not compiled). The two are never mixed.
+    `compiled` holds the comparison of the compiled modules' collectives (None if not compiled). The two are never
+    mixed.
     """
 
     specs: dict[str, tuple[tuple[str, ...], ...]]  # requested shardings: leaf -> mesh axes per dimension

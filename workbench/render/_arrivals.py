@@ -96,7 +96,7 @@ class _Arrivals:
         if edge is None:
             sentence = _beginning(value, value.origins.get(axis, ""), self._record)
         else:
-            sentence = f"Step {edge.step}: {_said(value, short=True)} took it from {_said(self._source(edge))}."
+            sentence = f"Step {edge.step}: {_said(value, short=True)} took the axis from {_said(self._source(edge))}."
         return AxisArrivalRecord(
             value=value.name,
             axis=axis,

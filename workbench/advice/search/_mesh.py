@@ -258,7 +258,7 @@ def _slices(target: str) -> list[TargetRecord]:
     family = next((entry for entry in list_targets() if entry.chip == chip), None)
     if family is None:
         parse_target(target if ":" in target else f"{target}:1x1")  # raises an error that lists the known names
-        message = f"`search` was given on={target!r}, whose slices are unknown. Name a family such as 'v5e'."
+        message = f"`search` was given on={target!r}, which has no known slices. Pass a chip family such as 'v5e'."
         raise MeshError(message)
     limit = parse_target(target).devices if ":" in target else None
     machines: dict[int, TargetRecord] = {}

@@ -74,7 +74,7 @@ def search_shardings(
     if call.holds_clients and record.ended != "stopped":
         record = _chunked(search, record, began + seconds, compiled=compiled, progress=progress, cancel=cancel)
     if chip is None:
-        note = f"no chip was named: seconds are those of a {DEFAULT_CHIP}"
+        note = f"no chip was named: seconds are predicted for a {DEFAULT_CHIP}"
         record = record.replace(notes=(note, *record.notes))
     if measure and isinstance(mesh, Mesh):
         if progress is not None:

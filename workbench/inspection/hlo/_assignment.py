@@ -65,8 +65,8 @@ def divide_peak(
     allocations = _allocations(compiled, stats)
     if allocations and sum(allocation.size for allocation in allocations) == peak_bytes:
         return tuple(_planned(hlo, allocations, at_peak)), (
-            "peak bytes come from the compiler: reserved memory is assigned to the value stored in it at the peak of "
-            "the schedule, or otherwise to the largest value ever stored in it"
+            "peak bytes come from the compiler; each reserved block is attributed to the value that it stores at the "
+            "schedule's peak, or otherwise to the largest value that it ever stores"
         )
     note = f"memory per line follows the schedule's peak of {reached:,} bytes; the compiler reports {peak_bytes:,}"
     if reached <= peak_bytes:

@@ -181,7 +181,7 @@ def _sharding_of(leaf: object) -> tuple[Any, ShardingKind, tuple[str, ...]]:
         if mesh is not None and mesh.manual_axes:
             return sharding, "auto", (f"one device's part, inside a shard_map over {', '.join(mesh.manual_axes)}",)
         if mesh is not None and mesh.explicit_axes:
-            return sharding, "auto", ("traced value: the sharding in its type",)
+            return sharding, "auto", ("traced value: this is the sharding in its type",)
         return None, "unknown", ("traced value: its sharding is decided when the program is compiled",)
     if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
         return None, "host", ("in host memory: not on a device until a program uses it",)
