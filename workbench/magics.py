@@ -103,7 +103,7 @@ def _value(node: ast.expr, names: dict[str, Any]) -> "Argument":
 def _no_call(magic: str, code: str) -> ProgramError:
     last = (code.strip().splitlines() or [""])[-1]
     message = (
-        f"`{magic}` received code that ends in {last!r}, which is not a call. It needs a call of a function: end with "
-        "`fn(x, y)`."
+        f"`{magic}` received code that ends in {last!r}, which is not a call. `{magic}` needs a call of a function: "
+        "end with `fn(x, y)`."
     )
     return ProgramError(message)

@@ -191,7 +191,8 @@ def assert_flops(
     """
     if expected is None and at_most is None:
         message = (
-            "`assert_flops` was given only a program. It compares FLOPs with a number, so pass `expected` or `at_most`."
+            "`assert_flops` was given only a program. `assert_flops` compares FLOPs with a number, so pass "
+            "`expected` or `at_most`."
         )
         raise InspectionError(message)
     flops = _module(program, "assert_flops").flops
@@ -344,7 +345,7 @@ def _module(program: Argument, function: str) -> ModuleRecord:
         )
         raise InspectionError(message)
     message = (
-        f"`{function}` received a {type(program).__name__}, which is not a program. It accepts a traced call, "
+        f"`{function}` received a {type(program).__name__}, which is not a program. `{asked}` accepts a traced call, "
         "`wb.trace(fn)(*args)`, a record from `inspect`, a `Lowered` or `Compiled`, HLO text, or a file: pass one of "
         "these."
     )

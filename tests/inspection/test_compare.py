@@ -183,8 +183,8 @@ def test_several_programs_make_one_table():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((), "given 0 arguments. It needs two"),
-        ((program(),), "given 1 argument. It needs two"),
+        ((), "given 0 arguments. `compare` needs at least two"),
+        ((program(),), "given 1 argument. `compare` needs at least two"),
         ((program(), "text", 3), "no program records are argument 1: `str`, argument 2: `int`.*pass `inspect"),
     ],
     ids=["none", "one", "strange"],

@@ -358,7 +358,11 @@ def written_events(tmp_path, events):
 
 def test_name_of_two_programs_is_refused_with_both(tmp_path):
     path = written_events(tmp_path, [(0, 1, "add.1", 11), (1, 1, "add.1", 28)])
-    with pytest.raises(ProfileError, match=r"2 programs of it have this name: 'jit_add\(11\)'.*'jit_add\(28\)'"):
+    with pytest.raises(
+        ProfileError,
+        match=r"2 programs of this profile have this name: "
+        r"'jit_add\(11\)'.*'jit_add\(28\)'",
+    ):
         open_profile(path, "jit_add")
     assert open_profile(path, "jit_add(28)").seconds == pytest.approx(1.0)
 

@@ -46,8 +46,8 @@ class ClientsController(WorkbenchWidget):
         """
         if self._tap is None:
             message = (
-                f"`open_client` was given client={client}, but this view shows a record without its program, so there "
-                "is nothing to evaluate. Open it with the program: `explore(fn, *args)`."
+                f"`open_client` was given client={client}, but this view shows a record without its program, so "
+                "there is nothing to evaluate. Open a view with the program: `explore(fn, *args)`."
             )
             raise RuntimeError(message)
         follow = report or (lambda phase: None)

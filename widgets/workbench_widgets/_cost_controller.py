@@ -57,8 +57,8 @@ class CostController(WorkbenchWidget):
         """
         if self._compile_for is None:
             message = (
-                f"`start_compiling` was given target={target!r}, but this view shows a record without its program, so "
-                "there is nothing to compile. Open it with the program: `explore(fn, *args)`."
+                f"`start_compiling` was given target={target!r}, but this view shows a record without its program, "
+                "so there is nothing to compile. Open a view with the program: `explore(fn, *args)`."
             )
             raise RuntimeError(message)
         if self._job is not None and self._job.is_running:

@@ -199,7 +199,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         if view is not None and view not in parts:
             message = (
                 f"`Explorer` was given view={view!r}, but its record of {record.name} has the views "
-                f"{', '.join(parts)}. Pass one of these, or omit `view=` to start with the first."
+                f"{', '.join(parts)}. Pass one of these views, or omit `view=` to start with the first view."
             )
             raise ValueError(message)
         views = _views(record, parts)

@@ -127,7 +127,7 @@ class Playground(RunController):
     def drift(self, round: int) -> dict[str, Any]:
         """The clients' paths in one round of the most recently started experiment."""
         if self.experiment is None:
-            message = "`drift` was called before an experiment ran. It needs the state of a round: press Run first."
+            message = "`drift` was called before an experiment ran, but needs the state of a round: press Run first."
             raise RuntimeError(message)
         drift = self.experiment.drift(round)
         return {

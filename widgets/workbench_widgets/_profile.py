@@ -50,7 +50,7 @@ class ProfileView(WorkbenchWidget):
         if view is not None and view not in parts:
             message = (
                 f"`ProfileView` received view={view!r}, but the profile {profile.name} has the views "
-                f"{', '.join(parts)}. Pass one of these, or omit `view=` to start with the first."
+                f"{', '.join(parts)}. Pass one of these views, or omit `view=` to start with the first view."
             )
             raise ValueError(message)
         views: list[TabState] = [

@@ -114,7 +114,7 @@ def show_record(
     if view_name not in views:
         message = (
             f"`show_record` was given view={view!r}, but a {type(record).__name__} has the views {', '.join(views)}. "
-            "Pass one of these, or leave `view` out."
+            "Pass one of these views, or omit `view`."
         )
         raise ValueError(message)
     if isinstance(record, ProgramRecord):

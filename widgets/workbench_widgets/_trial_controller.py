@@ -62,7 +62,7 @@ class TrialController(WorkbenchWidget):
         if self._what_if is None:
             message = (
                 f"`start_trial` was given specs of {', '.join(specs) or 'no leaf'}, but this view shows a record "
-                "without its program, so nothing can be lowered again. Open it with the program: `show(fn, "
+                "without its program, so nothing can be lowered again. Open a view with the program: `show(fn, "
                 "*args, view='sharding')` or `explore(fn, *args)`."
             )
             raise RuntimeError(message)

@@ -295,7 +295,7 @@ def _for_pmap(finding: FindingRecord, program: Compiled) -> FindingRecord:
         return finding
     return finding.replace(
         change="`jax.pmap` keeps such an argument unsharded on every device. Move the step to `jax.jit` on a mesh "
-        f"with the same axis; there: {finding.change}",
+        f"with the same axis, and then: {finding.change}",
         code="",
     )
 

@@ -85,7 +85,7 @@ def _split(target: str) -> tuple[str, str, int]:
             return named
         message = (
             f"`parse_target` was given {target!r:.120}, which is not of the form chip:topology. A target names a chip "
-            f"and its topology, with *slices where there are several: {_near_form(text[:_LONGEST])}."
+            f"and its topology, with *slices for several slices: {_near_form(text[:_LONGEST])}."
         )
         raise MeshError(message)
     return match["chip"], match["topology"], int(match["slices"] or 1)
@@ -177,8 +177,9 @@ def _not_seen(family: ChipFamily, sizes: tuple[int, ...], slices: int, target: s
     nearest = sorted(family.topologies, key=lambda shape: abs(math.prod(map(int, shape.split("x"))) - chips))[:3]
     several = f" in up to {_SLICES_SEEN} slices and {_DEVICES_SEEN} devices"
     return (
-        f"`parse_target` was given {target!r}, an untested topology; on some of these, the compiler crashes without an "
-        f"error. Tested for {family.name}{several if slices > 1 else ''}: {', '.join(family.topologies)}. Take one of "
-        f"them (nearest: {', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: "
+        f"`parse_target` was given {target!r}, an untested topology; for some untested topologies, the compiler "
+        f"crashes without an error. Tested for {family.name}{several if slices > 1 else ''}: "
+        f"{', '.join(family.topologies)}. Use a tested topology (nearest: "
+        f"{', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: "
         "if the worker process dies, the next request starts a new worker."
     )

@@ -170,7 +170,7 @@ class TracedCall:
             f" with axes {', '.join(kind.name for kind in mesh.axis_types)}" * kinds for mesh in (there, program_mesh)
         ]
         return (
-            f"`{self.name}` cannot be inspected on the mesh {_shape(there)}{types[0]}, because it enters a "
+            f"`{self.name}` cannot be inspected on the mesh {_shape(there)}{types[0]}, because the function enters a "
             f"`jax.shard_map` over the mesh {_shape(program_mesh)}{types[1]}. A mesh passed to `shard_map` fixes "
             f"{fixed}. "
             f"Choose {choice}, or leave out `mesh=` in `shard_map`, so that it uses the mesh of `jax.set_mesh`."

@@ -76,8 +76,8 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
             raise MeshError(message)
         if field not in reads:
             message = (
-                f"`{question}` was given the {field} {part!r}. It reads {' and '.join(f'a {name}' for name in reads)} "
-                f"only: leave the {field} out, or pass it to `inspect`."
+                f"`{question}` was given the {field} {part!r}. `{question}` reads only "
+                f"{' and '.join(f'a {name}' for name in reads)}: omit the {field}, or pass the {field} to `inspect`."
             )
             raise MeshError(message)
         if getattr(machine, field) is not None:

@@ -512,8 +512,8 @@ class _Reader:
         if operand.spec == value.spec or not axis_set & {axis for entry in operand.spec for axis in entry}:
             return None
         sentence = (
-            f"The loop{_at(value)} carries {self.named(operand)} as {_spec_text(value.spec)}, and it arrives as "
-            f"{_spec_text(operand.spec)}: the compiler {does} it before the loop."
+            f"The loop{_at(value)} carries {self.named(operand)} as {_spec_text(value.spec)}, but the value arrives "
+            f"as {_spec_text(operand.spec)}: the compiler {does} the value before the loop."
         )
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
 

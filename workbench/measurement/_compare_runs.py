@@ -93,8 +93,8 @@ def compare_runs(
     if not any(values.values()):
         has = sorted({m for seeds in named.values() for history in seeds.values() for m in history.metrics()})
         message = (
-            f"`compare` received metric={metric!r}, which none of {len(named)} results has. They have "
-            f"{', '.join(map(repr, has)) or 'no metrics'}: pass one of these."
+            f"`compare` received metric={metric!r}, which none of {len(named)} results has. The results have "
+            f"{', '.join(map(repr, has)) or 'no metrics'}: pass one of these metrics."
         )
         raise DataError(message)
     outcomes = _outcomes(results)
@@ -139,8 +139,9 @@ def named_runs(results: object) -> Results | Mapping[Any, Any]:
         return results
     if not isinstance(results, list | tuple) or not is_runs(results):
         message = (
-            f"`compare` received a `{type(results).__name__}`. It compares a sweep, a list of `Run`, `StoredRun` or "
-            "`History`, or a dictionary of these by name: pass one of them."
+            f"`compare` received a `{type(results).__name__}`. `compare` compares the results of a sweep, a list of "
+            "results, or a dictionary of results by name; a result is a `Run`, `StoredRun` or `History`: pass one "
+            "of these collections."
         )
         raise DataError(message)
     runs: dict[str, list[Any]] = {}

@@ -111,7 +111,7 @@ class History(Sequence[RoundRecord]):
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             msg = (
                 f"`History.from_json` received text that is not a history ({type(error).__name__}: {str(error)[:200]})."
-                " It reads the complete and unchanged text that `History.to_json` wrote: pass that text."
+                " Pass the complete and unchanged text that `History.to_json` wrote."
             )
             raise DataError(msg) from error
 
@@ -170,7 +170,8 @@ def _as_numbers(name: str, leaf: object, round: int) -> np.ndarray:
     except (TypeError, ValueError) as error:
         msg = (
             f"`run_rounds` was given a step whose metric {name!r} of round {round} is a `{type(leaf).__name__}`. "
-            "Metrics are numbers or arrays of numbers: leave it out of the metrics, or keep it in the state."
+            "Metrics are numbers or arrays of numbers: remove this value from the metrics, or keep the value in the "
+            "state."
         )
         raise ProgramError(msg) from error
     return values

@@ -102,7 +102,7 @@ def _require_one_program(reader: ProfileReader, query: str, name: str) -> None:
     listed = [program for program, _ in seconds.most_common() if program in programs or not programs]
     table = ", ".join(f"{program!r} ({seconds[program]:.3g} s)" for program in listed[:_MOST_LISTED])
     more = f", and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
-    fact = f"{len(programs)} programs of it have this name" if programs else "none of its programs has this name"
+    fact = f"{len(programs)} programs of this profile have this name" if programs else "none of its programs has this name"
     msg = (
         f"`open_profile` was given program={query!r} for `{name}`; {fact}: {table}{more}. A program is selected by "
         "its full name, or by a unique module name: pass one of these names, or omit `program` to read all."
@@ -115,8 +115,8 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if not path.exists():
         msg = (
-            f"`open_profile` was given `{path}`, which does not exist. It opens a log directory, a `*.xplane.pb` or a "
-            "`*.trace.json.gz`: pass the same path as to `jax.profiler.start_trace`."
+            f"`open_profile` was given `{path}`, which does not exist. `open_profile` opens a log directory, a "
+            "`*.xplane.pb` or a `*.trace.json.gz`: pass the same path as to `jax.profiler.start_trace`."
         )
         raise ProfileError(msg)
     files = sorted(path.rglob("*.xplane.pb")) or sorted({file for name in _TRACES for file in path.rglob(name)})

@@ -308,8 +308,9 @@ class Run:
             return
         msg = (
             f"`Run` was given checkpoint_dir={str(checkpoints.directory)!r}, whose newest round was "
-            f"{self._resumed_from} when this run read it and is {newest} now: another run has written there. "
-            "Continuing would overwrite its states: make a new `Run` to continue from them, or pass another folder."
+            f"{self._resumed_from} when this run read it and is {newest} now: another run has written to this "
+            "folder. Continuing would overwrite the states of the other run: create a new `Run` to continue from "
+            "these states, or pass another folder."
         )
         raise MeasureError(msg)
 

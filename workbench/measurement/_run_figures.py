@@ -66,7 +66,8 @@ def plot_comparison(
         DataError: the kind is unknown.
     """
     if kind not in KINDS:
-        message = f"`figure` received kind={kind!r}. It draws one of {', '.join(map(repr, KINDS))}: pass one of these."
+        kinds = ", ".join(map(repr, KINDS))
+        message = f"`figure` received kind={kind!r}. `figure` draws {kinds}: pass one of these kinds."
         raise DataError(message)
     with needs_library("matplotlib", needed_for="`RunComparison.figure`"):
         import matplotlib

@@ -51,7 +51,7 @@ def render_label_skew(
     from workbench.render._figures import NotebookFigure
 
     if kind not in ("bars", "heatmap"):
-        message = f"`plot` was given kind={kind!r}. It draws 'bars' or 'heatmap': use one of these."
+        message = f"`plot` was given kind={kind!r}. `plot` draws 'bars' or 'heatmap': use one of these kinds."
         raise ValueError(message)
     colours = palette(dark)
     order = np.argsort([-n for n in record.examples], kind="stable") if sort else np.arange(len(record.clients))

@@ -67,7 +67,7 @@ def svg(record: object, **options: Option) -> Markup:
         '<svg'
     """
     kinds = ", ".join(sorted(kind.__name__ for kind in svg.registry if kind is not object))
-    message = f"`svg` received a {type(record).__name__}. It draws {kinds}: pass one of these."
+    message = f"`svg` received a {type(record).__name__}. `svg` draws {kinds}: pass one of these."
     raise TypeError(message)
 
 
@@ -90,8 +90,8 @@ def plot(record: object, **options: Option) -> "Figure":
         'arithmetic intensity (FLOP per byte of HBM traffic)'
     """
     message = (
-        f"`plot` received a {type(record).__name__}. It draws costs, finished rounds, tables of costs and client data: "
-        "pass one of these, or use `svg(record)` for a picture and `to_pandas(record)` for the numbers."
+        f"`plot` received a {type(record).__name__}. `plot` draws costs, finished rounds, tables of costs and client "
+        "data: pass one of these, or use `svg(record)` for a picture and `to_pandas(record)` for the numbers."
     )
     raise TypeError(message)
 

@@ -46,8 +46,8 @@ def plot_costs(
         missing = [column for column in (metric, *against) if column not in frame]
         if missing:
             message = (
-                f"`plot` received the table {name!r} without {', '.join(missing)}. It draws columns of the table: "
-                f"choose from {', '.join(map(str, frame.columns))}."
+                f"`plot` received the table {name!r} without {', '.join(missing)}. `plot` draws columns of the "
+                f"table: choose from {', '.join(map(str, frame.columns))}."
             )
             raise ValueError(message)
     figure, place = canvas(3.4 * len(against), 3.0, ax)

@@ -90,7 +90,7 @@ def test_without_labels_there_are_plain_bars(kind):
 
 
 def test_an_unknown_kind_is_explained():
-    with pytest.raises(ValueError, match=r"kind='pie'\. It draws 'bars' or 'heatmap'"):
+    with pytest.raises(ValueError, match=r"kind='pie'\. `plot` draws 'bars' or 'heatmap'"):
         render.plot(RECORD, kind="pie")
 
 

@@ -316,7 +316,8 @@ def unreadable(fact: str) -> str:
 def _not_hlo(statement: Statement) -> str:
     shown = statement.text[:80]
     return (
-        f"`inspect_module` was given text whose line {statement.number}, {shown!r}, is not a line of HLO. It reads the "
-        "text of one optimized HLO module: pass a `jax.stages.Compiled` or all of its `as_text()` (StableHLO from "
+        f"`inspect_module` was given text whose line {statement.number}, {shown!r}, is not a line of HLO. "
+        "`inspect_module` reads the text of one optimized HLO module: pass a `jax.stages.Compiled` or all of its "
+        "`as_text()` (StableHLO from "
         "`lowered.as_text()` has to be compiled first)."
     )
