@@ -131,7 +131,7 @@ def test_explanation_follows_reasons_backwards_from_an_output():
     lowered = jax.jit(jnp.sin, out_shardings=out).trace(struct(ABSTRACT, (8,))).lower(lowering_platforms=("cpu",))
     record = propagate_shardings(lowered)
     (sine,) = of_operation(record, "sine")
-    assert explain_axis(record, sine.name, "model")[-1] == "The sharding requested for output 0 introduced it."
+    assert explain_axis(record, sine.name, "model")[-1] == "The sharding requested for output 0 introduced the axis."
 
 
 def test_explanation_of_an_axis_that_is_not_there_says_what_is():

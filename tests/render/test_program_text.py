@@ -67,7 +67,7 @@ def test_unknown_seconds_say_what_is_unknown(printed):
     _, lines = printed["unpriced"]
     (line,) = [each for each in lines if each.startswith("Predicted")]
     assert "unknown, as" in line
-    assert "no bandwidth of the network beyond is published" in line
+    assert "no bandwidth of the network beyond these links is published" in line
 
 
 def test_a_loop_of_unknown_length_is_counted_once_and_named(printed):

@@ -94,7 +94,7 @@ def _views(record: ProgramRecord, parts: Mapping[str, Any]) -> list[TabState]:
 
 _NOT_COMPILED = (
     "Advice needs a compiled program. This program was only planned, not compiled, because the devices of its mesh "
-    'are not attached. Compile it for a target: wb.show(fn, on="v5e:16x16")(*args).'
+    'are not attached. Compile the program for a target: wb.show(fn, on="v5e:16x16")(*args).'
 )
 _NO_PROGRAM = (
     "This explorer shows a record without its program, so it cannot offer advice. Open the program itself, "

@@ -79,9 +79,10 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="loop-invariant collective",
             what=f"{_name(collective)} runs {times:,.0f} times in a loop, on a value that the loop never changes.",
-            why="The value is sharded outside the loop but needed unsharded inside it, so the partitioner gathers it "
-            "where it is used, in every iteration.",
-            change="Gather it once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside the scan. "
+            why="The value is sharded outside the loop but needed unsharded inside the loop, so the partitioner "
+            "gathers the value in every iteration.",
+            change="Gather the value once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside "
+            "the scan. "
             "This keeps the gathered copy in memory while the loop runs.",
             evidence=evidence_of(collective),
             weight=0.5 + 0.5 * share(program, before * (1 - 1 / times)),  # the cause ranks before its effects

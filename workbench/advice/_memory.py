@@ -77,8 +77,8 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
         what=f"One temporary value of {bytes_text(largest.size_bytes)} makes up "
         f"{largest.size_bytes / memory.peak_bytes:.0%} of the peak memory.",
         why="A value occupies memory from its computation to its last use.",
-        change="Compute it in chunks (`jax.lax.map(..., batch_size=…)`, a scan over rows), recompute it "
-        "(`jax.checkpoint`), or shard its largest dimension.",
+        change="Compute the value in chunks (`jax.lax.map(..., batch_size=…)`, a scan over rows), recompute the "
+        "value (`jax.checkpoint`), or shard its largest dimension.",
         evidence=(f"{largest.name}: {largest.shape}", f"peak: {bytes_text(memory.peak_bytes)}"),
         weight=largest.size_bytes / memory.peak_bytes,
         size_bytes=float(largest.size_bytes),
@@ -102,10 +102,11 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
         rule="recomputation",
         what=f"{again / total:.0%} of all FLOPs recompute values of the forward pass."
         + (" Half of the memory is free." if room else ""),
-        why="`jax.checkpoint` (remat) drops values and computes them again for the gradient.",
-        change="Keep what is expensive: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`, or remove "
+        why="`jax.checkpoint` (remat) drops values and recomputes these values for the gradient.",
+        change="Keep the expensive values: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`, or "
+        "remove "
         "the checkpoint if memory allows.",
-        evidence=(f"{again:,.0f} of {total:,.0f} FLOPs compute values again",),
+        evidence=(f"{again:,.0f} of {total:,.0f} FLOPs recompute values",),
         weight=min(1.0, again / total) * (1.0 if room else 0.5),
         gain=estimated(
             "FLOPs",

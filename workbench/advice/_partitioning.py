@@ -179,7 +179,7 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
         rule="gather before the checkpoint",
         what=f"{len(gathers)} gathered {'copies' if len(gathers) > 1 else 'copy'} of shape {list(example.shape)} "
         f"({bytes_text(total)} together) {'are' if len(gathers) > 1 else 'is'} kept for the backward pass, although "
-        "`jax.checkpoint` should gather again.",
+        "`jax.checkpoint` should repeat the gather.",
         why="The constraint requests the gather, but the compiler inserts it before the barrier of the checkpoint's "
         "recomputation, so `jax.checkpoint` does not see it.",
         change="Write the gather into the program: `jax.lax.all_gather` inside `jax.shard_map`, called in the "

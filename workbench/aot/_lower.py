@@ -106,7 +106,7 @@ def lower_for_target(
         if not isinstance(mesh, TargetMesh):
             message = (
                 f"`lower_for_target` was given an abstract mesh of axes {abstract.axis_names} and no `platform`. "
-                "Operations lower differently per platform: pass `platform='tpu'` or 'cuda', or a mesh from "
+                "The lowering of operations depends on the platform: pass `platform='tpu'` or 'cuda', or a mesh from "
                 "`target_mesh`, which has a platform."
             )
             raise ProgramError(message)

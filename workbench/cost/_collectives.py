@@ -173,7 +173,7 @@ def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = Fal
     if group_size > _reach(chip):
         return (
             f"its groups of {group_size:,} devices exceed the {_reach(chip):,.0f} that {chip.name}'s links join, and "
-            f'no bandwidth of the network beyond is published: state it, as in on="{chip.name}@8x400G"'
+            f'no bandwidth of the network beyond these links is published: state it, as in on="{chip.name}@8x400G"'
         )
     return f"no bandwidth of {chip.name}'s links is published"
 

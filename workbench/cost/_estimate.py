@@ -355,7 +355,7 @@ def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: st
     if module is None:
         yield "from the plan, before compilation: nothing is fused between stages"
         yield (
-            f"figures are for the fullest of {devices:,} devices; a reduction is one all-reduce of values that are "
+            f"figures are for the fullest of the {devices:,} devices; a reduction is one all-reduce of values that are "
             "replicated over the other mesh axes"
         )
     else:

@@ -64,7 +64,9 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
         reasons = [reader.compiled(collective) for collective in compiled]
         missing = sum(why.reason == "unknown" for why in reasons)
         if missing and propagation.values:
-            notes.append(f"{missing} of {len(reasons)} collectives match no operation of the propagation")
+            notes.append(
+                f"{missing} of {len(reasons)} collectives match no operation of the program with propagated shardings"
+            )
     else:
         reasons = [reader.planned(collective) for collective in propagation.collectives]
         notes.append("nothing was compiled: these are planned collectives, which the compiler may combine or change")
@@ -532,8 +534,9 @@ class _Reader:
         if len(carried) != 1 or value.spec in carried or not moved:
             return None
         sentence = (
-            f"The body of a loop ends with {self.named(value)} as {_spec_text(value.spec)}, and the loop carries it as "
-            f"{_spec_text(carried.pop())}: the compiler {_DOES.get(kind, 'exchanges parts of')} it in every iteration."
+            f"The body of a loop ends with {self.named(value)} as {_spec_text(value.spec)}, but the loop carries the "
+            f"value as {_spec_text(carried.pop())}: the compiler {_DOES.get(kind, 'exchanges parts of')} the value "
+            "in every iteration."
         )
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
 

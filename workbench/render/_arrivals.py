@@ -132,15 +132,15 @@ def _said(value: PlannedValueRecord, *, short: bool = False) -> str:
 
 def _instead(value: PlannedValueRecord) -> str:
     used = [f"dimension {dim} by {', '.join(axes)}" for dim, axes in enumerate(value.spec) if axes]
-    return f" ({'; '.join(used)})" if used else " or any other axis: every device holds all of it"
+    return f" ({'; '.join(used)})" if used else " or any other axis: every device holds the full value"
 
 
 def _beginning(value: PlannedValueRecord, origin: str, record: PropagationRecord) -> str:
     kind, _, number = origin.partition(": ")
     if kind == "constraint":
-        return f"Constraint {number} (a sharding constraint in the program) introduced it."
+        return f"Constraint {number} (a sharding constraint in the program) introduced the axis."
     if kind == "output":
-        return f"The sharding requested for output {number} introduced it."
+        return f"The sharding requested for output {number} introduced the axis."
     if kind == "input":
         label = next((v.op_name for v in record.values if v.name == f"%arg{number}"), "") if number else ""
         named = f" (input {number}, `{label}`)" if label and value.name != f"%arg{number}" else ""
@@ -148,7 +148,7 @@ def _beginning(value: PlannedValueRecord, origin: str, record: PropagationRecord
     if value.operation == "input":
         return "Given in the program."
     if part := _MANUAL.match(origin):  # the boundary of a `shard_map`; Shardy numbers its inputs and outputs separately
-        return f"A `shard_map` in the program requests it for its {part['what']} {part['number']}."
+        return f"A `shard_map` in the program requests the axis for its {part['what']} {part['number']}."
     if not record.edges:
         return f"This record contains no reasons (engine {record.engine!r})."
     return f"Given in the program, at this {value.operation}."

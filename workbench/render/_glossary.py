@@ -45,7 +45,7 @@ GLOSSARY = {
     "you gave.",
     "sharding rule": "Which dimensions of an operation's operands and results correspond to each other, as in an "
     "einsum.",
-    "what if": "The program lowered with other shardings and compared with the original. Nothing runs.",
+    "what if": "The program lowered with different shardings and compared with the original. Nothing runs.",
     "examples": "The true number of training examples that a client holds, without padding.",
 }
 
