@@ -187,9 +187,9 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
         code="jax.shard_map(lambda part: jax.lax.all_gather(part, axis, axis=dim, tiled=True), …)",
         evidence=(
             f"peak: {bytes_text(memory.peak_bytes)}",
-            f"{len(constraints)} constraints of the recomputation request a gather, and "
-            f"{len(constraints) - len(gathers)} of these "
-            "gathers are planned there",
+            f"{len(constraints)} constraints of the recomputation request a gather, but only "
+            f"{len(constraints) - len(gathers)} of "
+            "these gathers are planned in the recomputation",
         ),
         weight=0.5 + 0.5 * min(1.0, total / memory.peak_bytes),
         size_bytes=float(total),

@@ -564,7 +564,7 @@ class Variants:
             mesh = self.options.get("mesh") or call.mesh or mesh_of_values(call.leaves) or current_mesh()
             closed, count = rewrite(call.closed, mesh)
             if not count:
-                message = "the traced program has no operation to change there"
+                message = "the traced program has no operation to change at this place"
                 raise ValueError(message)
             return finish(call.rewritten(closed))
         if policy is not None:

@@ -165,7 +165,7 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
         key = subtree.replace(path=pattern_of(subtree.path), unsharded=())
         alike[key] = alike.get(key, 0) + 1
     for subtree, count in list(alike.items())[:most]:
-        shared = f", {bytes_text(subtree.replicated_bytes)} of this replicated" if subtree.replicated_bytes else ""
+        shared = f", {bytes_text(subtree.replicated_bytes)} of which is replicated" if subtree.replicated_bytes else ""
         lines.append(
             f"  {'  ' * (subtree.depth - groups[0].depth)}{f'{count} × ' if count > 1 else ''}{subtree.path or 'all'}: "
             f"{count_text(subtree.arrays)} arrays, {bytes_text(subtree.size_bytes)}, "
