@@ -132,11 +132,11 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
             rule="costly constraint",
             what=f"The constraint `{spec_code(value.spec)}` on a value with shape {list(value.shape)} makes the "
             f"program send {bytes_text(before)} instead of {bytes_text(after)}.",
-            why="The value is computed in one sharding, but the constraint requests another, so devices exchange the "
-            "value.",
+            why="The value is computed in one sharding, but the constraint requests another sharding, so devices "
+            "exchange the value.",
             change="Remove the constraint, or request the sharding in which the value is computed.",
             evidence=(
-                f"planned without it: one device sends {bytes_text(after)} per call",
+                f"planned without the constraint: one device sends {bytes_text(after)} per call",
                 f"{value.name}: {value.op_name}",
             ),
             weight=_weight(before, after),

@@ -36,7 +36,7 @@ def named_calibration(name: str) -> ChipRecord | None:
         chip = calibration_of_devices()
         if chip is None:
             message = (
-                "`known_chip` was given 'here', and the attached devices have no calibration for this version of JAX. "
+                "`known_chip` was given 'here', but the attached devices have no calibration for this version of JAX. "
                 "Calibration measures rates with small programs: run `wb.calibrate()` or `workbench calibrate` once."
             )
             raise MeshError(message)
@@ -48,7 +48,7 @@ def named_calibration(name: str) -> ChipRecord | None:
     except (OSError, UnicodeDecodeError, RecordError, ValueError) as error:
         message = (
             f"`known_chip` was given {name!r}, which cannot be read as a calibration ({str(error)[:200]}). A "
-            "calibration is a file that `workbench calibrate --out FILE.json` writes: pass its path."
+            "calibration is a file that `workbench calibrate --out FILE.json` writes: pass the path of such a file."
         )
         raise MeshError(message) from error
     return chip

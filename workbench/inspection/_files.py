@@ -133,7 +133,7 @@ def _inspect_directory(path: Path, options: dict[str, Any]) -> Record:
     largest = max(files, key=lambda file: (file.stat().st_size, str(file)))
     record = _inspect_bytes(largest.read_bytes(), str(largest), options)
     if len(files) > 1 and isinstance(record, ProgramRecord):
-        note = f"{path} holds {len(files)} modules; this is the largest, {largest.name}. Pass a file to see another"
+        note = f"{path} holds {len(files)} modules; this is the largest, {largest.name}. Pass a file for another one"
         record = record.replace(notes=(*record.notes, note))
     return record
 

@@ -418,7 +418,7 @@ class _Reader:
         operand, at, over = operands[number], _at(value), _listed(here)
         name = self.named(operand)
         if factor in rule.whole:
-            need = f"needs dimension {dim} of {name} whole, which is sharded over {over}."
+            need = f"needs the full dimension {dim} of {name}, which is sharded over {over}."
             if does != _DOES["all-gather"]:
                 need = (
                     f"moves elements along dimension {dim} of {name}, which is sharded over {over}: some are on other "
@@ -501,7 +501,7 @@ class _Reader:
             sentence = (
                 f"`reduce`{_at(value)} reduces dimension {dim} of {self.named(operands[0])}, which is sharded over "
                 f"{_listed(axes)}: every device holds the result for its part, and the compiler "
-                f"{_DOES.get(collective.kind, 'exchanges')} these to reduce them."
+                f"{_DOES.get(collective.kind, 'exchanges')} these results to reduce them."
             )
             advice = f"The exchange stays while the reduced dimension is sharded over {_listed(axes)}."
             return [_Cause(value, "sum", sentence, advice)]
@@ -814,8 +814,8 @@ class _Reader:
                     continue
                 if factor in rule.whole:
                     sentence = (
-                        f"`{_called(value)}`{_at(value)} needs dimension {dim} of {self.named(operand)} whole, which "
-                        f"is sharded over {_listed(here)}."
+                        f"`{_called(value)}`{_at(value)} needs the full dimension {dim} of {self.named(operand)}, "
+                        f"which is sharded over {_listed(here)}."
                     )
                     return "whole dimension", sentence, f"Shard a dimension other than {dim}."
                 clauses = [
@@ -857,8 +857,8 @@ class _Reader:
         needed = _needed_dims(value, sharded[0]) if sharded else ()
         if here := [dim for dim in needed if axis_set & set(_axes_of(sharded[0].spec, dim))]:
             sentence = (
-                f"`{_called(value)}`{_at(value)} needs dimension {here[0]} of {self.named(sharded[0])} whole, which is "
-                f"sharded over {_listed(axis_set)}."
+                f"`{_called(value)}`{_at(value)} needs the full dimension {here[0]} of {self.named(sharded[0])}, "
+                f"which is sharded over {_listed(axis_set)}."
             )
             if len(needed) == len(sharded[0].shape):
                 advice = "The array has no other dimension: keep it whole, or shard a batch of such arrays."

@@ -129,7 +129,8 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
         alike.setdefault((leaf.shape, leaf.dtype, leaf.spec, leaf.kind, leaf.notes), []).append(leaf)
     for leaves in list(alike.values())[:leaves_at_most]:
         first = leaves[0]
-        more = f" (and {count_text(len(leaves) - 1)} equal ones, up to {leaves[-1].path})" if len(leaves) > 1 else ""
+        others = len(leaves) - 1
+        more = f" (and {count_text(others)} identical arrays, up to {leaves[-1].path})" if others else ""
         lines.append(f"  {describe_leaf(first)}{more}")
         if first.padding_bytes:
             lines.append(f"    padding: {bytes_text(first.padding_bytes)} of the whole array")

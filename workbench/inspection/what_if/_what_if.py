@@ -135,7 +135,7 @@ class WhatIf:
         return (
             f"`what_if` was given {specs or _PRESENT}, with which JAX does not trace or lower the program. JAX says: "
             f"{reason} A sharding must fit every operation that it reaches, where the mesh's axes are explicit: choose "
-            "other axes or dimensions, or make the axes Auto, so that the compiler may reshard."
+            "different axes or dimensions, or make the axes Auto, so that the compiler may reshard."
         )
 
     def _plan_version(self, chosen: Mapping[int, Spec]) -> "_Version":
