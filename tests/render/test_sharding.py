@@ -127,7 +127,7 @@ def test_text_counts_arrays_that_are_alike():
     text = render.text(ShardingRecord(leaves=leaves, total_bytes=64_000, bytes_per_device=32_000))
     assert text.splitlines() == [
         "2,000 arrays, 62.5 KiB in all, 31.2 KiB on the fullest device.",
-        "  p0 f32[8] P(axis0): f32[4] per device, 16 B (and 1,999 identical arrays, up to p1999)",
+        "  p0 f32[8] P(axis0): f32[4] per device, 16 B (and 1,999 more arrays of this kind, up to p1999)",
     ]
 
 

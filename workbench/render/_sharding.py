@@ -130,7 +130,7 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
     for leaves in list(alike.values())[:leaves_at_most]:
         first = leaves[0]
         others = len(leaves) - 1
-        more = f" (and {count_text(others)} identical arrays, up to {leaves[-1].path})" if others else ""
+        more = f" (and {count_text(others)} more arrays of this kind, up to {leaves[-1].path})" if others else ""
         lines.append(f"  {describe_leaf(first)}{more}")
         if first.padding_bytes:
             lines.append(f"    padding: {bytes_text(first.padding_bytes)} of the whole array")
