@@ -300,7 +300,7 @@ BAD = {
     "prose": ("hello\nworld", r"text of 11 characters, starting with 'hello world', which is neither HLO"),
     "no such file": ("nothing.hlo", r"'nothing\.hlo', and no file or directory of this name exists"),
     "bytes": (b"\x00\xff\x81abc", r"bytes of 6 bytes, starting with .* can read"),
-    "other JSON": ('{"a": 1}', r"starts like JSON, which is not a record"),
+    "other JSON": ('{"a": 1}', r"starts like JSON but is not a record"),
 }
 
 

@@ -123,7 +123,7 @@ def test_unknown_loop_iterations_are_unknown_and_noted():
         program(module=module(all_reduce(("m",), executions=None))), program(module=module(all_reduce(("m",))))
     )
     assert rows(comparison, "collectives")["all-reduce over m"] == ((None, 1.0), "unknown")
-    assert "iterations of the loops around ar are unknown" in comparison.notes[0]
+    assert "iterations of the loops around ar is unknown" in comparison.notes[0]
 
 
 def test_a_program_that_is_not_compiled_has_unknown_costs_not_zero():

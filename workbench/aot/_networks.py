@@ -55,8 +55,8 @@ def with_network(chip: ChipRecord, network: str) -> ChipRecord:
         raise MeshError(message)
     if not gigabits:
         message = (
-            f"`known_chip` was given the network {network!r}, whose bandwidth is not above 0 Gbit/s. A network has a "
-            "positive bandwidth: write, for example, 'h100@8x400G'."
+            f"`known_chip` was given the network {network!r}, whose bandwidth is 0. A network needs more than 0 "
+            "Gbit/s: write, for example, 'h100@8x400G'."
         )
         raise MeshError(message)
     return chip.replace(dcn_bytes_per_second=gigabits * 1e9 / 8, source=f"{chip.source}; network as stated: {network}")

@@ -116,7 +116,7 @@ def test_runs_are_a_tab_of_the_explorer_of_their_program() -> None:
 
 
 def test_runs_in_which_no_round_has_finished_are_refused() -> None:
-    with pytest.raises(DataError, match="none has finished a round"):
+    with pytest.raises(DataError, match="none of which has finished a round"):
         overlay_runs([run()])
 
 
