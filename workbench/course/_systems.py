@@ -242,8 +242,8 @@ def partial_results(answer: object) -> str:
         reply_bytes = max(sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(reply)) for reply in partials)
         if reply_bytes > w.nbytes + 16:
             wrong(
-                f"a task of {size} clients replies with {reply_bytes} bytes: send only one sum over its clients, and their "
-                "number."
+                f"a task of {size} clients replies with {reply_bytes} bytes: send only one sum over its clients, and "
+                "their number."
             )
         result = several(called(combine, partials), 2, "the mean update, the mean loss")
         hint = f"The tasks have {', '.join(str(len(task)) for task in tasks)} clients: weight all clients equally."
@@ -274,9 +274,8 @@ def small_roll(answer: object) -> str:
     expect_values(called(answer, x), np.roll(values, 2, axis=0), "Roll by two along axis 0.")
     records = collectives(compiled(answer, x, mesh=mesh))
     if any(record.kind != "collective-permute" for record in records):
-        wrong(
-            f"the program uses {', '.join(sorted({record.kind for record in records}))}; only neighbours need to communicate."
-        )
+        kinds = ", ".join(sorted({record.kind for record in records}))
+        wrong(f"the program uses {kinds}; only neighbours need to communicate.")
     if (traffic := sent_bytes(records)) > 2 * 4 * 4:
         wrong(f"the values are right, but a device sends {traffic:,.0f} bytes; two rows are 32.")
     return f"a device sends {traffic:,.0f} bytes to its neighbour."
@@ -297,8 +296,8 @@ def local_spectra(answer: object) -> str:
     if records := collectives(compiled(answer, x, mesh=mesh)):
         kinds = ", ".join(sorted({record.kind for record in records}))
         wrong(
-            f"the values are right, but the program uses {kinds} with {payload_bytes(records):,.0f} bytes. Each row can "
-            "be computed without the other rows."
+            f"the values are right, but the program uses {kinds} with {payload_bytes(records):,.0f} bytes. Each row "
+            "can be computed without the other rows."
         )
     return "each device transforms its own rows, and nothing is sent."
 

@@ -90,8 +90,8 @@ def clients_from(
         readers = _of_beam(frame, by, columns, order, length, buckets)
         return readers if buckets is not None else readers[0]
     is_ray = type(frame).__module__.startswith("ray.data")
-    known = [str(name) for name in (frame.columns() if is_ray else frame.columns)]
-    names = _checked_columns(known, by, columns, order)
+    labels = [str(name) for name in (frame.columns() if is_ray else frame.columns)]
+    names = _checked_columns(labels, by, columns, order)
     if type(frame).__module__.startswith("pyspark."):
         from workbench.engines.spark import table_of_examples
 
@@ -110,19 +110,19 @@ def clients_from(
         readers = _held(cluster, _whole_clients(cluster, frame, by), by, names, order, length, buckets)
         return readers if buckets is not None else readers[0]
     readers = tuple(
-        ClientReader(functools.partial(_clients_of, frame, by, names, order, each), clients=each.clients)
-        for each in _ranges(frame.groupby(by).size().to_numpy(), length, buckets)
+        ClientReader(functools.partial(_clients_of, frame, by, names, order, range_), clients=range_.clients)
+        for range_ in _ranges(frame.groupby(by).size().to_numpy(), length, buckets)
     )
     return readers[0] if buckets is None else readers
 
 
-def _checked_columns(known: Sequence[str], by: str, columns: Sequence[str] | None, order: str | None) -> list[str]:
-    names = list(columns) if columns is not None else [name for name in known if name not in (by, order)]
-    wrong = [name for name in (by, *names, *([order] if order else ())) if name not in known]
+def _checked_columns(labels: Sequence[str], by: str, columns: Sequence[str] | None, order: str | None) -> list[str]:
+    names = list(columns) if columns is not None else [name for name in labels if name not in (by, order)]
+    wrong = [name for name in (by, *names, *([order] if order else ())) if name not in labels]
     if wrong or not names or COUNT in names:
         message = (
             f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, for a table with the columns "
-            f'{known}. Each must be a column of the table, and "n" is reserved for the number of examples: rename the '
+            f'{labels}. Each must be a column of the table, and "n" is reserved for the number of examples: rename the '
             "column or choose another."
         )
         raise ProgramError(message)
@@ -155,9 +155,9 @@ def _of_beam(
         )
         raise ProgramError(message)
     for name in names:
-        if (found := table.wrong_value(name)) is not None:
-            raise _wrong_values(*found, name)
-    return tuple(table.reader(by, names, order, *each) for each in ranges)
+        if (problem := table.wrong_value(name)) is not None:
+            raise _wrong_values(*problem, name)
+    return tuple(table.reader(by, names, order, *range_) for range_ in ranges)
 
 
 class _Range(NamedTuple):

@@ -102,7 +102,9 @@ def _require_one_program(reader: ProfileReader, query: str, name: str) -> None:
     listed = [program for program, _ in seconds.most_common() if program in programs or not programs]
     table = ", ".join(f"{program!r} ({seconds[program]:.3g} s)" for program in listed[:_MOST_LISTED])
     more = f", and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
-    fact = f"{len(programs)} programs of this profile have this name" if programs else "none of its programs has this name"
+    fact = (
+        f"{len(programs)} programs of this profile have this name" if programs else "none of its programs has this name"
+    )
     msg = (
         f"`open_profile` was given program={query!r} for `{name}`; {fact}: {table}{more}. A program is selected by "
         "its full name, or by a unique module name: pass one of these names, or omit `program` to read all."

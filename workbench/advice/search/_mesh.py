@@ -238,7 +238,8 @@ def _smallest(
 def _too_small(machine: TargetRecord, total_bytes: int) -> str:
     """Returns the reason why a slice was not planned: its memory is smaller than the arguments."""
     memory = bytes_text(machine.devices * machine.available_bytes)
-    return f"{machine.name}: the arguments alone need {bytes_text(total_bytes)}, but all its devices together have {memory}"
+    arguments = bytes_text(total_bytes)
+    return f"{machine.name}: the arguments alone need {arguments}, but all its devices together have {memory}"
 
 
 def _too_full(machine: TargetRecord, choice: ShardingChoiceRecord) -> str:

@@ -32,7 +32,7 @@ class ExampleRows:
     def of(cls, collection: Foreign) -> "ExampleRows":
         """Copies the steps that make a PCollection; later steps, such as sinks, are left out."""
         proto, context = collection.pipeline.to_runner_api(return_context=True)
-        parts, wanted = proto.components, context.pcollections.get_id(collection)
+        parts, identifier = proto.components, context.pcollections.get_id(collection)
         steps = list(_steps(parts.transforms, proto.root_transform_ids[0]))
         makers = {
             output: name
@@ -40,7 +40,7 @@ class ExampleRows:
             for output in parts.transforms[name].outputs.values()
             if output not in parts.transforms[name].inputs.values()
         }
-        needed, waiting = set(), [wanted]
+        needed, waiting = set(), [identifier]
         while waiting:
             if (name := makers[waiting.pop()]) not in needed:
                 needed.add(name)
@@ -52,7 +52,7 @@ class ExampleRows:
             del parts.pcollections[name]
         del parts.transforms[root].subtransforms[:]
         parts.transforms[root].subtransforms.extend(name for name in steps if name in needed)
-        return cls(proto.SerializeToString(), wanted)
+        return cls(proto.SerializeToString(), identifier)
 
     def rows(self, folder: str, runner: object, flags: Sequence[str]) -> tuple[beam.Pipeline, Any]:
         """Makes the pipeline again, and returns the PCollection with one window."""
@@ -101,10 +101,10 @@ def run_counting(
     pipeline, rows = examples.rows(folder, runner, flags)
     with pipeline:
         facts = rows | "clients_from: describe" >> beam.ParDo(_Describe(by, names, order))
-        each = facts | "clients_from: describe clients" >> beam.CombinePerKey(_MergeFacts())
-        counted = each | "clients_from: count" >> beam.Map(_client_facts)
-        whole = counted | "clients_from: describe table" >> beam.CombineGlobally(_MergeFacts())
-        _ = whole | "clients_from: write" >> beam.Map(_write_facts, folder)
+        client_facts = facts | "clients_from: describe clients" >> beam.CombinePerKey(_MergeFacts())
+        counted = client_facts | "clients_from: count" >> beam.Map(_client_facts)
+        table_facts = counted | "clients_from: describe table" >> beam.CombineGlobally(_MergeFacts())
+        _ = table_facts | "clients_from: write" >> beam.Map(_write_facts, folder)
 
 
 class _Facts:
@@ -122,10 +122,12 @@ class _Facts:
         self.columns |= other.columns
         self.counts += other.counts
         for name, kinds in other.kinds.items():
-            own = self.kinds.setdefault(name, {})
+            clients = self.kinds.setdefault(name, {})
             for kind, (client, rows) in kinds.items():
-                first, before = own.get(kind, (client, 0))
-                own[kind] = (first, before + rows) if first == client else min((first, before), (client, rows), key=str)
+                first, before = clients.get(kind, (client, 0))
+                clients[kind] = (
+                    (first, before + rows) if first == client else min((first, before), (client, rows), key=str)
+                )
 
 
 class _Describe(beam.DoFn):
@@ -161,10 +163,10 @@ class _MergeFacts(beam.CombineFn):
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
         """Adds the facts of other workers."""
-        whole = _Facts()
-        for each in accumulators:
-            whole.add(each)
-        return whole
+        total = _Facts()
+        for accumulator in accumulators:
+            total.add(accumulator)
+        return total
 
     def extract_output(self, accumulator: Any) -> Any:
         """Returns the facts."""
@@ -250,8 +252,8 @@ def _steps(transforms: Foreign, name: str) -> Iterator[str]:
     inner = transforms[name].subtransforms
     if not inner:
         yield name
-    for each in inner:
-        yield from _steps(transforms, each)
+    for part in inner:
+        yield from _steps(transforms, part)
 
 
 def runner_and_options(pipeline: Foreign, default: str) -> tuple[object, PipelineOptions]:

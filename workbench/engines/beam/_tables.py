@@ -49,7 +49,7 @@ class BeamTable:
         shapes = {str(json.loads(kind)[1]) for kind in kinds if kind != "text"}
         if "text" not in kinds and len(shapes) == 1:
             return None
-        client, _ = kinds.get("text") or max(kinds.values(), key=lambda found: str(found[0]))
+        client, _ = kinds.get("text") or max(kinds.values(), key=lambda entry: str(entry[0]))
         return client, 0
 
     def reader(
@@ -93,10 +93,10 @@ def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, or
             "append a `beam.Map` that converts the elements, or correct the steps before."
         )
         raise ProgramError(message) from error
-    known = list(dict.fromkeys(name for some in columns for name in some))
-    uneven = [some for some in columns if set(some) != set(known)] if names is None else []
+    labels = list(dict.fromkeys(name for some in columns for name in some))
+    uneven = [some for some in columns if set(some) != set(labels)] if names is None else []
     sizes = np.repeat([size for size, _ in counts], [clients for _, clients in counts]).astype(int)
-    return BeamTable(examples, runner, options, known, uneven, sizes, kinds)
+    return BeamTable(examples, runner, options, labels, uneven, sizes, kinds)
 
 
 class BeamExamples(ClientReader):

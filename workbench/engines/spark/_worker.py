@@ -411,9 +411,8 @@ class GroupExamples:
             values = column.flatten() if pa.types.is_list(column.type) else column
             array = values.to_numpy(zero_copy_only=False)
             if values.null_count or array.size != len(table) * int(np.prod(shape[1:], dtype=np.int64)):
-                message = (
-                    f"[source] client {columns['client'][0].as_py()!r} with nulls or unexpected shapes in column {name!r}"
-                )
+                client = columns["client"][0].as_py()
+                message = f"[source] client {client!r} with nulls or unexpected shapes in column {name!r}"
                 raise ValueError(message)
             fields = padded({name: array.astype(dtype).reshape(len(table), *shape[1:])}, shape[0])
             columns[name], columns[COUNT] = pa.array([encode([fields[name]])], pa.binary()), fields[COUNT]

@@ -35,8 +35,8 @@ class Source:
     def unreadable(self, form: str, *, problem: object) -> DataError:
         """Creates the error for a truncated file or a file in a different format."""
         return DataError(
-            f"{self} cannot be read: {problem}. The file must be {form}, and complete: copy or download it again, or use "
-            "the loader for its real format."
+            f"{self} cannot be read: {problem}. The file must be {form}, and complete: copy or download it again, or "
+            "use the loader for its real format."
         )
 
     def refuse(self, problems: Iterable[str]) -> None:
