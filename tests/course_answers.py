@@ -901,7 +901,7 @@ WRONG = {
         (lambda x: x[(jnp.arange(64) - 2) % 64], "neighbours|bytes"),
     ],
     "19.2": [
-        (lambda x: jnp.abs(jnp.fft.fft(x)) ** 2, "there is all-gather"),
+        (lambda x: jnp.abs(jnp.fft.fft(x)) ** 2, "the program uses all-gather"),
         (lambda x: jnp.abs(jnp.fft.fft(x)), "square"),
     ],
     "19.3": [

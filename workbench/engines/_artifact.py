@@ -170,8 +170,8 @@ def _unreadable(header: dict[str, Any], why: str) -> str:
 def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
     if unknown:
         message = (
-            f"`load` was given the exported program `{header['name']}`, which calls {', '.join(unknown)} from outside "
-            "the program. A program may call only external targets that JAX keeps stable. A callback contains an "
+            f"`load` was given the exported program `{header['name']}`, which calls the external targets "
+            f"{', '.join(unknown)}. A program may call only targets that JAX keeps stable. A callback contains an "
             "address in the process that wrote it and would crash this process. The program is not run: ask its "
             "author for an export without callbacks."
         )
