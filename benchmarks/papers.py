@@ -950,7 +950,7 @@ def write(results: dict[str, dict]) -> None:
         text += f"**Settings.** {r['settings']}\n\n```{{figure}} {name}.svg\n:alt: {seen[name]}\n\n"
         text += f"{seen[name]}.\n```\n\n"
         random = r["verdict"] in ("holds", "fails", "undecided") or not r["paper"]
-        column = "mean ± half of the 95 % interval" if random else "value"
+        column = "mean ± half-width of the 95 % interval" if random else "value"
         text += f"| quantity | {column} |\n|---|---|\n{table}"
         text += f"{_rates_table(r['runs'])}\n\n"
         if r["verdict"]:

@@ -136,7 +136,7 @@ def write_glossary(app: object) -> None:
         sentence, page = terms[word]
         more = f" [More]({page}.{'ipynb' if page.startswith('course/') else 'md'})" if page else ""
         entries.append(f"{word}\n: {sentence}{more}\n")
-    head = f"# Glossary\n\n{len(terms)} terms of federated learning, sharding and compiled programs.\n\n"
+    head = f"# Glossary\n\n{len(terms)} terms from federated learning, sharding and compiled programs.\n\n"
     (ROOT / "docs" / "glossary.md").write_text(head + "\n".join(entries), encoding="utf-8")
 
 

@@ -37,7 +37,7 @@ def test_an_interrupted_compilation_keeps_the_estimates():
 
     advice = advise_record(wb.inspect(AVERAGE)(*ARGS), fn=AVERAGE, recompile=interrupted)
     assert [each.is_verified for each in advice.findings] == [False]
-    assert advice.notes == ("interrupted before every change was compiled",)
+    assert advice.notes == ("interrupted before all changes were compiled",)
 
 
 def test_an_interrupt_before_the_first_finding_is_raised(monkeypatch):

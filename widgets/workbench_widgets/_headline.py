@@ -124,8 +124,8 @@ def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
     text = f"{first.count} over {axes_text(first.axes)}: {least}{size}{of} sent, {first.places}"
     line = next((f"{source.file}:{source.line}" for source in first.lines), None)
     tip = (
-        "The largest collectives, with payload and line, and the bytes that one device sends for these collectives "
-        f"in one call, out of the bytes for all {count_text(len(record.module.collectives))} collectives."
+        "The largest collectives, each with its payload and source line, and their share of the bytes that one "
+        f"device sends per call for all {count_text(len(record.module.collectives))} collectives."
     )
     return [_figure(text, tip, "hlo", "strong", {"instruction": first.members[0].name, "line": line})]
 

@@ -108,7 +108,7 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
     """Overrides the policy of every `jax.checkpoint` that this thread traces inside the block.
 
     Other threads are not affected; a second caller waits until the first caller has restored the primitive. The policy
-    is applied while a derivative is being traced, so equations cannot be changed afterwards. Requires that
+    takes effect while a derivative is traced, so it cannot be applied by editing equations afterwards. Requires that
     `jax.checkpoint` binds `ad_checkpoint.remat_p` with the parameter `policy` (0.10 to 0.12). Functions that an inner
     `jax.jit` has traced before come from its cache and keep their own policy.
     """

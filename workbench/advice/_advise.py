@@ -195,7 +195,7 @@ def advise_record(
     except KeyboardInterrupt:
         if not findings:
             raise
-        notes.append("interrupted before every change was compiled")
+        notes.append("interrupted before all changes were compiled")
     return advice()
 
 

@@ -44,7 +44,7 @@ def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
 
 
 class Inspected(ABC):
-    """A traced call, which accepts the same options as a function."""
+    """A traced call, which can be passed in place of a function, with the same options."""
 
     @abstractmethod
     def inspect(self) -> Record:

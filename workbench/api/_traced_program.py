@@ -124,7 +124,7 @@ class TracedProgram(Inspected):
             order: With a target: devices in the order of the target's topology, or in the compiler's order ("naive").
             force: With a target: whether to accept an untested topology.
             progress: With a target: called with the phase and the elapsed seconds.
-            cancel: With a target: an event that stops the compilation once it is set.
+            cancel: Event that stops the compilation when it is set; only with a target.
             timeout_seconds: With a target: stops the compilation after this time.
 
         Returns:

@@ -159,7 +159,7 @@ def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | 
 
 
 def _parts(mesh: MeshRecord | None, placement: str, count: int) -> list[tuple[int | None, range]]:
-    """The clients of each device; clients on several devices (a model axis) count on the first device."""
+    """The clients on each device; a client on several devices (a model axis) is counted on the first one."""
     parts: list[tuple[int | None, range]] = []
     seen: set[tuple[int, int]] = set()
     for part in mesh.clients if mesh is not None else ():

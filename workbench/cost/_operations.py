@@ -34,7 +34,7 @@ class Prediction(NamedTuple):
 
 
 class OperationTime(NamedTuple):
-    """Seconds of one execution of an instruction on one device; None if unknown."""
+    """Time of one execution of an instruction on one device in seconds; None if unknown."""
 
     seconds: float | None
     compute: float | None

@@ -21,7 +21,7 @@ _COPY_STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-upd
 
 
 class InstructionTime(NamedTuple):
-    """Seconds of one execution of an instruction."""
+    """Time of one execution of an instruction in seconds."""
 
     seconds: float | None  # time that the instruction adds to the step; None: unknown
     alone: float | None  # the instruction's own time, even if overlapped

@@ -138,7 +138,7 @@ def _mark(cell: Any, exercise: str) -> Mark:
 
 
 def marks_as_csv(submissions: Sequence[Submission]) -> str:
-    """Writes marks as a table with a line for each notebook, a column for each exercise, the points and remarks.
+    """Writes marks as a table: a row per notebook, a column per exercise, and columns for points and remarks.
 
     Args:
         submissions: The result of `grade_folder`.

@@ -242,8 +242,8 @@ def partial_results(answer: object) -> str:
         reply_bytes = max(sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(reply)) for reply in partials)
         if reply_bytes > w.nbytes + 16:
             wrong(
-                f"a task of {size} clients replies with {reply_bytes} bytes: send only one sum over its clients, and "
-                "their number."
+                f"a task of {size} clients replies with {reply_bytes} bytes: return only the sum over its clients "
+                "and their number."
             )
         result = several(called(combine, partials), 2, "the mean update, the mean loss")
         hint = f"The tasks have {', '.join(str(len(task)) for task in tasks)} clients: weight all clients equally."

@@ -53,9 +53,9 @@ class _Values:
 def single_client(plan: Plan, step: Step) -> str:
     """Names the one client whose value a reduction returns: "client 3", "one client" if unknown; "" if all take part.
 
-    Recognized masks are comparisons of client numbers, or results of a few operations on constants and one integer on
-    the server. They must multiply or select a value before `reduce_sum` or `reduce_mean`, inside or outside client
-    functions.
+    A mask is recognized if it compares client numbers, or if a small set of operations computes it from constants and
+    one integer on the server. Masks must multiply or select a value before `reduce_sum` or `reduce_mean`, inside
+    or outside client functions.
     """
     if step.equation.primitive not in (sum_p, mean_p) or step.placement is None:
         return ""

@@ -184,7 +184,7 @@ def _bind_leaf(
 def _reduce_present(
     leaves: list[jax.Array], mask: object, operation: str, placement: Placement, accumulator: DTypeLike | None
 ) -> list[jax.Array]:
-    """Reduces the clients in the mask; all other clients get a neutral value."""
+    """Reduces over the clients in the mask; all other clients contribute the identity element."""
     absent = {"reduce_max": lowest, "reduce_min": highest}.get(operation, lambda _: 0)
 
     def fill(row: jax.Array, takes_part: jax.Array) -> jax.Array:

@@ -21,7 +21,7 @@ _DASHES = (None, "7 3", "2 3", "9 3 2 3")
 
 
 def render_gantt_svg(timeline: TimelineRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
-    """A simulated round: one row per client, with its spans and whether its update counts.
+    """A simulated round: one row per client, with its spans and whether its update is included.
 
     Args:
         timeline: A round from `simulate_round`; only the 48 slowest clients are drawn.

@@ -154,7 +154,7 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
     """
     giants = record.unsharded(max(1 << 20, record.total_bytes // 50))
     lines = [
-        f"  not sharded: {describe_leaf(leaf)}, held whole by {count_text(leaf.replication)} devices"
+        f"  not sharded: {describe_leaf(leaf)}, replicated on {count_text(leaf.replication)} devices"
         for leaf in giants[:5]
     ]
     lines += [f"  … and {count_text(len(giants) - 5)} more such arrays"] if len(giants) > 5 else []

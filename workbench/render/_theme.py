@@ -111,7 +111,7 @@ def series(index: int) -> str:
 
 
 def svg_style(dark: bool | None = None) -> Markup:
-    """CSS for a self-contained picture; `None` follows the reader's system setting: paint `wb-fill-bg` first."""
+    """CSS for a self-contained picture, which paints `wb-fill-bg` first; `None` follows the system setting."""
     if dark is not None:
         return Markup(_TYPE + _classes(palette(dark)))
     night = _classes(palette(True))

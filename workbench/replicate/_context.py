@@ -109,8 +109,8 @@ class ReplicaContext:
         """
         if op not in ("sum", "mean"):
             message = (
-                f"`reduce_scatter` was given op={op!r}. Only sums can be computed in parts by one collective, so "
-                '`op` must be "sum" or "mean": for other operations, use `all_reduce` and keep the part '
+                f"`reduce_scatter` was given op={op!r}. JAX's reduce-scatter (`jax.lax.psum_scatter`) only supports "
+                'sums, so `op` must be "sum" or "mean": for other operations, use `all_reduce` and keep the part '
                 "for `replica_id`."
             )
             raise PlacementError(message)

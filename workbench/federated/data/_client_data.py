@@ -25,7 +25,7 @@ class ClientData:
     Attributes:
         arrays: For each client id and field, an array `[examples_of_this_client, *shape]`.
         name: Name of the data, for titles.
-        label: The field with class numbers, or None.
+        label: The field that contains the class indices, or None.
         classes: Class names for the integer labels 0, 1, … in `label`; empty if they have no names.
         metadata: For each client id, further information about the client (a writer's age, a hospital's town).
     """
@@ -121,7 +121,7 @@ class ClientData:
         )
 
     def pooled(self) -> dict[str, np.ndarray]:
-        """Concatenates all examples in client order, for example for central training."""
+        """Concatenates all examples in client order, as centralized training needs them."""
         return {field: np.concatenate([fields[field] for fields in self.arrays.values()]) for field in self.fields}
 
 
