@@ -9,7 +9,7 @@ from tests.oracles.chaos import run
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.mark.parametrize(("name", "library"), [("dask", "distributed"), ("ray", "ray"), ("spark", "pyspark")])
+@pytest.mark.parametrize(("name", "library"), [("dask", "dask.distributed"), ("ray", "ray"), ("spark", "pyspark")])
 def test_runs_on_a_cluster_are_right_or_end_in_an_error_that_says_why(name: str, library: str):
     pytest.importorskip(library)
     if name == "spark" and not shutil.which("java"):
@@ -22,7 +22,7 @@ def test_runs_on_a_cluster_are_right_or_end_in_an_error_that_says_why(name: str,
 
 def test_the_check_notices_an_engine_that_counts_nothing(monkeypatch: pytest.MonkeyPatch):
     """Without the checks of answers, damaged answers give wrong results."""
-    pytest.importorskip("distributed")
+    pytest.importorskip("dask.distributed")
     monkeypatch.setattr("workbench.engines._remote.Reply.is_of", lambda *_: True)
     monkeypatch.setattr("tests.oracles.chaos.KINDS", ("outputs",))
     monkeypatch.setattr("tests.oracles.chaos.WEIGHTS", [1.0])

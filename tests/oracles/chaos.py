@@ -197,7 +197,7 @@ def engines(name: str, draw: random.Random, rate: float) -> Iterator[Callable[[i
         with running_ray():
             yield lambda size: behind_proxy(Ray(clients_per_task=size, timeout_seconds=STARVED), draw, rate)
         return
-    distributed: Any = importlib.import_module("distributed")
+    distributed: Any = importlib.import_module("dask.distributed")
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
         distributed.Client(cluster) as client,
