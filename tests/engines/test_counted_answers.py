@@ -172,7 +172,7 @@ def test_an_answer_to_the_same_batch_of_an_earlier_pass_is_refused():
         return jax.lax.scan(turn, w, None, length=2)[0]
 
     engine = Executor(Stale(), clients_per_task=3)
-    with pytest.raises(EngineError, match="received changed answers, or answers to other batches, 3 times"):
+    with pytest.raises(EngineError, match="was changed in transit, or belonged to another batch, in each of 3 tries"):
         engine.run(rounds, np.zeros(3, np.float32), DATA)
 
 

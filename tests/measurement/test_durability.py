@@ -147,6 +147,27 @@ def test_second_interrupt_while_the_last_checkpoint_is_written_ends_the_run(
     assert (run.start().status, run.state) == ("finished", 4)
 
 
+def test_a_checkpoint_that_appears_after_an_interrupt_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Round 4 is written in the background while round 5 is interrupted."""
+    save, rounds, late = _checkpoints.Checkpoints.save, _checkpoints.Checkpoints.rounds, [True]
+
+    def interrupted(self: Any, finished: int, *args: Any, **kwargs: Any) -> None:
+        if late and finished == 5:
+            raise KeyboardInterrupt
+        save(self, finished, *args, **kwargs)
+
+    monkeypatch.setattr(_checkpoints.Checkpoints, "save", interrupted)
+    monkeypatch.setattr(
+        _checkpoints.Checkpoints, "rounds", lambda self: [each for each in rounds(self) if each < 4 or not late]
+    )
+    run = Run(lambda state, round: (state + 1, {}), 0, 6, checkpoint_dir=tmp_path, **quiet)
+    with pytest.raises(KeyboardInterrupt):
+        run.start()
+    late.clear()
+    assert max(rounds(_checkpoints.Checkpoints(tmp_path))) == 4
+    assert (run.start().status, run.state) == ("finished", 6)
+
+
 INTERRUPTED = """
 import faults, numpy as np, orbax.checkpoint
 from workbench.measurement import Run

@@ -304,7 +304,8 @@ class Run:
         """Locks the folder, and checks whether another run has written to it since it was read."""
         checkpoints.lock()
         newest = max(checkpoints.rounds(), default=0)
-        if self._resumed_from is None or newest in (self._resumed_from, self._writing):
+        # After an interrupt, checkpoints that this run started may still appear.
+        if self._resumed_from is None or self._resumed_from <= newest <= max(self._resumed_from, self._writing):
             return
         msg = (
             f"`Run` was given checkpoint_dir={str(checkpoints.directory)!r}, whose newest round was "
