@@ -28,12 +28,9 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
     arguments = sum(_PARAMETER.search(line) is not None for line in program.entry_lines)
     if arguments != len(inputs.leaves):  # unused arguments were removed, so there is no mapping
         return
-    reasons = {c.name: why for why, c in explained(program)}
     for collective in program.module.collectives:
-        instruction, reason = program.by_name.get(collective.name), reasons.get(collective.name)
+        instruction = program.by_name.get(collective.name)
         if collective.kind != "all-gather" or instruction is None or (collective.executions or 2) > 1:
-            continue
-        if reason is not None and reason.reason == "unsplit operation":  # has a rule of its own
             continue
         origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
         numbers = {int(match[1]) for o in origins if (match := _PARAMETER.search(program.lines.get(o.name, "")))}
@@ -41,6 +38,9 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
         users = program.real_users(collective.name)
         saved = sent(collective)
         if leaf is None or len(users) != 1 or (leaf.shape, leaf.dtype) in state or saved < _SMALL_BYTES:
+            continue
+        reason = next((why for why, other in explained(program) if other.name == collective.name), None)
+        if reason is not None and reason.reason == "unsplit operation":  # has a rule of its own
             continue
         spec = tuple(tuple(axis for axis in axes if axis not in collective.axes) for axes in leaf.spec)
         count = collective.group_size

@@ -70,7 +70,7 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
 
     Example:
         >>> check("12.3", (13, 2))
-        ✓ 12.3: Right: 13 bits for a sum over 32 clients, two numbers in a word of 32 bits.
+        ✓ 12.3: Right: a sum over 32 clients needs 13 bits, so two numbers fit into a word of 32 bits.
         >>> bool(check("12.3", ...))
         False
     """
@@ -97,7 +97,7 @@ def check_solution(exercise: str, solution: object, *evidence: object) -> Grade:
 
     Example:
         >>> check_solution("12.3", (13, 2))
-        ✓ 12.3: Right: 13 bits for a sum over 32 clients, two numbers in a word of 32 bits.
+        ✓ 12.3: Right: a sum over 32 clients needs 13 bits, so two numbers fit into a word of 32 bits.
     """
     grade = _graded("check_solution", exercise, solution, evidence)
     if grade:
