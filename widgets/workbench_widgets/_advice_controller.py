@@ -1,4 +1,4 @@
-"""Requests from the advice view to the kernel: findings and sharding searches, in stoppable threads."""
+"""Handles the advice view's requests to the kernel: finds advice and searches shardings in threads."""
 
 import contextvars
 import threading
@@ -81,7 +81,7 @@ class AdviceController(WorkbenchWidget):
         super().__init__(**values)
 
     def start_advice(self) -> None:
-        """Starts computing advice in the background; a running sharding search continues.
+        """Starts computing advice in the background, without stopping a running sharding search.
 
         Raises:
             RuntimeError: if the view shows a record without its program.
@@ -126,7 +126,7 @@ class AdviceController(WorkbenchWidget):
         """Starts a search for shardings in the background; stops the search in progress.
 
         Args:
-            lock: Fixed mesh axes per dimension, keyed by patterns that match argument names.
+            lock: Mesh axes that the search must not change: a mapping from name patterns to one entry per dimension.
             compiled: Whether to compile the best choices; if not, they are only planned.
 
         Raises:
@@ -184,7 +184,7 @@ class AdviceController(WorkbenchWidget):
 
 
 class Job:
-    """Background thread that does one view's work and reports it in the view's live state; stops if the view is unused.
+    """A background thread that works for one view and reports to its state; stops if the view is unused.
 
     The state `place` becomes `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds", "error"?}`.
     """

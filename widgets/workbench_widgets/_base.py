@@ -1,4 +1,4 @@
-"""Base class of all live views: a static picture, requests with answers, and visible errors."""
+"""Base class of all live views: a static picture, answered requests, and visible errors."""
 
 import contextvars
 import html
@@ -59,9 +59,9 @@ class WorkbenchWidget(_Widget):
     static picture and the text.
 
     Attributes:
-        selection: The selected items, by kind: `stage`, `client`, `device`, `axis`, `line`, `instruction`, `leaf`,
-            `node`.
-        settings: The view's settings: open tab, sort order, filters.
+        selection: The selected items, keyed by kind (`stage`, `client`, `device`, `axis`, `line`, `instruction`,
+            `leaf`, `node`).
+        settings: The view's settings, such as the open tab, the sort order and the filters.
         problem: The last error raised in a callback, shown in the view.
     """
 
@@ -175,9 +175,9 @@ class WorkbenchWidget(_Widget):
         """Exports the view as one page that stays interactive without a kernel or a network.
 
         Args:
-            file: File to write the page to; by default none.
+            file: File to write the page to; by default, no file is written.
             title: The page's title; by default the view's description.
-            author: The page's author; by default the system's user name, "" for none.
+            author: The page's author; by default the system's user name. "" omits the author.
 
         Returns:
             The page.
@@ -256,7 +256,7 @@ class WorkbenchWidget(_Widget):
         self.send(reply)
 
     def _reporter(self, request: str) -> Callable[[str], None]:
-        """Progress function for a long request; it aborts the request once the reader has stopped it."""
+        """Reports the progress of a long request; aborts the request once the user has stopped it."""
         stop = self._stops[request] = threading.Event()
         began = time.monotonic()
 
@@ -276,7 +276,7 @@ def to_html(widgets: Sequence[WorkbenchWidget], *, title: str = "Workbench", aut
     Args:
         widgets: The views.
         title: The page's title.
-        author: The page's author; by default the system's user name, "" for none.
+        author: The page's author; by default the system's user name. "" omits the author.
 
     Returns:
         The page, including its date and the source code of the programs in the views.
@@ -305,7 +305,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 class StoppedError(Exception):
-    """The reader stopped the request."""
+    """The user stopped the request."""
 
 
 def problem(error: BaseException) -> dict[str, str]:

@@ -80,7 +80,7 @@ def labextension_files() -> list[Path]:
 
 
 def write_theme() -> None:
-    """Writes the page colours to a labextension file, which draws saved views without a kernel."""
+    """Writes the page colours to the labextension file that draws saved views without a kernel."""
     from workbench.render import css_variables
 
     (LABEXTENSION / "static" / "theme.css").write_text(f"{css_variables()}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Callers of helper functions: a line that several callers reach is named together with its caller."""
+"""Finds the callers of helper functions, to name a shared line together with its caller."""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ class Call:
 def callers_of(
     tree: CallTreeRecord | None, names: Iterable[str], files: Iterable[str] = ()
 ) -> dict[str, tuple[Call, ...]]:
-    """Returns the calls that lead to each instruction's line, outermost first, if its function is shared.
+    """Returns the calls that lead to each instruction's line if several callers share its function.
 
     Args:
         tree: The call tree of the program.

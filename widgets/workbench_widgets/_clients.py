@@ -16,14 +16,14 @@ from workbench_widgets._run_controller import RunController, RunLike
 
 
 class ClientsView(ClientsController, RunController):
-    """Live view of a program's clients: examples, FLOPs, bytes and seconds; sort, filter, pin and open clients.
+    """Live view of a program's clients, which can be sorted, filtered, pinned and opened.
 
     Args:
-        record: The program; the program's cost, if available, supplies the per-client figures.
-        run: A measured run of the program, which adds measured seconds and steps.
-        rounds: A run of many rounds, whose metrics per client are shown live.
-        timeline: A simulated round, which adds simulated seconds per client.
-        tap: Evaluates the program and returns the values of a client; the view can then open clients.
+        record: The program, whose predicted cost, if available, supplies the per-client figures.
+        run: A measured run of the program, which adds measured times and steps.
+        rounds: A run of many rounds, whose per-client metrics are shown live.
+        timeline: A simulated round, which adds the simulated time of each client.
+        tap: Evaluates the program and returns the values of a client; without it, clients cannot be opened.
     """
 
     view_name = "clients"

@@ -238,7 +238,7 @@ def _waste(record: ProgramRecord) -> str:
 
 
 def _share(value: float) -> str:
-    """Formats a share as a percentage; rounds up to 100 % only if the share is 1."""
+    """Formats a share as a percentage; shows 100 % only if the share is 1."""
     return f"{100 * min(value, 0.999):.1f} %" if 0.99 < value < 1 else f"{100 * value:.0f} %"
 
 

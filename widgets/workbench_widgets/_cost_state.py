@@ -101,7 +101,7 @@ def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
 
 
 def _strategies(record: ProgramRecord) -> dict[str, str]:
-    """Implementation that the compiler chose for the collectives on each axis, if recorded."""
+    """The implementation that the compiler chose for the collectives on each axis, if recorded."""
     algorithms: dict[str, set[str]] = {}
     for collective in record.module.collectives if record.module is not None else ():
         if collective.algorithm:

@@ -34,7 +34,7 @@ class DevicesView(WorkbenchWidget):
     """Shows the devices, live while a page displays the view.
 
     Args:
-        monitor: Takes samples in a separate thread.
+        monitor: The source of samples, which are taken in a separate thread.
         run: A measured run, whose timeline per device is shown below.
     """
 

@@ -109,12 +109,12 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         record: The program.
         gradient: A second program to show next to the first, for example its `jax.grad`.
         others: The same program compiled for other targets; their costs are shown next to the program's own cost.
-        run: A measured run, which adds measured seconds per client and a timeline per device.
+        run: A measured run, which adds the measured time of each client and a timeline per device.
         monitor: A source of device samples, such as `workbench.measurement.watch_devices()`.
-        rounds: A run of many rounds, such as `workbench.measurement.Run`; adds its curves, and its clients by round.
+        rounds: A run of many rounds, such as `workbench.measurement.Run`, whose curves and per-round clients are shown.
         timeline: A simulated round, with its stragglers.
-        runs: Runs to compare, such as `wb.compare(…).record`: adds a tab with their curves.
-        tap: Evaluates the program and returns the values of a client; clients can then be opened.
+        runs: Runs to compare, such as `wb.compare(…).record`; their curves are shown in a separate tab.
+        tap: Evaluates the program and returns the values of a client; without it, clients cannot be opened.
         view: The tab to open first.
         compile_for: Compiles the program for a target selected in the cost view.
         what_if: An object that tries other shardings of the program's arguments, such as

@@ -46,7 +46,7 @@ def page(views: Sequence[SavedView], *, title: str, author: str | None) -> str:
     Args:
         views: The views.
         title: The page's title.
-        author: The page's author; by default the system's user name, "" for none.
+        author: The page's author; by default the system's user name. "" omits the author.
 
     Returns:
         The page, including its date and the source code of the programs in the views.

@@ -1,4 +1,4 @@
-"""Headline of a program: its largest communication and the source line of it, memory, fit, time."""
+"""Headline of a program: its largest communication with the source line, memory, fit, time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ def group_collectives(
 
 
 def headline(record: ProgramRecord, views: Sequence[str] = (), run: RunRecord | None = None) -> list[HeadlineFigure]:
-    """Short figures, each with the view that explains it; seconds of a measured run come first."""
+    """Short figures, each with the view that explains it; the time of a measured run comes first."""
     figures = [*_measured(run), *_communication(record), *_memory(record), *_work(record)]
     for figure in figures:
         figure["view"] = figure["view"] if figure["view"] in views else None
@@ -163,9 +163,10 @@ def _work(record: ProgramRecord) -> list[HeadlineFigure]:
 
 
 def sum_per_device(record: ProgramRecord) -> str:
-    """FLOPs of one device in one call, matrix products and elementwise operations added up.
+    """FLOPs of one device in one call: the sum of matrix products and elementwise operations.
 
-    A loop of unknown length makes the sum a lower bound; if one kind of FLOPs is unknown, the kinds are listed apart.
+    A loop of unknown length makes the sum a lower bound; if one kind of FLOPs is unknown, the kinds are listed
+    separately.
     """
     text, module, tree = work_per_device(record), record.module, record.call_tree
     if text.startswith("at least") and tree is not None:

@@ -24,7 +24,7 @@ class MeshView(WorkbenchWidget):
 
     Args:
         record: The mesh.
-        cost: A prediction; its clients determine the work of each device.
+        cost: A prediction, whose clients determine the work of each device.
         sharding: The arrays on the mesh.
         names: Names for these arrays; by default their paths in the tree.
         collectives: Collectives between devices, drawn on their links.

@@ -28,7 +28,7 @@ def operations_state(
         tree: The figures of the program.
         files: Files that contain the program's instructions: the tree names a cell by number, but other views select it
             by file.
-        measured: Show only the measured seconds of an entire profile, for all devices together and for each device.
+        measured: Show only the measured times of an entire profile, for all devices together and for each device.
     """
     cells = _cells(files)
     nodes, parents, places = _shown(tree)
@@ -96,9 +96,9 @@ def _notes(tree: CallTreeRecord, keys: set[str]) -> list[str]:
 
 
 def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> CallTreeRecord:
-    """The tree, with the seconds that a run measured for the same functions, lines and operations.
+    """The tree, with the times that a run measured for the same functions, lines and operations.
 
-    Seconds measured for nodes that the tree lacks are added to the nearest node present in both trees.
+    Times measured for nodes that the tree lacks are added to the nearest node present in both trees.
     """
     if measured is None or not measured.root.total.measured_seconds:
         return tree
@@ -174,7 +174,7 @@ def _kept(tree: CallTreeRecord, calls: Mapping[int, int]) -> list[CallNodeRecord
 
 
 def _plain_calls(tree: CallTreeRecord) -> dict[int, int]:
-    """Lines that only call one function; one row shows the line and the function, at the line of the call."""
+    """Lines that only call one function and therefore share a row with it, placed at the line of the call."""
     below: dict[int, list[CallNodeRecord]] = {}
     for node in tree.nodes:
         if node.parent is not None:

@@ -21,7 +21,7 @@ class RunsView(WorkbenchWidget):
     Args:
         record: The runs.
         again: Reads the runs again; called once a second while runs continue and a page shows the view.
-        code: Titles and texts for exported pages: the runs' code and provenance.
+        code: Titles and texts for exported pages, with the runs' code and provenance.
     """
 
     view_name = "overlay"

@@ -127,7 +127,7 @@ def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[s
 
 
 def _members(collective: CollectiveRecord) -> list[int]:
-    """Device numbers within the first group; for a permute, mesh positions in the first ring or chain."""
+    """Device numbers in the first group or, for a permute, mesh positions in the first ring or chain."""
     if collective.kind != "collective-permute":
         return list(range(collective.group_size))
     return next(iter(_chains(collective.pairs)), [])

@@ -39,7 +39,7 @@ class ProfileView(WorkbenchWidget):
 
     Args:
         profile: From `workbench.open_profile`.
-        view: The tab to open first: `operations`, `measured`, `split`, `timeline` or `allocators`.
+        view: The tab to open first, one of `operations`, `measured`, `split`, `timeline` and `allocators`.
     """
 
     view_name = "explorer"

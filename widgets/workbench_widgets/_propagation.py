@@ -10,7 +10,7 @@ from workbench_widgets._base import WorkbenchWidget
 
 
 class PropagationView(WorkbenchWidget):
-    """Propagation of shardings from inputs to all values: play it, step through it, or show a value's causes.
+    """Live view of how shardings propagate from inputs to all values, step by step and with causes.
 
     Args:
         record: The result of `propagate_shardings`, or the `propagation` attribute of a program's record.

@@ -83,7 +83,7 @@ class RunView(RunController):
 
 
 def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
-    """State of a run's view that does not change: the Gantt chart of a simulated round."""
+    """The constant part of the run view's state: the Gantt chart of a simulated round."""
     if timeline is None:
         return {"gantt": None}
     return {"gantt": {"drawn": for_both_widths(timeline), "sentence": render.describe(timeline)}}
@@ -95,7 +95,7 @@ def others_state(runs: Mapping[str, RunLike]) -> list[dict[str, Any]]:
 
 
 def samples_state(history: Sequence[SampleRecord], began: float | None) -> dict[str, Any]:
-    """Bytes in use and utilisation of every device, over the seconds since the run began."""
+    """Bytes in use and utilisation of every device, over the time since the run began."""
     samples = [sample for sample in history if began is None or sample.unix_seconds >= began - 1.0][-MOST_POINTS:]
     names = [device.where for device in samples[-1].devices] if samples else []
     columns: dict[str, Any] = {}
@@ -180,7 +180,7 @@ class RunDigest:
                 self.map.add(record.round, _together(column))
 
     def _shown(self, record: RoundRecord) -> Mapping[str, Any]:
-        """The metrics of a round that are drawn; for a watched step, also its seconds, without compilation."""
+        """The metrics to draw for a round; for a watched step, also its duration without compilation."""
         if not self.timed:
             return record.metrics
         if "compile_seconds" in record.metrics:
@@ -259,7 +259,7 @@ class MergedMap:
         self.each *= 2
 
     def grid(self) -> np.ndarray:
-        """Rows are clients, columns rounds."""
+        """Rows are clients; columns are rounds."""
         rows = max(column.size for column in self.columns)
         grid = np.full((rows, len(self.columns)), np.nan)
         for place, column in enumerate(self.columns):

@@ -17,7 +17,7 @@ _HOSTS = ("VSCODE_PID", "COLAB_RELEASE_TAG", "JPY_SESSION_NAME")
 
 
 def saved_view(view: SavedView, *, dock: str | None = None) -> dict[str, Any] | None:
-    """The view's data for the labextension without a kernel; None if it is too large for a notebook."""
+    """The data with which the labextension draws the view without a kernel; None if too large for a notebook."""
     packed = pack({"view": view.name, "state": view.state})
     if len(packed) > MOST_BYTES:
         return None

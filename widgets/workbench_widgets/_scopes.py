@@ -46,8 +46,8 @@ class GroupTree:
 
     Attributes:
         groups: The groups; parents precede children.
-        parent: `[nodes]`: a group, `ROOT` or `LEFT_OUT`. A fusion that has a group is omitted, because the group shows
-            it.
+        parent: A group, `ROOT` or `LEFT_OUT` for each node, `[nodes]`. A fusion that has a group is omitted, because
+            the group shows it.
     """
 
     groups: tuple[ScopeBox, ...]

@@ -16,7 +16,7 @@ MOST_SHARDS = 65_536  # maximum number of shards per leaf that are sent to the b
 
 
 class ShardingController(TrialController):
-    """A view that contains a sharding view; it tries specs and pages through a propagation."""
+    """A view that contains a sharding view; it tries specs and shows a propagation page by page."""
 
     requests: ClassVar[dict[str, str]] = {
         **TrialController.requests,
@@ -44,7 +44,7 @@ class ShardingView(ShardingController):
 
     Args:
         record: The shardings of a tree.
-        propagation: How the program's shardings propagate, to play step by step.
+        propagation: The propagation of the program's shardings, to be played step by step.
         what_if: The program whose arguments can be tried with other specs: a `workbench.inspection.what_if.WhatIf`.
         names: Names for the arrays; by default their paths in the tree.
     """

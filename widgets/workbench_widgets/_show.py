@@ -92,11 +92,11 @@ def show_record(
         what_if: An object that tries other shardings of the program's arguments, as selected in the view.
         tap: Evaluates the program and returns the values of a client opened in the view.
         play: Evaluates the program and returns the values of every stage, for the player.
-        advise: Finds advice about the program, on request in the view.
-        search: Searches shardings of the program's arguments, on request in the view.
+        advise: Finds advice about the program when the view requests it.
+        search: Searches shardings of the program's arguments when the view requests it.
 
     Returns:
-        A widget, which is displayed as the last value of a cell.
+        A widget; a notebook displays it if it is the last value of a cell.
 
     Raises:
         TypeError: if records of this type have no live view.

@@ -14,7 +14,7 @@ MOST_FRAMES = 64
 
 
 def read_stablehlo(text: str, sources: Collection[Key | None] = ()) -> list[tuple[str, Key | None]]:
-    r"""Every line without its locations, together with the line of the user's code it comes from.
+    r"""Every line without its locations, paired with its place in the user's code.
 
     A location is a stack of calls, innermost first. The first call in `sources` is used; otherwise the first call in a
     user file.

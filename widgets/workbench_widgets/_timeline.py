@@ -22,7 +22,7 @@ Arrays = dict[str, bytes]
 
 
 class TimelineView(WorkbenchWidget):
-    """Time spent in a run: every span on every device, under its stage and its callers.
+    """Time spent in a run: every span on every device, grouped by stage and by caller.
 
     Args:
         run: A measured run with events.
@@ -100,7 +100,7 @@ def round_starts(events: Sequence[EventRecord], rounds: int) -> list[float]:
 
 
 def awaited(events: Sequence[EventRecord]) -> np.ndarray:
-    """For every waiting span, the span of the device that arrived last; `NOTHING` for all other spans.
+    """For every waiting span, the span of the last device to arrive; `NOTHING` for all other spans.
 
     Args:
         events: Events in time order. A device that waits for others in a collective has a waiting span, directly

@@ -1,4 +1,4 @@
-"""On-disk entries, keyed by a hash of their inputs; errors in the cache cost time but never change a result."""
+"""On-disk entries, keyed by a hash of their inputs; an error in the cache never changes a result."""
 
 import contextlib
 import functools
@@ -26,7 +26,8 @@ class DiskCache:
 
     Args:
         directory: Where.
-        limit_bytes: Maximum compressed size; None: `$WORKBENCH_CACHE_BYTES`, or 512 MiB if the variable is not set.
+        limit_bytes: Maximum compressed size; None means `$WORKBENCH_CACHE_BYTES`, or 512 MiB if the variable is not
+            set.
     """
 
     def __init__(self, directory: str | Path, *, limit_bytes: int | None = None) -> None:

@@ -769,7 +769,7 @@ def _from_hlo_proto(data: bytes) -> _hlo.HloModule:
 
 
 def stablehlo_of_bytecode(data: bytes) -> str | None:
-    """The text of StableHLO bytecode, portable or not, or None for other bytes."""
+    """The text of StableHLO bytecode, whether portable or not; None for other bytes."""
     if not data.startswith(b"ML\xefR"):
         return None
     for read in (_stablehlo.deserialize_portable_artifact_str, None):

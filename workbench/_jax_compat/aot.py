@@ -83,7 +83,7 @@ def compile_for_devices(
         none).
 
     Raises:
-        OutOfMemoryError: with the compiler's own message.
+        OutOfMemoryError: if the program does not fit; contains the compiler's own message.
         CompilerError: for all other compiler errors.
     """
     try:

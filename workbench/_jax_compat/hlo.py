@@ -59,7 +59,7 @@ def buffer_assignment_of(compiled: Foreign, stats: Foreign) -> tuple[bytes, byte
 
 
 def compile_hlo(serialized: bytes) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-    """Compiles a serialized `HloModuleProto` for a CPU of this process.
+    """Compiles a serialized `HloModuleProto` for a CPU device of this process.
 
     Args:
         serialized: The message of a module from this process or from another trusted process.

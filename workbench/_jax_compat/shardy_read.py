@@ -369,7 +369,7 @@ def _rule(attribute: _ir.Attribute | None) -> str:
 
 
 def _entries(attributes: Foreign) -> dict[str, Any]:
-    """Named attributes without the values of constants, because the bindings of 0.10.2 fail on complex constants."""
+    """Named attributes, except the values of constants, because the bindings of 0.10.2 fail on complex constants."""
     names = (entry if isinstance(entry, str) else entry.name for entry in attributes)
     return {name: attributes[name] for name in names if name != "value"}
 

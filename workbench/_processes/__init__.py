@@ -1,4 +1,4 @@
-"""Child processes, temporary folders, and temporary changes of this process.
+"""Child processes, temporary folders, and temporary changes to this process.
 
 One class is for children that answer requests, one for process trees of other systems.
 

@@ -12,15 +12,15 @@ from typing import BinaryIO, cast
 
 
 class ChildProcess:
-    """One process with pipes in a separate session, which never outlives this process.
+    """A child process with pipes, in its own session, that never outlives this process.
 
     Ctrl-C in a notebook reaches only the kernel, and `end` reaches every process that the child started. The child's
     standard input closes when this process exits or is killed. The child must then also exit.
 
     Args:
         command: The program and its arguments.
-        env: The child's environment; None: this process's environment.
-        stderr: File for the child's standard error; None: this process's standard error.
+        env: The child's environment; None means this process's environment.
+        stderr: File for the child's standard error; None means this process's standard error.
         folder: The child's folder, removed when the child ends.
     """
 

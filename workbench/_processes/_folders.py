@@ -23,7 +23,7 @@ def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[
 
     Args:
         prefix: Prefix of the folder's name.
-        parent: Parent folder; None: the system's folder of temporary files.
+        parent: Parent folder; None means the system's folder of temporary files.
     """
     folder = make_folder(prefix, parent)
     try:
@@ -37,7 +37,7 @@ def make_folder(prefix: str, parent: str | Path | None = None) -> Path:
 
     Args:
         prefix: Prefix of the folder's name.
-        parent: Parent folder; None: the system's folder of temporary files.
+        parent: Parent folder; None means the system's folder of temporary files.
     """
     folder = Path(parent or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(4)}"
     remove_with_this_process(folder)  # register first: this process may be killed in between
@@ -57,7 +57,7 @@ def remove_with_this_process(path: Path) -> None:
 
 
 def end_users_with_this_process(folder: Path) -> None:
-    """Registers a Ray session's cluster (on Linux) and folder for removal after a kill."""
+    """Registers a Ray session's folder and (on Linux) cluster for removal if this process is killed."""
     _say("!", folder)
 
 

@@ -1,4 +1,4 @@
-"""Removes folders and files when its input closes: when its parent exits or is killed.
+"""Removes folders and files when its input closes, that is, when its parent exits or is killed.
 
 It is started by its path and uses only the standard library. Each line of its input is `+`, `-` or `!` and a path. `+`
 registers a path for removal, `-` unregisters it. `!` also kills the Ray cluster that uses the path, and removes links

@@ -1,4 +1,4 @@
-"""Temporary changes of process-wide state."""
+"""Temporary changes to process-wide state."""
 
 import contextlib
 import threading

@@ -116,12 +116,12 @@ def advise_record(
         cancel: An event that stops the rules and the verification once it is set. Findings not yet verified are kept as
             estimates. An interrupt of the main thread has the same effect.
         found: Called with the record so far after each rule that has findings, and after each verified change.
-        until: Latest time to finish a compilation, on the clock of `time.monotonic()`; None: no limit.
-        compiling: Expected seconds for one compilation; later compilations are expected to take as long as the slowest
-            so far.
+        until: Latest time to finish a compilation, on the clock of `time.monotonic()`; None means no limit.
+        compiling: Expected duration of one compilation in seconds; later compilations are expected to take as long as
+            the slowest so far.
 
     Returns:
-        The findings and the rules that were checked. Findings are ranked by predicted seconds saved or, without a
+        The findings and the rules that were checked. Findings are ranked by the predicted time saved or, without a
         prediction, by their share of a figure. Trade-offs that do not save time come last. There may be no findings.
 
     Raises:

@@ -221,7 +221,7 @@ def _is_narrowed(program: Compiled, value: str) -> bool:
 
 
 def _inside(program: Compiled, fusion: InstructionRecord, operand: str) -> list[str]:
-    """The parameters of a fusion to which an operand is passed."""
+    """The parameters through which a fusion receives an operand."""
     places = {f" parameter({at})" for at, name in enumerate(fusion.operands) if name == operand}
     inside = [i.name for i in program.module.instructions if i.computation in fusion.calls and i.opcode == "parameter"]
     return [name for name in inside if any(place in program.lines.get(name, "") for place in places)]

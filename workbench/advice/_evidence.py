@@ -1,4 +1,4 @@
-"""Evidence for a finding: call-tree nodes, bytes and seconds of its instructions."""
+"""Evidence for a finding: call-tree nodes, bytes and execution time of its instructions."""
 
 from workbench.advice._module import Compiled, sent
 from workbench.cost import seconds_of_collective
@@ -12,7 +12,7 @@ _MOST_NODES = 8
 
 
 def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
-    """The finding with its call tree nodes, bytes and, if a chip is known, predicted seconds.
+    """The finding with its call tree nodes, bytes and, if a chip is known, predicted time.
 
     Args:
         finding: The finding of a rule; it may name instructions or source lines.

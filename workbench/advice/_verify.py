@@ -62,7 +62,7 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
     Args:
         finding: A finding with or without an estimated gain.
         program: The unchanged program.
-        recompile: Compiles a variant: `recompile(donate=(0,))` or `recompile(specs={"w": …})`.
+        recompile: Compiles a variant, as in `recompile(donate=(0,))` or `recompile(specs={"w": …})`.
     """
     check = _CHECKS.get(finding.rule)
     if check is None:
@@ -87,7 +87,7 @@ def _donation(finding: FindingRecord, program: Compiled, recompile: Recompile) -
 
 
 def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Shards replicated arguments; verified by the peak memory."""
+    """Shards replicated arguments; the gain is verified by the peak memory."""
     after = recompile(specs=finding.specs)
     rows = compared(program, after)
     traffic = next((row for row in rows if row.quantity == "bytes sent"), None)
@@ -98,7 +98,7 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
 
 
 def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Moves axes to another dimension; verified by the bytes that the compiled program sends."""
+    """Moves axes to another dimension; the gain is verified by the bytes that the compiled program sends."""
     after = recompile(specs=finding.specs)
     return _with_bytes_sent(_with_results(finding, program, after), program, after, "compiled with this spec")
 
@@ -243,7 +243,7 @@ _ALMOST = 0.9  # share of the FLOPs that would be saved without a checkpoint
 
 
 def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Compiles other checkpoint policies; chooses to keep only products if that saves nearly as many FLOPs."""
+    """Compiles with other checkpoint policies; prefers keeping only products if that saves nearly as many FLOPs."""
     base = recompile(policy=AS_GIVEN)
     assert base.module is not None
     if not _same_work(program.module.flops, base.module.flops):
@@ -315,7 +315,7 @@ class Trials:
         return record
 
     def measured(self, finding: FindingRecord, program: Compiled) -> FindingRecord:
-        """The finding with the seconds measured for the program before and after the change."""
+        """The finding with the times measured for the program before and after the change."""
         variants, self._made, self.problem = self._made, [], ""
         if not finding.is_verified or not variants:
             return finding
@@ -347,7 +347,7 @@ class Trials:
 
 
 def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
-    """Peak, bytes sent, FLOPs and predicted seconds of the program before and after a compiled change."""
+    """Peak, bytes sent, FLOPs and predicted time of the program before and after a compiled change."""
     assert after.module is not None
     now = Compiled(after, after.module)
     rows = [

@@ -34,7 +34,7 @@ def _peaks(
     float16: float | None = None,
     kinds: tuple[str, ...] = _FLOAT8,
 ) -> dict[str, float]:
-    """Tera-operations per second, under the names of JAX's dtypes."""
+    """Tera-operations per second, keyed by the names of JAX's dtypes."""
     named = {
         "bfloat16": bfloat16,
         "float16": 0.0 if float16 is None else float16,
@@ -62,7 +62,7 @@ def _tpu(
     dcn: float | None = None,
     devices: int = 1,
 ) -> ChipRecord:
-    """A TPU; `bandwidth` and `ici` in GB/s, where `ici` sums both directions of all links, as Google does."""
+    """A TPU; `bandwidth` and `ici` in GB/s, where `ici` sums both directions of all links, as Google's figures do."""
     return ChipRecord(
         name=name,
         peak_flops_per_second=peaks,
@@ -270,7 +270,7 @@ def known_chip(name: str) -> ChipRecord | None:
 
     Returns:
         The table row or the calibration; for a MIG slice, its part of the GPU. For a TPU that is not in the table,
-        JAX's own figures without links, so that the seconds of collectives stay unknown. None for a CPU, because CPU
+        JAX's own figures, which lack links, so that the time of collectives stays unknown. None for a CPU, because CPU
         peaks are not published.
 
     Raises:

@@ -45,17 +45,17 @@ def compile_for_target(
     raising an error. The result of a second call with the same arguments is read from disk.
 
     Args:
-        stablehlo: The program, from `lower_for_target`: one module for all devices, sharded over `mesh_axes`.
-        target: The machine: `"v5e:16x16"`, or a `TargetRecord` (`parse_target(name, force=True)` for an untested
-            topology).
+        stablehlo: The program from `lower_for_target`, one module for all devices, sharded over `mesh_axes`.
+        target: The machine, such as `"v5e:16x16"`, or a `TargetRecord` (`parse_target(name, force=True)` for an
+            untested topology).
         mesh_axes: Axes of the program's mesh, in order; the product of their sizes is the target's number of devices.
         order: `topology` keeps mesh neighbours adjacent on the torus; `naive` uses the compiler's device order.
         options: XLA options for this compilation, by name (the `XLA_FLAGS` of this process are not passed on).
-        timeout_seconds: Terminates the worker after this time; None: no limit.
+        timeout_seconds: Terminates the worker after this time; None means no limit.
         progress: Called about ten times a second with the current activity and the elapsed seconds.
         cancel: An event, set from any thread, that stops the compilation; Ctrl-C has the same effect.
-        cache: The cache of compilations; None: the user's cache directory.
-        worker: Another worker, to compile two programs at the same time; None: this kernel's worker.
+        cache: The cache of compilations; None means the user's cache directory.
+        worker: Another worker, to compile two programs at the same time; None means this kernel's worker.
 
     Returns:
         The compilation. A record is also returned for a program that does not fit: `memory.fits` is False, and

@@ -30,7 +30,7 @@ def compile_for_cpu(
         task: Name of the request, used in errors.
         progress: Called about ten times a second with the current activity and the seconds since the call.
         cancel: An event, set from any thread, that stops the compilation.
-        timeout_seconds: Stops the compilation after this time; None: no limit.
+        timeout_seconds: Stops the compilation after this time; None means no limit.
 
     Returns:
         The text of the module, and the compiler's memory figures.

@@ -44,7 +44,7 @@ def target_mesh(
         axis_shapes: Sizes of the axes; their product is the target's number of devices.
         axis_names: One name per axis.
         order: Order of devices in the mesh: `topology` keeps neighbours adjacent, `naive` is the compiler's order.
-        axis_types: One type per axis; None: all Auto.
+        axis_types: One type per axis; None makes all axes Auto.
 
     Returns:
         The mesh; use `.abstract` in shardings and `lower_for_target`, and `.axes` and `.order` in `compile_for_target`.
@@ -86,7 +86,7 @@ def lower_for_target(
         args: Arrays or `jax.ShapeDtypeStruct`s, in any pytrees. Named shardings are moved to `mesh` by their axis
             names; the compiler places leaves that have no sharding.
         mesh: A mesh from `target_mesh`, or an abstract mesh.
-        platform: `tpu` or `cuda`; None: the target's platform.
+        platform: `tpu` or `cuda`; None means the target's platform.
 
     Returns:
         The text of one module, for `compile_for_target`.

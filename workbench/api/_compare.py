@@ -40,7 +40,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     **Measured runs and watched loops:** figures per call, for each stage and line. Times are treated as equal if the
     ranges of their calls overlap.
 
-    **Profiles:** measured seconds per device by call path, category and program.
+    **Profiles:** measured time per device by call path, category and program.
 
     **Runs:** means over seeds with intervals, paired tests, cost to a target, fairness, figures.
 
@@ -50,7 +50,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
             profiles from `open_profile`; runs of `measure` or loops of `watch`; or runs: a sweep, a dictionary of runs
             by name, or several objects such as `Run`, `StoredRun`, `History` and lists of these, with one entry per
             seed.
-        metric: For runs: the metric to compare. Default: "loss" if available, otherwise the first metric.
+        metric: The metric to compare; only for runs. Default: "loss" if available, otherwise the first metric.
         **options: For functions, the options of `inspect`. For runs, `minimize` (default: True), `last` rounds whose
             mean is the final value (1), `confidence` of intervals (0.95), `resamples` (2000), `test` ("permutation",
             "t" or "wilcoxon") and `correction` ("holm" or "benjamini-hochberg").

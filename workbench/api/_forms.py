@@ -1,4 +1,4 @@
-"""Derives one-line forms from the methods of `Traced`: options, types and documentation."""
+"""Derives one-line forms, with options, types and documentation, from the methods of `Traced`."""
 
 import difflib
 import functools

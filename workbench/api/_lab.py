@@ -127,6 +127,6 @@ def _last_call(name: str, cells: Iterable[ast.Module]) -> str | None:
 
 
 def _is_users(function: Callable[..., Any]) -> bool:
-    """Returns whether a name is defined in the notebook, also under a transformation such as `jax.jit`."""
+    """Returns whether a name is defined in the notebook, including under a transformation such as `jax.jit`."""
     inner = getattr(function, "__wrapped__", function)
     return getattr(inner, "__module__", None) == "__main__"

@@ -78,7 +78,7 @@ def measure_program(
 
 
 def _with_separate_calls(run: RunRecord, stages: set[str], fn: Callable, args: Sequence[Argument]) -> RunRecord:
-    """Adds the clients of some stages, with the seconds of separate calls."""
+    """Adds the clients of some stages, timed in separate calls."""
     engine, stop = Sequential(), threading.Event()
     clock = threading.Timer(_MOST_SECONDS, stop.set)
     clock.start()

@@ -1,4 +1,4 @@
-"""Displays and views of programs and other values: chooses the inspector and the view."""
+"""Shows programs and other values: chooses the inspector and the view."""
 
 import contextvars
 import dataclasses
@@ -252,7 +252,7 @@ def view_of_thing(
 
 
 def laid_out(widget: W, layout: Layout | None) -> W:
-    """The widget with the reader's layout, which ipywidgets accepts as a `Layout` or as its fields."""
+    """The widget with the user's layout, which ipywidgets accepts as a `Layout` or as its fields."""
     if layout is not None:
         widget.layout = layout
     return widget
@@ -288,7 +288,7 @@ def _adviser(traced: TracedProgram, options: dict[str, Any], record: ProgramReco
 
 
 def _record_adviser(record: ProgramRecord) -> Callable[..., AdviceRecord]:
-    """Returns a function that finds advice from a record alone: gains are estimates, nothing is compiled."""
+    """Returns a function that finds advice from a record alone: nothing is compiled, so gains are estimates."""
     return lambda **waiting: advise_record(record, **waiting)
 
 

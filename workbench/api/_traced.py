@@ -75,14 +75,15 @@ class Traced(TracedProgram):
                 the explorer, which contains all views.
             gradient: A second program with the same arguments, shown next to the program, for example its
                 `jax.grad(...)`.
-            rounds: A `Run`, live or finished; adds its curves, its clients by round, and buttons to pause and stop it.
-            monitor: The result of `watch_devices`; adds a view of the devices.
-            run: The result of `measure`; adds measured seconds per client and a timeline per device.
+            rounds: A `Run`, live or finished, shown with its curves, its clients in each round, and buttons to pause
+                and stop it.
+            monitor: The result of `watch_devices`, shown in a view of the devices.
+            run: The result of `measure`, shown with the measured time of each client and a timeline per device.
             timeline: A simulated round, used to show stragglers.
-            runs: Several runs to compare: a sweep, a comparison of runs, a list of runs, or a dictionary of runs by
-                name.
+            runs: Several runs to compare, given as a sweep, a comparison of runs, a list of runs, or a dictionary of
+                runs by name.
             dock: "right" shows the widget next to the notebook (JupyterLab, with the extension of this package).
-            layout: The widget's layout: an `ipywidgets.Layout`, or a mapping of its fields.
+            layout: The widget's layout, as an `ipywidgets.Layout` or a mapping of its fields.
             **options: Options of `inspect`.
 
         Returns:
@@ -118,7 +119,7 @@ class Traced(TracedProgram):
         steps. With a mesh, the program is also compiled, and its collectives can be played message by message.
 
         Returns:
-            The widget; it is displayed as the last line of a cell. `.to_html("round.html")` saves it.
+            The widget; a notebook displays it if it is the last value of a cell. `.to_html("round.html")` saves it.
 
         Raises:
             InspectionError: if the program does not compute anything.
@@ -180,7 +181,7 @@ def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..
         on: Mesh to trace the function under. Default: the mesh set by `jax.set_mesh`.
 
     Returns:
-        A function: `trace(fn)(*args, **kwargs)` returns a `Traced`. Arguments are pytrees of arrays or
+        A function whose call, `trace(fn)(*args, **kwargs)`, returns a `Traced`. Arguments are pytrees of arrays or
         `jax.ShapeDtypeStruct`s; other leaves (strings, functions, settings) are kept constant.
 
     Raises:

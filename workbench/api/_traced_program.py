@@ -113,19 +113,19 @@ class TracedProgram(Inspected):
         target.
 
         Args:
-            on: The machine: a mesh; a compilation target such as "v5e:16x16" or "h100:8" (see `list_targets`); a chip
-                whose rates determine the predicted times, such as "v5e"; or a tuple with one of each. For an
-                `AbstractMesh`, the program is only planned. Seconds are estimated only if a target or a chip is given.
+            on: The machine, given as a mesh; a compilation target such as "v5e:16x16" or "h100:8" (see `list_targets`);
+                a chip whose rates determine the predicted times, such as "v5e"; or a tuple with one of each. For an
+                `AbstractMesh`, the program is only planned. Times are estimated only if a target or a chip is given.
             chunk_size: The chunk size, as in `jit`. Default: the chunk size of `fn` if `fn` is a result of `jit`,
                 otherwise "auto".
             examples_per_client: The true number of examples of every client, used to compute the cost of padding and
                 lockstep. If no argument is named `mask`, also pass the padded number of examples per client: `(counts,
                 64)`.
-            order: With a target: devices in the order of the target's topology, or in the compiler's order ("naive").
-            force: With a target: whether to accept an untested topology.
-            progress: With a target: called with the phase and the elapsed seconds.
+            order: Order of a target's devices: that of the target's topology, or the compiler's order ("naive").
+            force: Whether to accept an untested topology of a target.
+            progress: Called with the phase and the elapsed seconds; only with a target.
             cancel: Event that stops the compilation when it is set; only with a target.
-            timeout_seconds: With a target: stops the compilation after this time.
+            timeout_seconds: Stops the compilation after this time; only with a target.
 
         Returns:
             The record; `show` draws it. `notes` list what is missing.
@@ -187,7 +187,7 @@ class TracedProgram(Inspected):
         clients: Literal["together", "probe"] = "together",
         on: On = None,
     ) -> RunRecord:
-        """Runs the program on this machine's devices and returns measured seconds for every stage and device.
+        """Runs the program on this machine's devices and measures the time of every stage and device.
 
         Costs `warmup + 2 * rounds` calls, because each measured call is paired with a call without the profiler, from
         which the overhead is computed.
@@ -244,12 +244,12 @@ class TracedProgram(Inspected):
         """Runs the program once and returns all values that one client computes, under the user's names.
 
         Args:
-            client: Number of the client; for nested placements, the number of the outer client and of the inner client:
+            client: Number of the client; for nested placements, the numbers of the outer and the inner client, as in
                 `(2, 0)`.
             most_values: Maximum number of values; the first values are kept.
             most_bytes: Maximum total bytes of arrays; for later arrays, only statistics are kept.
-            only: Files whose values are kept: `"train.py"`, `("src/*.py", "model.py")`. Values from other files, such
-                as an optimizer library, are omitted; inputs and emitted values are kept.
+            only: Files whose values are kept, such as `"train.py"` or `("src/*.py", "model.py")`. Values from other
+                files, such as an optimizer library, are omitted; inputs and emitted values are kept.
 
         Raises:
             InspectionError: if the program has no such client.
@@ -283,8 +283,9 @@ class TracedProgram(Inspected):
         """Predicts shards, bytes and collectives for other PartitionSpecs of the arguments. Nothing runs.
 
         Args:
-            specs: The new spec for each leaf: `{"params['w']": P(None, "model")}`. A name that covers several leaves
-                (`"params"`) selects all of them. A spec is a `PartitionSpec`, or a sequence of mesh axes per dimension.
+            specs: The new spec for each leaf, such as `{"params['w']": P(None, "model")}`. A name that covers several
+                leaves (`"params"`) selects all of them. A spec is a `PartitionSpec`, or a sequence of mesh axes per
+                dimension.
             on: The mesh (default: the mesh set by `jax.set_mesh`; an abstract mesh needs no devices), a target such as
                 "v5e:4x4", or both.
             compiled: Whether to compile; otherwise only Shardy's plan is computed, which takes milliseconds.
@@ -337,9 +338,9 @@ class TracedProgram(Inspected):
             measure: Whether to run the program before and after each compiled change, interleaved on the attached
                 devices; shapes are replaced by zeros. Only programs that fit in free memory are run. `cancel` stops the
                 runs.
-            seconds: Total time; None: no limit. If the remaining time is shorter than a compilation of this program, a
-                change is not compiled: its finding remains an estimate, and a note counts such changes.
-            found: Called with the record so far, estimates first, and again after each compiled change.
+            seconds: Total time; None means no limit. If the remaining time is shorter than a compilation of this
+                program, a change is not compiled: its finding remains an estimate, and a note counts such changes.
+            found: Called with the record so far: first with estimates, then again after each compiled change.
             **options: Options of `inspect`. Once `cancel` is set, or after an interrupt, the findings so far are
                 returned.
 
@@ -407,34 +408,34 @@ class TracedProgram(Inspected):
         replace an argument have the argument's spec. Shardy propagates every choice and a cost model predicts its cost;
         the best choices are compiled for the chip, or for CPU devices if the chip's compiler is not installed, and
         their cost is predicted again. For a program with clients, the best specs are also tried with other chunk sizes;
-        if seconds are equal, the `chunk_size="auto"` choice for the chip ranks first.
+        if predicted times are equal, the `chunk_size="auto"` choice for the chip ranks first.
 
         Args:
             on: The mesh, target, chip, or list of chips and targets. An abstract mesh needs no devices.
-            axes: With a target, a chip or a list: names of the mesh axes. Default: the axes of the current mesh,
+            axes: Names of the mesh axes; only with a target, a chip or a list. Default: the axes of the current mesh,
                 otherwise the axis of the program's clients (or "data") and "model". For slices, the first axis contains
                 all devices.
-            lock: With a mesh or a target: fixed specs, keyed by pattern: `{"batch": P("data"),
-                "params['layers'][*]['up']": P()}`.
+            lock: Specs that the search keeps, keyed by pattern, such as `{"batch": P("data"),
+                "params['layers'][*]['up']": P()}`; only with a mesh or a target.
             seconds: Time for the whole search, after which the best choices found are returned. At least one
                 compilation is always done. Default: 60, or 120 for the meshes of a target; compilations for slices take
                 additional time.
             compiled: Whether to compile the best choices; otherwise all figures come from the cost model.
-            compiler: With a mesh or a target: "auto" compiles for the chip; "cpu" compiles for CPU devices even if the
-                chip's compiler is installed.
-            memory_bytes: With a mesh or a target: bytes that one device may use, a hard limit. Default: the chip's
+            compiler: "auto" compiles for the chip; "cpu" compiles for CPU devices even if the chip's compiler is
+                installed. Only with a mesh or a target.
+            memory_bytes: Bytes that one device may use, a hard limit; only with a mesh or a target. Default: the chip's
                 memory.
             progress: Called with the current activity and the elapsed seconds.
             cancel: An event, set from any thread, that stops the search; the choices found so far are returned.
-            found: With a mesh: called with the record so far whenever a better choice is found.
-            measure: With a mesh of attached devices: whether to run the best three choices, interleaved, with the
-                arguments or with zeros of the same shapes. Only programs that fit in free memory are run; `cancel`
+            found: Called with the record so far whenever a better choice is found; only with a mesh.
+            measure: Whether to run the best three choices, interleaved, with the arguments or with zeros of the same
+                shapes; only with a mesh of attached devices. Only programs that fit in free memory are run; `cancel`
                 stops the runs.
 
         Returns:
             The choices, fastest fitting choice first: `.best.specs`, `.best.mesh`, `.best.chunk_size`, `.code()`,
             `.to_pandas()`, `.specs` for `what_if`; `.slices` has one row per family. `pareto` marks choices that no
-            other choice beats in both seconds and memory.
+            other choice beats in both time and memory.
 
         Raises:
             MeshError: for an unknown machine, if there is no mesh of several devices, or if a locked spec does not fit.

@@ -27,15 +27,15 @@ def watch(
 
     Args:
         fn: The function. If omitted, call the watch object with the function later, or use `Watch.steps`.
-        outputs: Numbers to record: names of arrays in the results (`"loss"`, `"metrics.accuracy"`), a function of the
-            results, or a dictionary that maps names to either. Default: floating-point scalars in the results, at most
-            8; from a training state, only learning rates, losses, norms and accuracies.
+        outputs: Numbers to record, given as names of arrays in the results (`"loss"`, `"metrics.accuracy"`), a function
+            of the results, or a dictionary that maps names to either. Default: floating-point scalars in the results,
+            at most 8; from a training state, only learning rates, losses, norms and accuracies.
         log: Trackers and folders, as in `run_rounds`.
         profile_every: Number of calls between one profile and the next. A profile is matched to source lines in
             `record.call_tree`. The profiled call is slower. Default: no profiles.
         name: Name of the loop. Default: the name of the function.
-        show: Whether to show the loop while it runs: a view in a notebook, a line in a terminal. Default: True if a
-            notebook or terminal is attached.
+        show: Whether to show the loop while it runs, as a view in a notebook or a line in a terminal. Default: True if
+            a notebook or terminal is attached.
 
     Returns:
         The watched function. `record`, `to_pandas()`, `history` and `problems` hold the recorded data; `print` shows

@@ -11,7 +11,7 @@ def write_calibration(out: Path | None, *, seconds: float) -> int:
     """Calibrates the attached devices, prints the rates, and optionally writes them to a file.
 
     Args:
-        out: A JSON file to share; None: store the rates only on this machine.
+        out: A JSON file to share; None stores the rates only on this machine.
         seconds: Measuring time.
 
     Returns:

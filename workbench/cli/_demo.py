@@ -96,7 +96,7 @@ def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: floa
 
 
 def mean_loss(parameters: _training.Parameters, data: dict[str, jax.Array]) -> jax.Array:
-    """The clients' mean loss in one round, a differentiable number."""
+    """The clients' mean loss in one round, which is differentiable."""
     return _training.fedavg(parameters, data)[1]
 
 

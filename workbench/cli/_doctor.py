@@ -52,7 +52,7 @@ def report_health(form: Literal["short", "long", "json"] = "short") -> int:
     """Prints the findings and returns 1 if something is broken, else 0.
 
     Args:
-        form: "short": a few lines and every problem; "long": every finding; "json": every finding as JSON.
+        form: "short" for a few lines and every problem, "long" for every finding, "json" for every finding as JSON.
     """
     checks = list(examine())
     broken = [check for check in checks if check.state == "broken"]

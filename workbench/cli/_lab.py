@@ -24,12 +24,12 @@ def open_lab(
     """Copies the course to a user folder, runs JupyterLab there, and returns when it stops.
 
     JupyterLab listens on the loopback address, requires a token (part of the printed address), and fetches neither news
-    nor updates. The reader's JupyterLab settings take precedence.
+    nor updates. The user's JupyterLab settings take precedence.
 
     Args:
-        notebook: A notebook to open: a path, or the name of a course notebook; the suffix is optional.
+        notebook: A notebook to open, given as a path or the name of a course notebook; the suffix is optional.
         folder: Folder for the course copy. Existing files are not changed.
-        port: The port to listen on; None: a free port.
+        port: The port to listen on; None selects a free port.
         browser: Whether to open the address in a browser.
 
     Returns:

@@ -40,7 +40,7 @@ def write_recording(out: Path, *, profile: Path | None = None) -> int:
 
     Args:
         out: The file to write.
-        profile: An existing log directory or `*.xplane.pb`; None: run the standard programs.
+        profile: An existing log directory or `*.xplane.pb`; None runs the standard programs.
 
     Returns:
         0, the exit status of the command.

@@ -1,4 +1,4 @@
-"""Errors in predicted seconds, by program class and chip family; all reported errors come from here.
+"""Errors in predicted times, by program class and chip family; all reported errors come from here.
 
 `benchmarks/predictions.py` writes the numbers, using measurements that were not used to fit rates.
 `tests/measurement/test_open_profile.py` recomputes the errors for recorded profiles.
@@ -64,7 +64,7 @@ UNKNOWN = "error unknown"
 
 
 def error_bar(chip: ChipRecord, kind: ProgramClass) -> str:
-    """Formats the error in predicted seconds for a program class; "error unknown" if there are no points.
+    """Formats the error in predicted times for a program class; "error unknown" if there are no points.
 
     Example:
         >>> from workbench.aot import known_chip
@@ -79,9 +79,9 @@ def error_bar(chip: ChipRecord, kind: ProgramClass) -> str:
 
 
 def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[str, InstructionTime]) -> str:
-    """Formats the error in a compiled module's predicted seconds.
+    """Formats the error in a compiled module's predicted time.
 
-    The class is that of an instruction that takes at least 4/5 of the seconds, or else "training step".
+    The class is that of an instruction that takes at least 4/5 of the time, or else "training step".
     """
     if is_compiled_elsewhere(module, chip):
         return f"{UNKNOWN}: compiled for CPU devices, priced as {chip.name}"
@@ -99,7 +99,7 @@ def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[s
 
 
 def accuracy_text(chip: ChipRecord) -> str:
-    """Formats the error in predicted seconds on this chip family as one sentence.
+    """Formats the error in predicted times on this chip family as one sentence.
 
     Example:
         >>> from workbench.aot import known_chip

@@ -1,4 +1,4 @@
-"""Predicts the seconds of collectives from link bandwidth, for rings and tori without contention."""
+"""Predicts the time of collectives from link bandwidth, for rings and tori without contention."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
         chip: The chip.
         group_size: Number of chips in a group.
 
-    Returns: True on a switch; on a 3-D torus, for multiples of 4; on a 2-D torus, for full sides of 16.
+    Returns: True on a switch, for multiples of 4 on a 3-D torus, and for full sides of 16 on a 2-D torus.
     """
     if chip.topology == "switch":
         return True
@@ -33,7 +33,7 @@ def seconds_of_collective(collective: CollectiveRecord, chip: ChipRecord) -> flo
         chip: Chip with its links.
 
     Returns:
-        Seconds; None if the members or the bandwidth between them are unknown.
+        The time in seconds; None if the members or the bandwidth between them are unknown.
     """
     if collective.wire_bytes is None:
         return None
@@ -79,13 +79,13 @@ def collective_seconds(
         payload_bytes: Bytes of one device's operand.
         group_size: Devices in a group.
         chip: Chip with its links.
-        closed: Without `torus`, whether the group is a closed ring; None: use `is_closed_ring`.
+        closed: Whether the group is a closed ring, used if `torus` is None; None means that `is_closed_ring` decides.
         across_slices: Whether a group spans several TPU slices.
-        hosts: Number of GPU hosts that a group spans; None: as few as possible.
+        hosts: Number of GPU hosts that a group spans; None means as few as possible.
         torus: Number of chips along each torus dimension of the group, and whether the ends are joined.
 
     Returns:
-        Seconds; None if the needed links or network have no published bandwidth.
+        The time in seconds; None if the needed links or network have no published bandwidth.
 
     Example:
         >>> from workbench.cost import known_chip
@@ -94,7 +94,7 @@ def collective_seconds(
         188
 
     References:
-        Austin et al., "How to Scale Your Model", 2025, section 3 (sharded matrices) and 5 (across pods).
+        Austin et al., "How to Scale Your Model", 2025, sections 3 (sharded matrices) and 5 (across pods).
     """
     if group_size < 2 or payload_bytes == 0 or kind == "recv":
         return 0.0
@@ -199,7 +199,7 @@ def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: Chip
 def _rings_over_hosts(
     kind: str, payload_bytes: float, group_size: int, chip: ChipRecord, inside: float
 ) -> float | None:
-    """The time of NCCL's rings: each passes through all hosts, and the adapters of `inside` chips share the bytes."""
+    """The time of NCCL's rings, each through all hosts; the adapters of `inside` chips share the bytes."""
     rates = rates_of(chip)
     if not chip.dcn_bytes_per_second:
         return None
@@ -230,7 +230,7 @@ def _steps(kind: str, torus: Torus) -> int:
 
 
 def _measured(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord) -> float | None:
-    """Interpolates measured rows of the nearest group size by sent bytes; None without rows."""
+    """Interpolates, by sent bytes, the measured rows of the nearest group size; None without rows."""
     rows = [row for row in chip.rates if row.kind == kind.removeprefix("ragged-") and row.group_size > 1]
     if not rows:
         return None

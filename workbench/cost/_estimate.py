@@ -31,7 +31,7 @@ def estimate_cost(
     dtype: str = "bfloat16",
     examples_per_client: Examples | None = None,
 ) -> CostRecord:
-    """Predicts the cost of a call per stage, mesh axis and client, and its seconds on a chip.
+    """Predicts the cost of a call per stage, mesh axis and client, and its time on a chip.
 
     FLOPs, bytes and collectives are those of the compiled module, per device. Without a module, they come from the
     plan, before any fusion, and are divided evenly among the mesh's devices; each reduction is priced as one all-reduce
@@ -42,8 +42,8 @@ def estimate_cost(
         plan: The stages, or None for a program without stages.
         chip: The chip whose run time is predicted; None omits the prediction.
         mesh: The mesh; needed to find each client's device and, without a module, to divide the work.
-        dtype: dtype whose peak FLOP/s is used for products without a known dtype: in a plan, and in kernels from other
-            compilers.
+        dtype: The dtype whose peak FLOP/s is used for products of unknown dtype (in a plan, or in kernels from other
+            compilers).
         examples_per_client: The true number of examples of every client, and the padded number in the arrays,
             `(counts, held)`; a `mask` among the arguments also declares the padded number. The remaining examples are
             padding, and clients that run together wait for the largest.
@@ -118,7 +118,7 @@ def compiled_stages(
     Args:
         module: The module.
         plan: Its plan.
-        times: From `time_module`; None or empty omits seconds.
+        times: From `time_module`; without times (None or empty), no stage has seconds.
     """
     flops: dict[str, float | None] = {}
     accessed: dict[str, float | None] = {}
@@ -161,7 +161,7 @@ def compiled_stages(
 
 @dataclass(slots=True)
 class _StageSeconds:
-    """Running sums of a stage's seconds; None if a part is unknown."""
+    """Running sums of a stage's times; None if a part is unknown."""
 
     compute: float | None = 0.0
     memory: float | None = 0.0
@@ -170,7 +170,7 @@ class _StageSeconds:
     unknown: dict[str, None] = field(default_factory=dict)
 
     def into(self, stage: StageCostRecord) -> StageCostRecord:
-        """Returns a copy of the stage with these seconds."""
+        """Returns a copy of the stage with these times."""
         return stage.replace(
             compute_seconds=self.compute,
             memory_seconds=self.memory,
@@ -279,7 +279,7 @@ def _planned_reduction(
 
 
 def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: float | None) -> StageCostRecord:
-    """Adds a stage's seconds on a chip; compiled stages already have operation seconds."""
+    """Adds a stage's time on a chip; compiled stages already have the times of their operations."""
     unknown = tuple(dict.fromkeys((*stage.unknown_because, *_reasons(stage, sent, chip))))
     if chip is None:
         return stage.replace(unknown_because=unknown)

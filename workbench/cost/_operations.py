@@ -1,4 +1,4 @@
-"""Predicts the seconds of one operation on one device; used by all predictions."""
+"""Predicts the time of one operation on one device; used by all predictions."""
 
 import itertools
 import math
@@ -27,7 +27,7 @@ TRANSCENDENTAL = frozenset(
 
 
 class Prediction(NamedTuple):
-    """Seconds of one execution on one device, and the resource that limits the speed."""
+    """Time of one execution on one device in seconds, and the resource that limits the speed."""
 
     seconds: float
     bound: Bound
@@ -92,7 +92,7 @@ def product_peak(product: str, chip: ChipRecord) -> float | None:
     multiplies float32 as TF32 up to precision "high", and without its matrix units at "highest".
 
     Args:
-        product: A key of `InstructionRecord.products`: "bfloat16", "float32:highest", "bfloat16*3".
+        product: A key of `InstructionRecord.products`, such as "bfloat16", "float32:highest" or "bfloat16*3".
         chip: Chip with published peaks.
 
     Example:
@@ -123,12 +123,12 @@ def product_peak(product: str, chip: ChipRecord) -> float | None:
 
 
 def seconds_at_peak(instructions: Iterable[InstructionRecord], chip: ChipRecord, dtype: str) -> float | None:
-    """Seconds of all products in a call at their published peaks; None if a peak is unknown.
+    """Time of all products in a call at their published peaks in seconds; None if a peak is unknown.
 
     Args:
         instructions: Instructions of a compiled module, per device.
         chip: Chip with published peaks.
-        dtype: dtype of kernels that do not state their dtype.
+        dtype: The dtype assumed for kernels that do not state theirs.
 
     Example:
         >>> from workbench.cost import known_chip
@@ -150,7 +150,7 @@ def seconds_at_peak(instructions: Iterable[InstructionRecord], chip: ChipRecord,
 def predict_operation(
     flops: float, accessed_bytes: float, dtype: str, chip: ChipRecord, *, kind: OperationClass = "other"
 ) -> Prediction:
-    """Predicts the seconds of one execution of an operation on one device.
+    """Predicts the time of one execution of an operation on one device.
 
     Args:
         flops: FLOPs of dot products and convolutions.
@@ -188,12 +188,12 @@ def predict_instruction(
     transcendentals: float = 0.0,
     arithmetic: float = 0.0,
 ) -> OperationTime:
-    """Predicts the seconds of one execution of a compiled instruction, except collectives.
+    """Predicts the time of one execution of a compiled instruction, except collectives.
 
     Args:
         instruction: From `inspect_module`.
         chip: Chip with published peaks.
-        dtype: dtype of kernels that do not state their dtype.
+        dtype: The dtype assumed for kernels that do not state theirs.
         fixed: Whether to add the fixed cost of an operation.
         reach_bytes: Bytes that the program has written since the operands were written; with measured rates, they
             determine which cache still contains the operands.
@@ -225,7 +225,7 @@ def predict_instruction(
 
 
 def _works(instruction: InstructionRecord) -> bool:
-    """Returns whether an instruction does not use main memory, like a fusion in fast memory."""
+    """Returns whether an instruction does not use main memory, as with a fusion in fast memory."""
     return instruction.opcode in ("fusion", "dot", "convolution") and instruction.size_bytes > 0
 
 
@@ -253,7 +253,7 @@ def _time(
 
 
 def _measured_seconds(chip: ChipRecord, measured: RateKind, accessed_bytes: float, reach_bytes: float) -> float | None:
-    """Seconds of memory traffic at measured rates, by its size or by the cache that contains its operands."""
+    """Time of memory traffic at measured rates in seconds, by its size or by the cache that holds its operands."""
     rows = rows_of(chip, measured) or (rows_of(chip, "elementwise") if measured == "thin product" else [])
     seconds = interpolate(rows, accessed_bytes)
     if seconds is None or reach_bytes <= accessed_bytes:
@@ -288,7 +288,7 @@ def _measured_class(instruction: InstructionRecord) -> RateKind:
 
 
 def seconds_of_call(chip: ChipRecord, arrays: int) -> float:
-    """Seconds that a call takes in addition to its operations, at measured rates; 0 without measured rates.
+    """Time of a call in addition to its operations in seconds, at measured rates; 0 without measured rates.
 
     Args:
         chip: From `wb.calibrate`.
@@ -309,9 +309,9 @@ def rows_of(chip: ChipRecord, kind: str, dtype: str | None = None) -> list[RateR
 
 
 def interpolate(rows: Iterable[RateRecord], amount: float) -> float | None:
-    """Interpolates measured seconds log-log by amount; None without rows.
+    """Interpolates measured times by amount on logarithmic scales; None without rows.
 
-    Below the smallest amount the seconds are constant; above the largest they grow with the amount. A smaller amount
+    Below the smallest amount the time is constant; above the largest amount it grows with the amount. A smaller amount
     never takes longer than a larger amount; measurements that contradict this are treated as disturbed measurements.
     """
     rows = list(rows)

@@ -15,7 +15,7 @@ Family = Literal["TPU", "NVIDIA", "AMD", "CPU", "other"]
 
 
 class Rates(NamedTuple):
-    """Attained rates of one family: shares of the published peak, and seconds."""
+    """Attained rates of one family: shares of the published peak, and fixed times in seconds."""
 
     matrix: dict[OperationClass, float]  # share of the matrix unit's peak
     memory: dict[OperationClass, float]  # share of the bandwidth of main memory

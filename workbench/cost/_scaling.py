@@ -60,11 +60,11 @@ def estimate_scaled(
 
     Args:
         record: The program, from `inspect`.
-        clients: Number of clients; None: unchanged.
+        clients: Number of clients; None leaves it unchanged.
         model: Factor by which the number of parameters grows; the examples stay the same.
-        chunk_size: Number of clients that a device computes together; None: unchanged.
+        chunk_size: Number of clients that a device computes together; None leaves it unchanged.
         devices: Number of devices; the clients' mesh axes grow or shrink, and all other axes stay the same.
-        chip: The chip for which seconds are estimated; None: the record's chip.
+        chip: The chip whose run time is estimated; None: the record's chip.
 
     Returns:
         The estimate. Without changes, the estimate is the record's own cost.
@@ -256,7 +256,7 @@ def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after
 
 
 def _as_held(collective: CollectiveRecord, stage: str, record: ProgramRecord, other_devices: int) -> CollectiveRecord:
-    """A planned reduction with the actual payload per device: other mesh axes may shard the value."""
+    """A planned reduction with the actual payload per device, because other mesh axes may shard the value."""
     leaves = record.outputs.leaves if record.outputs is not None else ()
     results = {leaf.size_bytes: leaf.bytes_per_device for leaf in leaves}
     instructions = record.module.instructions if record.module else ()

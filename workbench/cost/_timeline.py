@@ -1,4 +1,4 @@
-"""Predicts the seconds of every instruction in a module in schedule order, with waiting and overlap.
+"""Predicts the time of every instruction in a module in schedule order, with waiting and overlap.
 
 The compiler lists instructions in schedule order. A device runs its operations one after another. An asynchronous
 collective runs between its `start` and its `done` instruction, one at a time over the same mesh axes; the `done`
@@ -41,7 +41,7 @@ class _Clock:
     copies: dict[str, float] = field(default_factory=dict)  # start -> remaining seconds of memory traffic
 
     def run(self, seconds: float, memory: float) -> None:
-        """Runs an operation; copies in flight use the remaining bandwidth."""
+        """Runs an operation while copies in flight use the remaining bandwidth."""
         self.now += seconds
         spare = max(0.0, seconds - memory)
         for name, amount in self.copies.items():
@@ -57,22 +57,22 @@ class _Clock:
 
 
 def time_module(module: ModuleRecord, chip: ChipRecord, dtype: str = "bfloat16") -> dict[str, InstructionTime]:
-    """Predicts the seconds that a module's instructions take on one of a chip's devices.
+    """Predicts the time that a module's instructions take on one of a chip's devices.
 
     Args:
         module: From `inspect_module`; its instructions are in schedule order.
         chip: Chip with its rates.
-        dtype: dtype of kernels that do not state their dtype.
+        dtype: The dtype assumed for kernels that do not state theirs.
 
     Returns:
-        Seconds of one execution, by instruction name. The sum over all instructions, times their executions, is the
-        time of the module.
+        Time of one execution in seconds, by instruction name. The sum over all instructions, times their executions, is
+        the time of the module.
     """
     return _Schedule(module, chip, dtype).times()
 
 
 def is_compiled_elsewhere(module: ModuleRecord, chip: ChipRecord) -> bool:
-    """Returns whether a module was compiled for CPUs, and the chip is not a CPU.
+    """Returns whether a module was compiled for CPUs although the chip is not a CPU.
 
     The CPU compiler fuses less than accelerator compilers and leaves more operations, so such a module is priced
     without the fixed cost of an operation.
@@ -222,7 +222,7 @@ class _Schedule:
         clock.now = end
 
     def _fused_collectives(self, instruction: InstructionRecord, seconds: float, clock: _Clock) -> None:
-        """Times collectives inside a fusion, which run while the fusion computes."""
+        """Predicts the times of collectives inside a fusion, which run while the fusion computes."""
         for callee in instruction.calls if instruction.opcode == "fusion" else ():
             for inner in self._computations.get(callee, ()):
                 if inner.name in self._collectives:

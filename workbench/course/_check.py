@@ -56,7 +56,7 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
     its stages and the bytes it sends.
 
     Args:
-        exercise: The exercise's id: the notebook's number, a point, and the exercise's number.
+        exercise: The exercise's id, which consists of the notebook's number, a point, and the exercise's number.
         answer: The student's answer; `...` means not answered yet.
         evidence: Additional evidence that the exercise asks for, such as the record behind the answer.
 
@@ -81,7 +81,7 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
 
 
 def check_solution(exercise: str, solution: object, *evidence: object) -> Grade:
-    """Grades the page's solution, which never replaces the reader's answer.
+    """Grades the page's solution, which never replaces the student's answer.
 
     Args:
         exercise: The exercise's id.
@@ -106,9 +106,9 @@ def check_solution(exercise: str, solution: object, *evidence: object) -> Grade:
 
 
 def right_answer(exercise: str) -> Any:
-    """Returns the reader's last right answer, or else the page's solution.
+    """Returns the student's last right answer, or else the page's solution.
 
-    Later cells in a notebook continue with this answer, so that they run the reader's code.
+    Later cells in a notebook continue with this answer, so that they run the student's code.
 
     Args:
         exercise: The exercise's id.

@@ -224,7 +224,7 @@ def compiled(function: object, *args: object, mesh: jax.sharding.Mesh | None = N
 
 
 def collectives(record: ProgramRecord, kind: str | None = None) -> list[CollectiveRecord]:
-    """The collectives of a compiled program, all or of one kind."""
+    """All collectives of a compiled program, or those of one kind."""
     records = () if record.module is None else record.module.collectives
     return [r for r in records if kind is None or r.kind == kind]
 

@@ -21,7 +21,7 @@ class Submission:
     Attributes:
         student: The notebook's subfolder in the class folder, or else the file's name.
         notebook: The file's name.
-        marks: Keyed by exercise: "right", "wrong", "open" if the answer is still `...`, or "missing" if other
+        marks: Maps each exercise to "right", "wrong", "open" if the answer is still `...`, or "missing" if other
             notebooks of the class have this exercise and this notebook does not.
         error: The first error raised by a cell without a check; empty if there was no error.
         remarks: Messages of wrong answers, keyed by exercise.
@@ -80,7 +80,7 @@ def grade_folder(
 
 
 def _with_missing(submissions: Sequence[Submission]) -> list[Submission]:
-    """Marks exercises as missing that other submissions of the same notebook have; the file's name does not matter."""
+    """Marks exercises that other submissions of the same notebook have as missing; the file's name does not matter."""
     exercises = sorted({name for submission in submissions for name in submission.marks})
     completed = []
     for submission in submissions:

@@ -1,4 +1,4 @@
-"""The look of slides: type that a back row reads, a dark theme, folded code of figures, and frames around views."""
+"""The look of slides: type legible from the back row, a dark theme, folded code of figures, and frames around views."""
 
 import html
 import itertools
@@ -192,7 +192,7 @@ def keep_shades(notebook: Any) -> None:
 
 
 def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
-    """Puts views into frames, and keeps links and hints only where slides have what they name.
+    """Puts views into frames, and keeps links and hints only if the slides contain what they refer to.
 
     Args:
         notebook: The notebook, changed in place.

@@ -1,4 +1,4 @@
-"""Chunk sizes in a search: the candidates, and their order if their seconds are equal."""
+"""Chunk sizes in a search: the candidates, and their order if their predicted times are equal."""
 
 import copy
 import math
@@ -39,7 +39,7 @@ def chunk_penalty(chunk: int | None, usual: int | None) -> float:
     """Factor that multiplies the seconds for ranking: the size nearest to the usual size wins ties.
 
     The model, which uses peaks and bandwidths, ignores how well a small chunk fills a device. `jit` uses as many
-    clients as fit in a quarter of the memory; a different choice must save 2 % of the seconds.
+    clients as fit in a quarter of the memory; a different choice must save 2 % of the time.
 
     Example:
         >>> chunk_penalty(4, 4), chunk_penalty(1, 1024)

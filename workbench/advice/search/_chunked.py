@@ -63,7 +63,7 @@ def with_chunk_sizes(
 
 
 def ranked(searches: Sequence[Search], per_search: int = 4) -> list[Choice]:
-    """The best planned choices of all searches: fitting choices first, then by seconds."""
+    """The best planned choices of all searches: fitting choices first, then by predicted time."""
     usual = {id(search): usual_chunk(search.program) for search in searches}
 
     def rank(choice: Choice) -> tuple[bool, float]:

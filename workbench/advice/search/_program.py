@@ -60,7 +60,7 @@ class SearchProgram:
     Args:
         call: The traced call.
         mesh: The mesh; its axes are treated as Auto, so that the compiler may reshard.
-        chip: The chip for which seconds are predicted.
+        chip: The chip whose execution time is predicted.
         compiler: "auto" compiles for the chip if its compiler is installed, otherwise for CPU devices.
         memory_bytes: Memory that one device may use; by default the memory of the chip.
         target: The machine; by default a machine of the chip with as many devices as the mesh.
@@ -302,7 +302,7 @@ class SearchProgram:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Explains an error of JAX about the mesh of the search."""
+        """Explains an error that JAX raised about the mesh of the search."""
         try:
             yield
         except WorkbenchError:

@@ -51,7 +51,7 @@ def search_call(
 
 
 def _error_bar(record: SearchRecord) -> str:
-    """Error in the predicted seconds of choices that were compiled for their chip."""
+    """Error in the predicted times of choices that were compiled for their chip."""
     rows = [(row.chip, row.how) for row in record.slices] or [(record.chip, record.best.how)]
     if all(how != "compiled" for _, how in rows) or record.target.startswith("cpu"):
         return f"{UNKNOWN}: not compiled for the chip"

@@ -62,7 +62,7 @@ def run_interleaved(programs: Sequence[Runnable], cancel: threading.Event | None
         cancel: An event that stops the runs once it is set.
 
     Raises:
-        EngineError: if the devices have too little free memory, or `cancel` is set before every program ran.
+        EngineError: if the devices have too little free memory, or `cancel` is set before all programs have run.
     """
     _require_memory(programs)
     calls = [_caller(program) for program in programs]

@@ -241,7 +241,7 @@ class Search:
                     self._try(_with(self._opened(base, keep=data if len(every) > 1 else []), at, spec), "")
 
     def _data_groups(self) -> list[SpecGroup]:
-        """The arguments that a program does not return (batches); if it returns none, all but the largest."""
+        """The arguments that a program does not return (batches); if it returns no argument, all but the largest."""
         groups = self.program.groups
         state = {group.argument for group in groups if group.outputs}
         data = [group for group in groups if group.argument not in state and group.shape]
@@ -276,7 +276,7 @@ class Search:
         )
 
     def _fully_sharded(self, base: Assignment, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
-        """Additionally shards the parameters over `axes`, on their largest divisible dimension."""
+        """Shards also the parameters over `axes`, on their largest divisible dimension."""
         specs = list(base)
         size = math.prod(self.program.axes[axis] for axis in axes)
         for at, group in enumerate(self.program.groups):
@@ -334,7 +334,7 @@ class Search:
         return sum(group.size_bytes for group, a, b in zip(groups, specs, other, strict=True) if a != b)
 
     def _rank(self, priced: Priced) -> tuple[bool, float]:
-        """Rank of a choice, by seconds; a program that does not fit comes after every program that fits."""
+        """Rank of a choice, by predicted time; a program that does not fit comes after every program that fits."""
         over = max(0.0, (priced.peak_bytes or 0.0) / self.program.memory_bytes - 1)
         seconds = math.inf if priced.seconds is None else priced.seconds
         # If seconds are equal, the smaller choice ranks first.
@@ -610,7 +610,7 @@ def _share(priced: Priced, program: SearchProgram) -> float:
 
 
 def pareto(choices: Sequence[ShardingChoiceRecord]) -> set[int]:
-    """Positions of the choices that no other choice beats in both seconds and peak; the first of identical choices.
+    """Positions of the choices that no other choice beats in both time and peak; of identical choices, the first.
 
     If any choices are compiled, only the compiled choices are considered.
     """

@@ -84,7 +84,7 @@ def search_shardings(
 
 
 def _measured(record: SearchRecord, call: TracedCall, mesh: Mesh, cancel: threading.Event | None) -> SearchRecord:
-    """The record, with measured seconds for its best choices, fastest first."""
+    """The record, with measured times for its best choices, fastest first."""
     best = [choice for choice in record.choices if choice.fits is not False][:_BEST]
     try:
         programs = []
