@@ -126,7 +126,7 @@ class AdviceController(WorkbenchWidget):
         """Starts a search for shardings in the background; stops the search in progress.
 
         Args:
-            lock: Mesh axes that the search must not change: a mapping from name patterns to one entry per dimension.
+            lock: Mesh axes per dimension that the search must keep, keyed by patterns that match argument names.
             compiled: Whether to compile the best choices; if not, they are only planned.
 
         Raises:
@@ -186,7 +186,8 @@ class AdviceController(WorkbenchWidget):
 class Job:
     """A background thread that works for one view and reports to its state; stops if the view is unused.
 
-    The state `place` becomes `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds", "error"?}`.
+    Sets the view's state `place` to `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds",
+    "error"?}`.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class Call:
 def callers_of(
     tree: CallTreeRecord | None, names: Iterable[str], files: Iterable[str] = ()
 ) -> dict[str, tuple[Call, ...]]:
-    """Returns the calls that lead to each instruction's line if several callers share its function.
+    """Returns the calls that lead to each instruction's line, outermost first, if several callers share its function.
 
     Args:
         tree: The call tree of the program.
@@ -36,8 +36,8 @@ def callers_of(
         files: Files that contain the program's instructions; the tree refers to notebook cells by number.
 
     Returns:
-        For each instruction, the calls that distinguish its line from the same line reached through other callers; the
-        line itself comes last. Empty if only one call path leads to the line.
+        For each instruction, the calls that tell this path to its line from other paths to the same line; the line
+        itself comes last. Empty if only one call path leads to the line.
     """
     if tree is None:
         return {}

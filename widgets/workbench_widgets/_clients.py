@@ -16,7 +16,7 @@ from workbench_widgets._run_controller import RunController, RunLike
 
 
 class ClientsView(ClientsController, RunController):
-    """Live view of a program's clients, which can be sorted, filtered, pinned and opened.
+    """Live view of a program's clients and their figures; clients can be sorted, filtered, pinned and opened.
 
     Args:
         record: The program, whose predicted cost, if available, supplies the per-client figures.

@@ -148,7 +148,7 @@ def _elementwise(values: list[float | None]) -> list[tuple[str, str, str, str, N
 
 
 def numbers(values: Numbers) -> np.ndarray:
-    """NaN for unknown values."""
+    """Converts values to an array, with NaN for unknown values."""
     if isinstance(values, np.ndarray):
         return values
     return np.array([np.nan if value is None else value for value in values], np.float64)
@@ -179,7 +179,7 @@ def _grouped(ranges: list[list[Any]], size: int) -> list[list[Any]]:
 def _estimated(
     record: ProgramRecord, stage: StageRecord | None, clients: Sequence[ClientCostRecord | None]
 ) -> list[float | None]:
-    """Seconds per client at its stage's rates on the chip: the larger of compute and memory time."""
+    """Predicted time of each client in seconds, at its stage's rates: the larger of compute and memory time."""
     priced = None
     if record.cost is not None and stage is not None:
         priced = next((cost for cost in record.cost.stages if cost.stage == stage.path), None)

@@ -87,7 +87,7 @@ def _code_of(views: Sequence[SavedView]) -> str:
 
 
 def code_texts(code: Any) -> dict[str, str]:
-    """Code as text, keyed by title, from pairs or a mapping of titles, or from files; lines may be numbered."""
+    """Texts of code, keyed by title, from a mapping or from tuples; a text may also be a list of numbered lines."""
     entries = code.items() if isinstance(code, Mapping) else [entry[-2:] for entry in code or ()]
     return {title: text if isinstance(text, str) else "\n".join(line[1] for line in text) for title, text in entries}
 

@@ -53,7 +53,7 @@ class CollectiveGroup:
 
     @property
     def places(self) -> str:
-        """The first line, or the call that leads to a shared line, and the number of additional lines."""
+        """The first line (or the call that leads to it, if the line is shared) and the number of additional lines."""
         if not self.sources:
             return "line not known"
         first = source_text(self.sources[0].file, self.sources[0].line)
@@ -72,7 +72,7 @@ def sent_by(collective: CollectiveRecord) -> float:
 def group_collectives(
     collectives: Sequence[CollectiveRecord], tree: CallTreeRecord | None = None
 ) -> list[CollectiveGroup]:
-    """Groups by kind, mesh axes, lines and calls that lead to a shared line, largest first."""
+    """Groups collectives by kind, mesh axes, lines and calls that lead to a shared line; the largest group is first."""
     files = {source.file for collective in collectives for source in collective.sources}
     callers = callers_of(tree, (collective.name for collective in collectives), files)
     groups: dict[Any, list[CollectiveRecord]] = {}

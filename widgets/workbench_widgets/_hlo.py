@@ -55,7 +55,7 @@ class HloView(WorkbenchWidget):
 
 
 def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
-    """State of the HLO view: names and shapes as three long strings, all other data as numbers."""
+    """State of the HLO view, with long texts as single strings and most other data as numbers."""
     module = record.module
     instructions = module.instructions if module is not None else ()
     source_keys = {_key(instruction.source) for instruction in instructions} - {None}

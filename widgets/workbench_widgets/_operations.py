@@ -26,8 +26,8 @@ def operations_state(
 
     Args:
         tree: The figures of the program.
-        files: Files that contain the program's instructions: the tree names a cell by number, but other views select it
-            by file.
+        files: Files that contain the program's instructions; needed because other views select a notebook cell by file,
+            while the tree names it by number.
         measured: Show only the measured times of an entire profile, for all devices together and for each device.
     """
     cells = _cells(files)
@@ -195,7 +195,7 @@ def _visible_parent(tree: CallTreeRecord, node: CallNodeRecord, number: dict[int
 
 
 def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str, Callable[[Any], float | None]]]:
-    """Figures of a call tree, as key, title, unit and format: seconds, FLOPs, bytes, bytes per mesh axis."""
+    """Figures of a call tree (seconds, FLOPs, bytes, bytes per mesh axis), each with key, title, unit and format."""
     all_figures = list(figures)
     axes = sorted({axis for figure in all_figures for axis in figure.sent_bytes})
     devices = sorted({device for figure in all_figures for device in figure.measured_seconds})

@@ -1,4 +1,4 @@
-"""A record with a picture and a text, without selection."""
+"""Shows a record as a picture or as text, in which nothing can be selected."""
 
 from workbench import render
 from workbench.records.live import TimelineRecord

@@ -258,7 +258,7 @@ def _split(profile: ProfileRecord) -> dict[str, Any]:
 
 
 def _parts_of(device: ProfiledDeviceRecord) -> list[float]:
-    """Seconds for each entry of `PARTS`; waiting is subtracted from collectives, which include it."""
+    """Time in seconds for each entry of `PARTS`; the waiting time that collectives include is subtracted from them."""
     collective = max(0.0, device.collective_seconds - device.wait_seconds)
     idle = max(
         0.0, device.span_seconds - device.busy_seconds - max(0.0, device.wait_seconds - device.collective_seconds)

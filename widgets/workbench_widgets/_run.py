@@ -276,7 +276,7 @@ def _mean_of(columns: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _duration(seconds: float) -> str:
-    """A duration in the two largest of the units days, hours, minutes and seconds."""
+    """A duration in at most two adjacent units, from days to seconds."""
     if seconds < 100:
         return seconds_text(seconds)
     rest, parts = round(seconds), []

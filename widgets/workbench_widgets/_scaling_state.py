@@ -70,7 +70,7 @@ def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
 
 
 def _doublings(middle: int, least: int, most: int) -> list[int]:
-    """Sizes around `middle`: halved while integral and at least `least`, doubled up to `most`."""
+    """`middle` times powers of two, from `least` to `most`; sizes below `middle` are multiples of `least`."""
     sizes = [middle]
     while sizes[0] % 2 == 0 and sizes[0] // 2 >= least and sizes[0] // 2 % least == 0:
         sizes.insert(0, sizes[0] // 2)

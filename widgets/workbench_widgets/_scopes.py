@@ -116,7 +116,7 @@ def read_call_groups(instructions: Sequence[InstructionRecord], tree: CallTreeRe
     place: dict[int, int] = {-1: ROOT}
 
     def group_of(at: int) -> int:
-        """The group of a tree node; the root has none, and neither do the operations of one instruction."""
+        """The group of a tree node; the root and operations with a single instruction have no group of their own."""
         if at not in place:
             node = nodes[at]
             single = at == 0 or (node.kind == "operation" and counts[at] <= 1)

@@ -45,7 +45,8 @@ class ShardingView(ShardingController):
     Args:
         record: The shardings of a tree.
         propagation: The propagation of the program's shardings, to be played step by step.
-        what_if: The program whose arguments can be tried with other specs: a `workbench.inspection.what_if.WhatIf`.
+        what_if: An object that tries other specs for the program's arguments, such as a
+            `workbench.inspection.what_if.WhatIf`.
         names: Names for the arrays; by default their paths in the tree.
     """
 

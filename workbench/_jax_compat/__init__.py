@@ -1,4 +1,4 @@
-"""The only module that uses private JAX: all uses of `jax._src` and all version switches.
+"""The only package that uses JAX's internals: it contains all uses of `jax._src` and all version switches.
 
 Written against JAX 0.10. Each function states its requirements, so that they can be checked one by one for the next JAX
 version.
@@ -50,7 +50,7 @@ NEWEST_KNOWN = (0, 12)
 
 
 def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
-    """Warns if this JAX is newer than the tested versions; all functions are still tried."""
+    """Warns if this JAX is newer than the tested versions; does not disable anything."""
     if version[:2] > NEWEST_KNOWN:
         current, newest = (".".join(map(str, numbers)) for numbers in (version, NEWEST_KNOWN))
         warnings.warn(
@@ -68,7 +68,8 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compiles a program without reusing stale source lines from JAX's persistent cache.
 
     That cache ignores source lines by default. Inside this call, and only in this thread, source lines are part of the
-    key, so an unchanged file still hits the cache. Requires the context managers of the configuration (0.10 to 0.12).
+    key, so an unchanged file still hits the cache. Requires JAX's context managers for configuration options (JAX 0.10
+    to 0.12).
     """
     with _config.compilation_cache_include_metadata_in_key(True):
         return lowered.compile()
@@ -92,7 +93,7 @@ def _disk_cache_ignores_lines() -> bool:
 
 @contextlib.contextmanager
 def apart_from_disk_cache() -> Iterator[None]:
-    """Traces a function separately from the user's runs, whose source lines may be stale."""
+    """Traces functions separately from the user's runs, because source lines from those runs may be stale."""
     if not _disk_cache_ignores_lines():
         yield
         return
@@ -147,7 +148,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def waits_forever(operation: str) -> str | None:
-    """The error for an operation that runs programs in an `os.fork` child without JAX's threads, or None."""
+    """Returns an error message if this process is an `os.fork` child without JAX's threads; None otherwise."""
     if not _forked:
         return None
     return (
@@ -158,7 +159,7 @@ def waits_forever(operation: str) -> str | None:
 
 
 def needs_compiler(operation: str) -> str | None:
-    """The error for an operation that compiles if `jax.disable_jit` is on or JAX cannot run, or None."""
+    """Returns an error message if `jax.disable_jit` is on or JAX cannot run; None if `operation` can compile."""
     if waiting := waits_forever(operation):
         return waiting
     if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
@@ -175,7 +176,7 @@ def is_unbound_axis(error: BaseException | None, name: str) -> bool:
 
 
 def jit_cache_size(fn: object) -> int | None:
-    """Returns the number of compiled versions of a `jax.jit` function, or None if it has no such cache."""
+    """Returns the number of compiled versions of a `jax.jit` function; None if the function does not report it."""
     count: Callable[[], int] | None = getattr(fn, "_cache_size", None)
     return None if count is None else int(count())
 
@@ -204,7 +205,7 @@ _is_deleted = _Array.is_deleted
 
 
 def live_arrays(tree: object) -> list[jax.Array] | None:
-    """The leaves if all are concrete arrays, not tracers, deleted arrays or values that need conversion."""
+    """The leaves if all are live JAX arrays; None if any is a tracer, a deleted array or another value."""
     leaves: list[Any] = [tree] if type(tree) is _Array else jax.tree.leaves(tree)
     try:  # without a Python loop, because every call of a compiled program runs this
         return leaves if leaves and not any(map(_is_deleted, leaves)) else None
@@ -340,7 +341,7 @@ def register_dce(primitive: Primitive, rule: Callable) -> None:
 
 
 def register_discharge(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
-    """Registers how an equation of `primitive` without Ref operands is rebuilt without the Refs inside it."""
+    """Registers how to remove the Refs inside an equation of `primitive` that has no Ref operands."""
     if jax.__version_info__ >= (0, 11):  # one context instead of the types of inputs and outputs
         _discharge.register_discharge_rule(primitive)(
             lambda context, *operands, **params: ([None] * len(operands), rule(*operands, **params))  # pyright: ignore
@@ -384,7 +385,7 @@ def renamed_effects(effects: Iterable[_core.Effect], variables: Mapping[Any, Any
 
 
 def retyped_constant(value: Foreign, aval: Aval) -> object:
-    """A jaxpr constant with a different type; types of traced constants keep the mesh of their trace."""
+    """A jaxpr constant with a different type; needed because a traced constant's type keeps the mesh of its trace."""
     if type(value).__name__ != "TypedNdArray":  # JAX 0.10 and later
         return value
     try:
@@ -447,7 +448,7 @@ def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
 
 
 def is_of_equinox(equation: JaxprEqn) -> bool:
-    """Returns whether an equation's primitive is Equinox's (Lineax, Optimistix), whose parameters hide array types.
+    """Returns whether an equation has a primitive of Equinox (used in Lineax and Optimistix), which hides array types.
 
     Inside a `shard_map`, these types differ from the types of the operands, and Lineax rejects them.
     """
@@ -580,7 +581,7 @@ def _named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> set[str]:
 
 
 def compilation_key(lowered: jax.stages.Lowered) -> str | None:
-    """The part of a compilation's cache key other than the program's text; None for programs with callbacks."""
+    """The cache key of a compilation, except for the program's text; None for programs with callbacks."""
     arguments = lowered._lowering.compile_args  # pyright: ignore[reportAttributeAccessIssue]
     tied = ("host_callbacks", "keepalive", "ordered_effects", "unordered_effects", "mut")
     if any(arguments.get(name) for name in tied):

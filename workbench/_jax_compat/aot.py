@@ -1,4 +1,4 @@
-"""Access to private JAX for ahead-of-time compilation; only the worker process uses it.
+"""Access to JAX's internals for ahead-of-time compilation; only the worker process uses it.
 
 Written against jaxlib 0.10: a compile-only client is reached through the devices of a topology, and accepts StableHLO,
 a device list and compile options. libtpu and the CUDA plugin can abort the process from here, so no other module may

@@ -16,13 +16,13 @@ _NEVER = frozenset({"xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback"
 
 
 def unknown_custom_calls(module: jax.export.Exported) -> list[str]:
-    """The sorted custom calls of a module and its derivatives for which JAX does not guarantee stability.
+    """The custom calls in a module and its derivatives that lack JAX's stability guarantee, sorted by name.
 
     Args:
         module: A deserialized module.
 
     Returns:
-        Names of the targets: host callbacks, which contain addresses in another process, and other custom calls.
+        Names of the targets of host callbacks (which contain addresses in another process) and of other custom calls.
     """
     names: set[str] = set()
     while True:

@@ -1,4 +1,4 @@
-"""Access to private JAX for profiling: profiles captured in memory, and where live arrays were created.
+"""Access to JAX's internals for profiling: profiles captured in memory, and where live arrays were created.
 
 Written against JAX 0.10, whose public profiler only writes to a directory (jax-ml/jax#40258 asks for more).
 """
@@ -21,7 +21,7 @@ class ProfilerBusyError(RuntimeError):
 
 
 def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, bytes] | None:
-    """Runs `fn` under the profiler without writing files; None if this jaxlib has no such session.
+    """Runs `fn` under the profiler without writing files; returns None if this jaxlib lacks `ProfilerSession`.
 
     Returns:
         The result of `fn`, and the profile as a serialized `XSpace`.

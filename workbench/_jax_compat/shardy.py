@@ -163,7 +163,7 @@ def _inline(module: _ir.Module, call: _ir.OpView, callee: _ir.OpView) -> list[An
 
 
 def _prefixed(prefix: str, location: _ir.Location, caller: _ir.Location) -> _ir.Location:
-    """The location of an inlined operation: the scopes of both, and the operation's own or the call's lines."""
+    """The location of an inlined operation: its own scopes after the call's, and its own lines or else the call's."""
     lines = caller.child_loc if isinstance(caller, _ir.NameLoc) else caller
     if not isinstance(location, _ir.NameLoc):
         return _ir.Location.name(prefix, childLoc=lines)

@@ -1,4 +1,4 @@
-"""Reads an MLIR module with Shardy attributes into plain data (part of the access to private JAX)."""
+"""Reads an MLIR module with Shardy attributes into plain data (part of the access to JAX's internals)."""
 
 import dataclasses
 import math

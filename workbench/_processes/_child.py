@@ -73,7 +73,7 @@ class ChildProcess:
         self._end()
 
     def forget_after_fork(self) -> None:
-        """Closes the pipe in a forked copy of this process; it would keep the child alive."""
+        """Closes the pipe in a forked copy of this process, where an open pipe would keep the child alive."""
         self._end.detach()
         with contextlib.suppress(OSError):
             os.close(self.stdin.fileno())

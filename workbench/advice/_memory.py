@@ -126,7 +126,7 @@ def _donating(wrapper: str, name: str, positions: list[int]) -> str:
 
 
 def _updated(program: Compiled) -> Counter[tuple[int, ...]]:
-    """Shapes of parameters that are updated elementwise, producing a result of the same shape.
+    """Shapes of the parameters that an elementwise update turns into a result of the same shape.
 
     The result of a product or a reduction does not replace an argument, even if their shapes are identical.
     """

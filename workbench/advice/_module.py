@@ -180,7 +180,7 @@ def dtype_of(shape: str) -> str:
 
 
 def explained(program: Compiled) -> Iterator[tuple[WhyCollectiveRecord, CollectiveRecord]]:
-    """The module's collectives, each with its reason."""
+    """The module's collectives, each with the reason for it."""
     waiting = list(program.module.collectives)
     for why in program.why.collectives:
         alike = [c for c in waiting if (c.kind, c.payload_bytes, c.executions) == _figures(why)]

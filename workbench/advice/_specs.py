@@ -162,7 +162,7 @@ def _state(program: Compiled, planner: SearchProgram) -> set[str]:
 
 
 def _weight(before: float, after: float) -> float:
-    """A weight in the upper half of the scale, so that causes rank before the collectives they cause."""
+    """Weight of a finding, in the upper half of the scale so that causes rank before the collectives they cause."""
     return 0.5 + 0.5 * (1 - after / before)
 
 

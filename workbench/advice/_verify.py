@@ -487,7 +487,7 @@ class Variants:
 
     @property
     def mesh(self) -> AnyMesh | None:
-        """The mesh of the call: given, current, from the trace, or read from the arrays."""
+        """The mesh of the call: the given mesh, the current mesh, the mesh of the trace, or the mesh of the arrays."""
         call = self.traced
         return self.options.get("mesh") or current_mesh() or call.mesh or mesh_of_values(call.leaves)
 

@@ -21,15 +21,15 @@ _STATED = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)g(?:b(?:it)?(?:ps|/s)?)?")
 
 
 def with_network(chip: ChipRecord, network: str) -> ChipRecord:
-    """The chip with a network added between the groups of chips that its links connect.
+    """The chip with a network between groups of chips; the chip's own links connect only the chips in one group.
 
     Args:
         chip: A row of the chip table.
-        network: "400G": 400 Gbit/s per chip, one way. "8x400G": 8 adapters of 400 Gbit/s for the chips that one group
-            of fast links connects. Or a name from `NETWORKS`.
+        network: "400G" means 400 Gbit/s per chip, one way. "8x400G" means 8 adapters of 400 Gbit/s for each group of
+            chips that fast links connect. A name from `NETWORKS` is also accepted.
 
     Returns:
-        The chip, for which collectives over several groups now have predicted seconds.
+        The chip, for which collectives over several groups now have predicted times.
 
     Raises:
         MeshError: if the network neither has this form nor is known by name.

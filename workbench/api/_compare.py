@@ -51,9 +51,9 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
             by name, or several objects such as `Run`, `StoredRun`, `History` and lists of these, with one entry per
             seed.
         metric: The metric to compare; only for runs. Default: "loss" if available, otherwise the first metric.
-        **options: For functions, the options of `inspect`. For runs, `minimize` (default: True), `last` rounds whose
-            mean is the final value (1), `confidence` of intervals (0.95), `resamples` (2000), `test` ("permutation",
-            "t" or "wilcoxon") and `correction` ("holm" or "benjamini-hochberg").
+        **options: For functions, the options of `inspect`. For runs, `minimize` (default: True); `last`, the number of
+            last rounds whose mean is the final value (1); `confidence` of intervals (0.95); `resamples` (2000); `test`
+            ("permutation", "t" or "wilcoxon"); and `correction` ("holm" or "benjamini-hochberg").
 
     Returns:
         For functions, a function that accepts their arguments. For programs and profiles, a record with one row per

@@ -70,7 +70,7 @@ def device_panel() -> Answer:
 
 
 def _cell(namespace: dict[str, Any], call: str) -> str:
-    """Code that works whether or not the notebook has imported this package, under any name."""
+    """Code for a call, with the notebook's own name for this package or, if it has none, with an import."""
     workbench = sys.modules["workbench"]
     name = next((name for name, value in namespace.items() if value is workbench and not name.startswith("_")), None)
     return f"{name}.{call}" if name else f"import workbench as wb\n\nwb.{call}"

@@ -87,8 +87,8 @@ class Traced(TracedProgram):
             **options: Options of `inspect`.
 
         Returns:
-            An ipywidget. As the last line of a cell, the widget is displayed; it can also be placed in boxes and tabs,
-            and its traits `selection` and `settings` can be observed and linked.
+            An ipywidget. A notebook displays it if it is the last value of a cell; it can also be placed in boxes and
+            tabs, and its traits `selection` and `settings` can be observed and linked.
 
         Raises:
             InspectionError: for an unknown view.
@@ -171,13 +171,14 @@ class EngineCall:
 def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..., Traced]:
     """Traces one call of a function so that questions can be asked about it, similar to `jax.jit(fn).trace`.
 
-    `fn` is called once, during tracing; questions about the traced call do not call it again. The only exception is a
-    question about another mesh if the program itself names a mesh, for example in `shard_map`; a note then reports the
-    second call.
+    `fn` is called once, during tracing; questions about the traced call do not call it again. There is one exception:
+    if the program itself names a mesh, for example in `shard_map`, a question about another mesh calls it again, and a
+    note reports this.
 
     Args:
-        fn: A program, a function that calls programs, or a derivative of these; a result of `jit`, `jax.jit`, `nnx.jit`
-            or `eqx.filter_jit`, whose options are respected; partial calls, methods, callable objects.
+        fn: A program, a function that calls programs, or a derivative of these. It may be a result of `jit`, `jax.jit`,
+            `nnx.jit` or `eqx.filter_jit`, whose options are respected, or a partial call, a method or a callable
+            object.
         on: Mesh to trace the function under. Default: the mesh set by `jax.set_mesh`.
 
     Returns:
@@ -186,8 +187,8 @@ def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..
 
     Raises:
         InspectionError: if `fn` is not a function.
-        ProgramError: raised by the call for arguments that cannot be traced: too few or too many, deleted arrays,
-            containers that contain themselves.
+        ProgramError: raised by the call if its arguments cannot be traced (too few or too many arguments, deleted
+            arrays, containers that contain themselves).
 
     Example:
         >>> @program(clients=8)

@@ -71,8 +71,8 @@ def collective_seconds(
 
     If a sum or gather spans more chips than the links join (k groups of p), it has three parts on TPUs: inside every
     group over the links, between the groups over the data-centre network (each chip sends 1/p of the data), and inside
-    every group again. On GPUs there are p concurrent rings through all hosts, for p members of the group on each host.
-    Other collectives send all their bytes over this network.
+    every group again. On GPUs, there are p concurrent rings through all hosts, where p is the number of the group's
+    members on each host. Other collectives send all their bytes over this network.
 
     Args:
         kind: As in `CollectiveRecord`.

@@ -40,7 +40,7 @@ def estimate_cost(
     Args:
         module: From `inspect_module`, or None.
         plan: The stages, or None for a program without stages.
-        chip: The chip whose run time is predicted; None omits the prediction.
+        chip: The chip for which times are predicted; None omits the prediction.
         mesh: The mesh; needed to find each client's device and, without a module, to divide the work.
         dtype: The dtype whose peak FLOP/s is used for products of unknown dtype (in a plan, or in kernels from other
             compilers).
@@ -118,7 +118,7 @@ def compiled_stages(
     Args:
         module: The module.
         plan: Its plan.
-        times: From `time_module`; without times (None or empty), no stage has seconds.
+        times: From `time_module`; if None or empty, no stage has a time.
     """
     flops: dict[str, float | None] = {}
     accessed: dict[str, float | None] = {}
@@ -218,7 +218,7 @@ def _bytes_by_axis(traffic: Sent) -> dict[str, float]:
 def planned_stages(
     stages: Sequence[StageRecord], plan: PlanRecord, mesh: MeshRecord | None, iterations: float = 1.0
 ) -> Iterator[tuple[StageCostRecord, Sent]]:
-    """Costs of an uncompiled plan's stages, divided evenly among devices; loop bodies count per iteration.
+    """Costs of an uncompiled plan's stages, divided evenly among devices; loop bodies are priced once per iteration.
 
     A client stage or a branch is priced as a whole, including its inner stages.
     """

@@ -1,7 +1,7 @@
 """Attained shares of published peaks, and fixed costs, by chip family.
 
 There is one row per family, fitted to the points that `benchmarks/predictions.py` marks as fitted (published
-measurements) and to the recordings in `tests/recorded` (AMD). The other half of the points validates the rows; see
+measurements) and to the recordings in `tests/recorded` (AMD). The points that are not fitted validate the rows; see
 `ACCURACY`.
 """
 

@@ -64,7 +64,7 @@ def estimate_scaled(
         model: Factor by which the number of parameters grows; the examples stay the same.
         chunk_size: Number of clients that a device computes together; None leaves it unchanged.
         devices: Number of devices; the clients' mesh axes grow or shrink, and all other axes stay the same.
-        chip: The chip whose run time is estimated; None: the record's chip.
+        chip: The chip for which times are estimated; None means the record's chip.
 
     Returns:
         The estimate. Without changes, the estimate is the record's own cost.
@@ -111,7 +111,7 @@ def scaled_placement(record: ProgramRecord) -> PlacementRecord:
     """Returns the placement whose size and devices an estimate changes.
 
     This is the outermost placement. If the outermost placement has no mesh axis, it is the first inner placement with a
-    mesh axis, such as clients in pods that every device computes.
+    mesh axis: for example, the clients in pods, if every device computes all pods.
 
     Args:
         record: A program with a placement.

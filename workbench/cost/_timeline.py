@@ -65,8 +65,8 @@ def time_module(module: ModuleRecord, chip: ChipRecord, dtype: str = "bfloat16")
         dtype: The dtype assumed for kernels that do not state theirs.
 
     Returns:
-        Time of one execution in seconds, by instruction name. The sum over all instructions, times their executions, is
-        the time of the module.
+        Time of one execution in seconds, by instruction name. The module's time is the sum of these times, each
+        multiplied by the instruction's number of executions.
     """
     return _Schedule(module, chip, dtype).times()
 

@@ -158,7 +158,7 @@ class RandomWords(PythonInterpreter):
 
 
 def expect_pairwise(answer: object, clients: int, size: int) -> None:
-    """Changes each random word separately, and checks that it affects exactly one pair of clients."""
+    """Changes each random word separately, and checks that each change affects exactly one pair of clients."""
     key = jax.random.key(1)
     closed = jax.make_jaxpr(lambda key: called(answer, key, clients, size))(key)
 

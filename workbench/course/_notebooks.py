@@ -103,7 +103,8 @@ def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | 
     Args:
         notebooks: The `.ipynb` files.
         folder: The folder to write to; files of the same name are replaced.
-        grader: Grader whose source notebooks to write; each check becomes a one-point test. None: plain notebooks.
+        grader: Grader for which to write source notebooks; each check becomes a one-point test. None writes
+            plain notebooks.
 
     Returns: The files that were written.
 

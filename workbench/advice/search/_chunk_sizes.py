@@ -36,7 +36,7 @@ def chunk_candidates(program: SearchProgram) -> list[int]:
 
 
 def chunk_penalty(chunk: int | None, usual: int | None) -> float:
-    """Factor that multiplies the seconds for ranking: the size nearest to the usual size wins ties.
+    """Factor by which predicted times are multiplied for ranking, so that sizes near the usual size win ties.
 
     The model, which uses peaks and bandwidths, ignores how well a small chunk fills a device. `jit` uses as many
     clients as fit in a quarter of the memory; a different choice must save 2 % of the time.

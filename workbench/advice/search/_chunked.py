@@ -82,7 +82,7 @@ def compile_best(
     progress: Callable[[str], None],
     cancel: threading.Event | None,
 ) -> None:
-    """Compiles the best choices of all searches, first for CPU devices if the chip's compiler is installed.
+    """Compiles the best choices of all searches; for a chip whose compiler is installed, first for CPU devices.
 
     Args:
         searches: One search per mesh and chunk size.

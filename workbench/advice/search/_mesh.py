@@ -271,7 +271,7 @@ def _slices(target: str) -> list[TargetRecord]:
 
 
 def _axes_of(call: TracedCall, axes: Sequence[str] | None) -> tuple[str, ...]:
-    """Axes whose sizes vary: given axes, mesh axes, or the client axis ("data" without clients) and "model"."""
+    """Axes whose sizes vary: given axes, axes of the mesh, or the client axis ("data" without clients) and "model"."""
     if axes is not None:
         return tuple(axes)
     mesh = current_mesh() or call.mesh

@@ -60,7 +60,7 @@ class SearchProgram:
     Args:
         call: The traced call.
         mesh: The mesh; its axes are treated as Auto, so that the compiler may reshard.
-        chip: The chip whose execution time is predicted.
+        chip: The chip for which execution times are predicted.
         compiler: "auto" compiles for the chip if its compiler is installed, otherwise for CPU devices.
         memory_bytes: Memory that one device may use; by default the memory of the chip.
         target: The machine; by default a machine of the chip with as many devices as the mesh.
@@ -199,7 +199,7 @@ class SearchProgram:
         return priced
 
     def requested_results(self, specs: Sequence[Spec]) -> dict[int, Spec]:
-        """The specs of the results that replace arguments, if the program costs more without a request for them."""
+        """The specs to request for results that replace arguments; empty if the request does not change the cost."""
         inputs, outputs = self._attributes(tuple(specs))
         if not outputs:
             return {}
@@ -324,7 +324,7 @@ class SearchProgram:
         )
 
     def _lowered(self) -> tuple[list[Spec | None], list[tuple[str, tuple[int, ...], str]], str]:
-        """Specs as given, results by path, and StableHLO in which every argument is kept."""
+        """The given specs, the results by path, and the StableHLO, in which every argument is kept."""
         call = self.call
         specs = [_spec_of(leaf) for leaf in call.leaves]
         everywhere = NamedSharding(self.mesh, PartitionSpec())
@@ -402,7 +402,7 @@ def _sent(cost: CostRecord) -> dict[str, float]:
 
 
 def _seconds(cost: CostRecord, traffic_seconds: float | None) -> float | None:
-    """Seconds for a compiled program, with memory traffic limited to `traffic_seconds`."""
+    """Time of a compiled program in seconds, with its memory traffic limited to `traffic_seconds`."""
     traffic = sum(stage.memory_seconds or 0.0 for stage in cost.stages)
     if traffic_seconds is None or traffic <= traffic_seconds:
         return cost.seconds

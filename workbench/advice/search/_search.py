@@ -127,7 +127,7 @@ class Search:
         )
 
     def _gain_notes(self, choices: Sequence[ShardingChoiceRecord]) -> list[str]:
-        """The note that a mesh brings no gain, if its best choice does not shard anything."""
+        """The note that a mesh brings no gain, returned only if the best choice does not shard anything."""
         if self.program.mesh.size < 2 or not choices or any(map(any, choices[0].specs.values())):
             return []
         return [
@@ -276,7 +276,7 @@ class Search:
         )
 
     def _fully_sharded(self, base: Assignment, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
-        """Shards also the parameters over `axes`, on their largest divisible dimension."""
+        """Shards the parameters over `axes` as well, on their largest divisible dimension."""
         specs = list(base)
         size = math.prod(self.program.axes[axis] for axis in axes)
         for at, group in enumerate(self.program.groups):
@@ -341,7 +341,7 @@ class Search:
         return priced.fits is False, (over if over else seconds) * (1 + 1e-3 * _share(priced, self.program))
 
     def _try(self, assignment: Assignment, name: str) -> Priced | None:
-        """Plans an assignment; an assignment with open specs is planned again with the specs that were resolved."""
+        """Plans an assignment; if it has open specs, plans it again with the specs that propagation chose."""
         self._check(f"planned {self.program.planned_count} choices")
         try:
             priced = self.program.plan(assignment)
@@ -422,7 +422,7 @@ class Search:
                 self._on_record(self.record())
 
     def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
-        """The next choice to compile: alternates between the best planned, best corrected and most different choice."""
+        """The next choice to compile: in turn the best planned, the best corrected and the most different choice."""
         options = [s for s in self.best(len(self._plans)) if s not in self._tried]
         options = [specs for specs in options if self.rank_of(specs) < (best[0], _SLACK * best[1])]
         kind = len(self._tried) % 3
@@ -517,11 +517,11 @@ class Search:
         return not group.shape or group.size_bytes < _SMALL_SHARE * total_bytes
 
     def rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
-        """Rank of a choice that the chip's compiler has not compiled: first by whether it fits, then by its seconds."""
+        """Rank of a choice not compiled by the chip's compiler: first by whether it fits, then by predicted time."""
         return self._rank(self._estimate(specs))
 
     def _order_of(self, specs: tuple[Spec, ...]) -> tuple[bool, tuple[bool, float]]:
-        """Sort key for choices that are not compiled for the chip; rehearsed choices come first."""
+        """Sort key for choices not compiled for the chip; choices compiled for CPU devices come first."""
         return bool(self._rehearsed) and specs not in self._rehearsed, self.rank_of(specs)
 
     def is_planned(self, specs: tuple[Spec, ...]) -> bool:
@@ -558,8 +558,8 @@ class Search:
 def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_bytes: int) -> list[tuple[int, Spec]]:
     """The changes with the largest total savings that fit in memory, at most one per group.
 
-    The program is 0-1: x[g, s] selects spec s for group g, at most one per group, and the sum of the peaks stays within
-    the memory.
+    This is a 0-1 integer program: x[g, s] selects spec s for group g, at most one per group, and the sum of the peaks
+    stays within the memory.
     """
     useful = [option for option in options if option[2].seconds is not None and base.seconds is not None]
     if not useful:
