@@ -55,7 +55,7 @@ def _hosts(devices: Sequence[DeviceRecord]) -> tuple[list[tuple[str, int]], list
 
 
 def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Sequence[int]) -> Arrangement:
-    """The last two long axes span each panel, and the other axes become panels; long panels are folded into bands."""
+    """The last two axes longer than 1 span a panel, and other axes become panels; long panels are folded into bands."""
     sizes = [size for _, size in axes] or [1]
     names = [name for name, _ in axes] or [""]
     long = [axis for axis, size in enumerate(sizes) if size > 1]

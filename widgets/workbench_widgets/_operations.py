@@ -230,7 +230,7 @@ TIPS = {
 
 
 def _columns(nodes: list[CallNodeRecord]) -> tuple[list[FigureColumn], Arrays]:
-    """Every figure that is nonzero in some node, with (`total`) and without (`own`) a node's descendants."""
+    """Every figure that is nonzero in some node, with (`total`) or without (`own`) the figures of its descendants."""
     columns: list[FigureColumn] = []
     arrays: Arrays = {}
     for key, title, unit, value in figures_of(node.total for node in nodes):

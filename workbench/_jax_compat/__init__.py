@@ -435,7 +435,7 @@ def transpose_jaxpr(closed: ClosedJaxpr, operands: Sequence[Any], cotangents: Se
 
 
 def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
-    """An operation object (JAX 0.12: `jnp.nonzero`) with its attributes changed; returns other values unchanged.
+    """A copy of an operation object (JAX 0.12: `jnp.nonzero`) with changed attributes; returns other values as is.
 
     Its plain attributes hold the types of operands and results, and the parameters.
     """

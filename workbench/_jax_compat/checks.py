@@ -66,7 +66,7 @@ def register_checks(primitive: Primitive, rule: Callable[..., tuple[Error, Any]]
 
 
 def kinds_of(error: Error) -> list[tuple[Any, Any, Any, list[Any]]]:
-    """The kinds of errors that a program can have; each with whether it happened, its code and its payload."""
+    """Every kind of error that a program can have, each with whether it happened, its code and its payload."""
     return [(kind, error._pred[kind], error._code[kind], list(error._payload[kind])) for kind in error._pred]
 
 
@@ -83,7 +83,7 @@ def add_at_client(
     payload: Sequence[Any],
     metadata: Mapping[int, Any],
 ) -> Error:
-    """Returns the error so far or, if there is none, a client's error; `payload` ends with the client number, int32."""
+    """Returns the error so far or else a client's error; `payload` ends with the client number as int32."""
     shapes = (*kind.shape_dtypes, jax.ShapeDtypeStruct((), np.int32))
     wider = dataclasses.replace(kind, shape_dtypes=shapes)
     return _checkify.update_error(error, happened, code, dict(metadata), list(payload), wider)

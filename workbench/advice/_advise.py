@@ -308,7 +308,7 @@ def _is_too_large(finding: FindingRecord, program: Compiled) -> bool:
 
 
 def _rank(finding: FindingRecord) -> tuple[bool, float]:
-    """Sort key: faster programs first, by predicted seconds if known; trade-offs that save no time last."""
+    """Sort key: largest predicted saving first, or else largest weight; trade-offs that save no time last."""
     saved = finding.saved_seconds
     is_faster = saved is not None and saved > 0
     return bool(finding.costs) and not is_faster, -(saved if saved is not None else finding.weight)

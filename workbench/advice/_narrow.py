@@ -75,7 +75,7 @@ class _Narrowing(AtLines):
     def _narrowed(
         self, equation: JaxprEqn, narrow: dict[Atom, Var], users: Sequence[Sequence[JaxprEqn]]
     ) -> list[JaxprEqn] | None:
-        """The equation computed in 16 bits, with its results converted; None if neither side is 16-bit."""
+        """The equation in 16 bits, with its results converted; None if neither operands nor users are 16-bit."""
         dtype = _narrowed_after(users)
         product = equation.primitive.name == "dot_general"
         flags = [_is_known(v, narrow) for v in equation.invars]

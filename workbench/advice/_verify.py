@@ -110,7 +110,7 @@ def _results(record: ProgramRecord) -> dict[str, tuple[tuple[str, ...], ...]]:
 
 
 def _with_results(finding: FindingRecord, program: Compiled, after: ProgramRecord) -> FindingRecord:
-    """The finding with the results whose shardings change, because their readers may have to exchange them."""
+    """Adds to the evidence the results whose shardings change, since their users may have to reshard them."""
     before, now = _results(program.record), _results(after)
     pairs = [(name, spec, now[name]) for name, spec in before.items() if now.get(name, spec) != spec]
     changed = [f"{name} {spec_text(old)} -> {spec_text(new)}" for name, old, new in pairs]

@@ -182,7 +182,7 @@ SHADES = re.compile(r"\b(black|white|dark|light|bright|pale)(er)?\b", re.IGNOREC
 
 
 def keep_shades(notebook: Any) -> None:
-    """Keeps figures light in dark mode if the text below them names light and dark; other figures are inverted."""
+    """Keeps figures light in dark mode if the text below mentions a shade such as light; others are inverted."""
     for cell, after in itertools.pairwise(notebook.cells):
         if after.cell_type != "markdown" or not SHADES.search(after.source):
             continue

@@ -456,7 +456,7 @@ class Search:
         return zip(self.program.groups, specs, strict=True)
 
     def _next_for_chip(self) -> tuple[Spec, ...] | None:
-        """The next choice: the best rehearsed choice, one that may fit, the best planned choice, or a named choice."""
+        """The next choice: the best one on CPU devices, one that may fit, the best planned one, or a named one."""
         options = [specs for specs in self._plans if specs not in self._compiled and specs not in self._failed]
         if not options:
             return None
