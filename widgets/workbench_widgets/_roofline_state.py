@@ -12,7 +12,7 @@ MOST_LINES = 200
 
 
 def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict[str, Any] | None:
-    """One dot per source line with matrix products: FLOPs per byte, FLOP per second, predicted seconds per call.
+    """One dot per source line with matrix products: FLOPs per byte, FLOP/s, and predicted time per call.
 
     Args:
         module: The compiled module; its figures are for one device.

@@ -1,4 +1,4 @@
-"""Process trees of other systems, which a supervisor terminates."""
+"""Process trees of other systems, terminated by a supervisor."""
 
 import json
 import logging

@@ -28,7 +28,7 @@ def compile_for_cpu(
         stablehlo: One module for all devices, lowered for `cpu`.
         devices: Number of devices that the program is partitioned for; they need not exist.
         task: Name of the request, used in errors.
-        progress: Called about ten times a second with the current activity and the seconds since the call.
+        progress: Called about ten times a second with the current activity and the time since the call in seconds.
         cancel: An event, set from any thread, that stops the compilation.
         timeout_seconds: Stops the compilation after this time; None means no limit.
 

@@ -102,7 +102,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
 
 
 def _function_of(x: object) -> Callable[..., Any] | None:
-    """The function to compare: a function, or the call method of a module, which is a tree of arrays."""
+    """The function to compare: a function, or the call method of a module (a tree of arrays)."""
     if is_program(x, "compare"):
         return x
     is_module = callable(x) and not jax.tree_util.all_leaves([x])

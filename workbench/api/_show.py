@@ -259,7 +259,7 @@ def laid_out(widget: W, layout: Layout | None) -> W:
 
 
 def _elsewhere(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., ProgramRecord]:
-    """The program to compile when a view requests a target; callable from any thread.
+    """Returns a function, callable from any thread, that compiles the program for a target that a view requests.
 
     Stores the arguments' shapes rather than the arrays, and the current mesh, which other threads lack.
     """
@@ -276,7 +276,7 @@ def _elsewhere(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., 
 
 
 def _adviser(traced: TracedProgram, options: dict[str, Any], record: ProgramRecord) -> Callable[..., AdviceRecord]:
-    """Returns a function that finds advice about the program; callable from any thread, see `_elsewhere`."""
+    """Returns a function, callable from any thread, that finds advice about the program; see `_elsewhere`."""
     variants = traced.with_shapes()._variants({**options, "mesh": options["mesh"] or current_mesh()})
     variants = dataclasses.replace(variants, fn=traced.fn)
     context = contextvars.copy_context()

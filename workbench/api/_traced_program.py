@@ -119,8 +119,8 @@ class TracedProgram(Inspected):
             chunk_size: The chunk size, as in `jit`. Default: the chunk size of `fn` if `fn` is a result of `jit`,
                 otherwise "auto".
             examples_per_client: The true number of examples of every client, used to compute the cost of padding and
-                lockstep. If no argument is named `mask`, also pass the padded number of examples per client: `(counts,
-                64)`.
+                lockstep. If no argument is named `mask`, also pass the padded number of examples per client, as in
+                `(counts, 64)`.
             order: Order of a target's devices: that of the target's topology, or the compiler's order ("naive").
             force: Whether to accept an untested topology of a target.
             progress: Called with the phase and the elapsed seconds; only with a target.
@@ -542,7 +542,7 @@ class TracedProgram(Inspected):
         raise InspectionError(message)
 
     def _replayed(self, question: str) -> tuple[Callable, tuple[Argument, ...]]:
-        """The program as a function of its arrays only, which evaluates the traced equations."""
+        """The program as a function of only its arrays; the function evaluates the traced equations."""
         call = self._traced(question)
         if not call.kwargs:
             return call.replayed, call.args

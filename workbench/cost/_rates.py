@@ -106,7 +106,7 @@ _REDUCING_SHARE = 1.07  # relative to the bandwidth of a ring
 
 
 def family_of(chip: ChipRecord) -> Family:
-    """The family of a chip, which selects its row.
+    """The family of a chip, which selects the chip's row in the table of rates.
 
     Example:
         >>> from workbench.aot import known_chip

@@ -76,7 +76,7 @@ def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 
 
 
 def executed(path: Path, target: Path, report: Callable[[str], None] = lambda line: None) -> Any:
-    """Returns a notebook with outputs, which are cached in the folder `target` and keyed by the notebook's source."""
+    """Returns a notebook with outputs, using a cache in the folder `target` that is keyed by the notebook's source."""
     import nbformat
 
     from workbench._version import __version__

@@ -311,7 +311,7 @@ class SearchProgram:
             raise InspectionError(_not_lowered(self.call, error)) from error
 
     def _counted(self, module: ModuleRecord) -> ModuleRecord:
-        """The module, with one iteration for each loop of unknown length, as the plan counts it."""
+        """The module with one iteration for each loop of unknown length, as in the plan."""
         listed = (*module.instructions, *module.collectives)
         if all(sharding.executions is not None for sharding in listed):
             return module

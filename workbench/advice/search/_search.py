@@ -269,7 +269,7 @@ class Search:
         return tuple(specs)
 
     def _opened(self, base: Assignment, keep: Sequence[SpecGroup]) -> Assignment:
-        """The assignment in which all groups except kept and locked groups are left to propagation."""
+        """The assignment that leaves all groups to propagation, except the kept and locked groups."""
         return tuple(
             spec if group in keep or group.locked is not None else None
             for group, spec in zip(self.program.groups, base, strict=True)
