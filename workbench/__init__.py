@@ -53,7 +53,7 @@ _renderer.load = _load_render  # records are in a lower layer than `render`, and
 
 
 def load_ipython_extension(shell: object) -> None:
-    """Registers `%%explore`, `%%measure` and `%inspect` for `%load_ext workbench`."""
+    """Registers `%%explore`, `%%measure` and `%inspect` when `%load_ext workbench` runs."""
     from workbench.magics import load_ipython_extension as load
 
     load(shell)  # pyright: ignore[reportArgumentType] -- IPython's shell, which is not imported here

@@ -152,7 +152,7 @@ class WorkbenchWidget(_Widget):
         self.problem = problem(error)
 
     def name_in_notebook(self) -> str | None:
-        """The view's name in the notebook, for code in a new cell: a variable, or `Out[n]`."""
+        """The view's name in the notebook (a variable, or `Out[n]`), used by code in a new cell."""
         ipython = sys.modules.get("IPython")
         names = getattr(ipython.get_ipython() if ipython is not None else None, "user_ns", {})
         user_names = (name for name, value in names.items() if value is self and not name.startswith("_"))

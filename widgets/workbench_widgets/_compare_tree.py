@@ -25,8 +25,8 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
         trees: Call trees of the compared programs, in order.
 
     Returns:
-        Names, places and kinds of the merged nodes, and two columns for each figure that is nonzero in some node; NaN
-        if a program lacks the node.
+        Names, places and kinds of the merged nodes, and two columns for each figure that is nonzero in some node, with
+        NaN where a program lacks the node.
     """
     sides = [shown_nodes(trees[0]), shown_nodes(trees[-1])]
     parents: list[int] = []

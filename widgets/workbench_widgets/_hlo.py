@@ -178,7 +178,7 @@ def _key(source: SourceLine | None) -> tuple[str, int] | None:
 
 
 def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
-    """The user's files that contain compiled lines: their names and, if readable, all their lines.
+    """The user's files that contain compiled lines, each with its name and, if readable, all its lines.
 
     Long files and libraries are reduced to the lines around compiled lines.
     """

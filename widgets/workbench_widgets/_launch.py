@@ -43,7 +43,7 @@ class LaunchedLike(Protocol):
 
 
 class LaunchView(WorkbenchWidget):
-    """A program of nodes: its graph before launch; afterwards the live graph with logs and a stop button.
+    """A program of nodes, shown as a graph before launch, and afterwards live with logs and a stop button.
 
     While a page shows it, the view polls twice a second in a separate thread, even while a cell waits for the program.
     Select a node to see its history and its log.

@@ -8,7 +8,7 @@ _FOLDERS = ("", "notebooks/", "../notebooks/")
 
 
 def find_lessons() -> dict[str, list[str]]:
-    """Teaching notebook for each glossary term, with its relative path if the notebook is found.
+    """The teaching notebook for each glossary term, with its relative path if the notebook is found.
 
     Example:
         >>> find_lessons()["shard"][0]

@@ -1,4 +1,4 @@
-"""Several runs compared: curves with bands over seeds, final values with intervals, paired tests."""
+"""Comparison of several runs: curves with bands over seeds, final values with intervals, and paired tests."""
 
 import threading
 import time

@@ -358,7 +358,7 @@ def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def is_float0(aval: Aval) -> bool:
-    """Returns whether a tangent with this abstract value carries no information (tangents of integers)."""
+    """Returns whether a tangent with this abstract value carries no information, as for integers."""
     return aval.dtype == jax.dtypes.float0
 
 
@@ -437,7 +437,7 @@ def transpose_jaxpr(closed: ClosedJaxpr, operands: Sequence[Any], cotangents: Se
 def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
     """A copy of an operation object (JAX 0.12: `jnp.nonzero`) with changed attributes; returns other values as is.
 
-    Its plain attributes hold the types of operands and results, and the parameters.
+    Its plain attributes hold the parameters and the types of the operands and results.
     """
     kind = getattr(_hijax, "HiPrim", None) or getattr(_hijax, "VJPHiPrimitive", ())
     if not isinstance(value, kind):
@@ -688,7 +688,7 @@ def is_jitted(fn: object) -> TypeGuard[jax.stages.Wrapped]:
 
 
 def static_arguments(jitted: Foreign, count: int) -> tuple[frozenset[int], frozenset[str]]:
-    """Positions (of `count` arguments) and names of a jitted function's static arguments."""
+    """The positions, among `count` arguments, and the names of a jitted function's static arguments."""
     info = jitted._jit_info
     positions = (position + count if position < 0 else position for position in info.static_argnums)
     return frozenset(positions), frozenset(info.static_argnames)

@@ -50,7 +50,7 @@ def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> l
 
 
 def order_devices(devices: list[Any], sizes: list[int], slices: int, order: str) -> tuple[list[Any], str, list[str]]:
-    """Devices in row-major mesh order, the name of the order that was used, and notes.
+    """The devices in row-major mesh order, the name of the device order that was used, and notes.
 
     `topology` places mesh neighbours next to each other on the torus; the first axis whose size is divisible by the
     number of slices crosses the data-centre network. `naive` reshapes the compiler's list.

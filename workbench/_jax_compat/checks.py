@@ -1,4 +1,4 @@
-"""Access to the rules of `jax.experimental.checkify`, through which a primitive reports errors.
+"""Access to the rules by which primitives report errors to `jax.experimental.checkify`.
 
 Written against JAX 0.10 to 0.12, whose table of rules is not public.
 """

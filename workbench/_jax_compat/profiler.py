@@ -55,7 +55,7 @@ def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[bytes]]:
 
 
 def start_profile() -> Callable[[], list[bytes]]:
-    """Starts the profiler; returns a function that stops it, from any thread, and returns `XSpace`s."""
+    """Starts the profiler; returns a function, callable from any thread, that stops it and returns `XSpace`s."""
     session_type = getattr(_profiler, "ProfilerSession", None)
     if session_type is not None and hasattr(session_type, "stop"):
         try:

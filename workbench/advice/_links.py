@@ -1,4 +1,4 @@
-"""Rules about network links: a busy axis on a slow network, groups that are far apart on the torus."""
+"""Rules about network links: a busy axis on a slow network, and groups that are far apart on the torus."""
 
 from collections.abc import Iterator, Sequence
 
@@ -105,7 +105,7 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> dict[tuple[str, ...], float] | None:
-    """Bytes that one device sends times the mean number of links in its group, for each tuple of mesh axes.
+    """Product of the bytes that one device sends and the mean number of links in its group, per tuple of mesh axes.
 
     Args:
         mesh: The mesh with the torus positions of its devices.

@@ -1,4 +1,4 @@
-"""Rules about loops and small operations: small bodies, unrolled layers, many small instructions."""
+"""Rules about loops and small operations: small bodies, unrolled layers, and many small instructions."""
 
 import re
 from collections import Counter, defaultdict

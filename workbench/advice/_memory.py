@@ -1,4 +1,4 @@
-"""Rules about memory: donation, a buffer that dominates the peak, recomputation."""
+"""Rules about memory: donation, a buffer that dominates the peak, and recomputation."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Queries that rules make on a compiled module: users of a value, loop invariance, origin of an instruction."""
+"""Queries that rules make on a compiled module: users of a value, loop invariance, and origin of an instruction."""
 
 import functools
 import re
@@ -87,7 +87,7 @@ class Compiled:
         return None if any(count is None for count in executions) else sum(count or 0.0 for count in executions)
 
     def sources_of(self, value: str) -> Iterator[InstructionRecord]:
-        """The value and its sources, followed back through rearrangements to the first computation."""
+        """The value and its sources, traced back through rearrangements to the first computation."""
         seen, waiting = set(), [value]
         while waiting:
             name = waiting.pop()

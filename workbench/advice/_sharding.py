@@ -1,4 +1,4 @@
-"""Rules about array placement: large replicated arrays, unused mesh axes, uneven shards."""
+"""Rules about array placement: large replicated arrays, unused mesh axes, and uneven shards."""
 
 import math
 from collections.abc import Iterator, Sequence

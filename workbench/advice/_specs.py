@@ -1,4 +1,4 @@
-"""Rules that try different shardings: specs on the wrong dimension, costly constraints."""
+"""Rules that try different shardings: specs on the wrong dimension, and costly constraints."""
 
 import itertools
 from collections.abc import Iterator

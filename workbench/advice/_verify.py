@@ -204,7 +204,7 @@ def _with_bytes_sent(finding: FindingRecord, program: Compiled, after: ProgramRe
 
 
 def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Moves the cast behind the collective in the traced program and recompiles it."""
+    """Moves the cast to after the collective in the traced program and recompiles it."""
     after = recompile(rewrite=lambda closed, _: narrowed(closed, _lines(finding)))
     if after.module is None or not _same_work(program.module.flops, after.module.flops):
         return finding

@@ -266,7 +266,8 @@ def known_chip(name: str) -> ChipRecord | None:
     Args:
         name: "v5e", "TPU v5 lite", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"; a target such as
             "v5e:16x16"; "here" for the attached devices as measured by `calibrate`; the path of a calibration
-            (`*.json`); or "cpu". A network between hosts follows after "@": "h100@8x400G", "a100@infiniband-hdr".
+            (`*.json`); or "cpu". A network between hosts is appended after "@", as in "h100@8x400G" or
+            "a100@infiniband-hdr".
 
     Returns:
         The table row or the calibration; for a MIG slice, its part of the GPU. For a TPU that is not in the table,

@@ -39,7 +39,7 @@ def write_runs_page(
 
 
 class _Ended:
-    """A stored run with the interface of a live run, but without controls and new rounds."""
+    """A stored run with the interface of a live run, but without controls or new rounds."""
 
     def __init__(self, stored: StoredRun) -> None:
         self.rounds, self.status, self.history = stored.about["rounds"], stored.status, stored.history

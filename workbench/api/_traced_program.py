@@ -189,8 +189,8 @@ class TracedProgram(Inspected):
     ) -> RunRecord:
         """Runs the program on this machine's devices and measures the time of every stage and device.
 
-        Costs `warmup + 2 * rounds` calls, because each measured call is paired with a call without the profiler, from
-        which the overhead is computed.
+        Costs `warmup + 2 * rounds` calls: to compute the overhead, each measured call is paired with a call without the
+        profiler.
 
         Args:
             rounds: Number of calls to measure.

@@ -22,8 +22,8 @@ def client_costs(
     """Predicts the work of every client in a plan's outermost placement.
 
     A client stage costs `flops_per_client` for the padded number of examples per client. A client with fewer examples
-    needs only a proportional share of this work. A device's clients run together, `plan.chunk_size` at a time, each for
-    as long as the chunk's largest client. All devices wait for the slowest device before they reduce.
+    needs only a proportional share of this work. A device's clients run together, `plan.chunk_size` at a time, and each
+    chunk takes as long as its largest client. All devices wait for the slowest device before they reduce.
 
     Args:
         plan: The plan, or None.

@@ -66,8 +66,8 @@ def collective_seconds(
     With n devices and an operand of S bytes on each device, an all-gather sends S·(n-1), a reduce-scatter S·(n-1)/n,
     and an all-reduce 2·S·(n-1)/n. They use all links of a chip at a corner of the group: two along a dimension whose
     ends are joined, and one along any other dimension. The time of an all-to-all follows from the bytes that cross the
-    narrowest cut of the torus; with a switch, every port sends S·(n-1)/n. Links reach a share of their bandwidth, and
-    every collective and every step has a fixed cost (`rates_of`).
+    narrowest cut of the torus; with a switch, every port sends S·(n-1)/n. Links reach only a share of their bandwidth,
+    and every collective and every step has a fixed cost (`rates_of`).
 
     If a sum or gather spans more chips than the links join (k groups of p), it has three parts on TPUs: inside every
     group over the links, between the groups over the data-centre network (each chip sends 1/p of the data), and inside

@@ -23,7 +23,7 @@ from workbench.records.program import PlacementRecord, PlanRecord, StageRecord
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Size of a program: the clients are divided into `shares`, with `others` devices in each share."""
+    """Size of a program, whose clients are divided into `shares` with `others` devices each."""
 
     clients: int
     shares: int

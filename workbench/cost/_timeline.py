@@ -1,9 +1,9 @@
 """Predicts the time of every instruction in a module in schedule order, with waiting and overlap.
 
 The compiler lists instructions in schedule order. A device runs its operations one after another. An asynchronous
-collective runs between its `start` and its `done` instruction, one at a time over the same mesh axes; the `done`
-instruction waits for the remaining time. An asynchronous copy uses the main memory bandwidth that the operations in
-between leave unused.
+collective runs between its `start` and its `done` instruction; collectives over the same mesh axes run one at a time.
+The `done` instruction waits for the remaining time. An asynchronous copy uses the main memory bandwidth that the
+operations in between leave unused.
 """
 
 import math

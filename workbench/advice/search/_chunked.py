@@ -87,7 +87,7 @@ def compile_best(
     Args:
         searches: One search per mesh and chunk size.
         count: Number of choices to compile.
-        until: Time on the monotonic clock after which no compilation starts; one choice is compiled in any case.
+        until: Time on the monotonic clock after which no compilation starts; at least one choice is always compiled.
         progress: Called with the current activity.
         cancel: An event that stops the compilations once it is set.
     """

@@ -72,7 +72,7 @@ def pattern_argument(name: str) -> str:
 
 
 def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Patterns for paths that differ only in numbers: `*` if all combinations of numbers occur.
+    """Patterns for paths that differ only in numbers, with `*` if all combinations of numbers occur.
 
     Example:
         >>> _patterns_of(["p['Mlp_0']['Dense_1']", "p['Mlp_1']['Dense_1']"])
@@ -156,7 +156,7 @@ def candidates(shape: Sequence[int], axes: Mapping[str, int], at_most: int = 81)
 
 
 def fits(spec: Spec, shape: Sequence[int], axes: Mapping[str, int]) -> bool:
-    """Returns whether a spec names only known axes, each once, that divide the dimensions evenly."""
+    """Returns whether a spec uses only known axes, each at most once, that divide the dimensions evenly."""
     used = [axis for entry in spec for axis in entry]
     if len(spec) != len(shape) or len(set(used)) != len(used) or not set(used) <= set(axes):
         return False

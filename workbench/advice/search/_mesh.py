@@ -1,4 +1,4 @@
-"""Searches meshes together with shardings, and the smallest slices on which a program fits."""
+"""Searches meshes together with shardings, and finds the smallest slices on which a program fits."""
 
 import itertools
 import math
