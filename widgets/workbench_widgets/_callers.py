@@ -36,8 +36,8 @@ def callers_of(
         files: Files that contain the program's instructions; the tree refers to notebook cells by number.
 
     Returns:
-        For each instruction, the calls that tell this path to its line from other paths to the same line; the line
-        itself comes last. Empty if only one call path leads to the line.
+        For each instruction, the calls that distinguish this path to its line from other paths to the same line; the
+        line itself comes last. Empty if only one call path leads to the line.
     """
     if tree is None:
         return {}
