@@ -19,7 +19,7 @@ from workbench.records import folders_pattern, write_whole
 
 
 class ExportedProgram(bytes):
-    """A program as bytes: StableHLO, followed by a header with its origin, target and SHA-256.
+    """A program as bytes: StableHLO, with a trailing header that states its origin, target and SHA-256.
 
     `jax.export.deserialize(bytearray(program))` also reads these bytes, without checking the header. The digest detects
     corruption, not tampering: load only files that you trust.
