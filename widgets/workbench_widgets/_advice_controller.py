@@ -186,8 +186,7 @@ class AdviceController(WorkbenchWidget):
 class Job:
     """A background thread that works for one view and reports to its state; stops if the view is unused.
 
-    Sets the view's state `place` to `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds",
-    "error"?}`.
+    Sets the state `place` to `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds", "error"?}`.
     """
 
     def __init__(

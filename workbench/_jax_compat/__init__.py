@@ -620,7 +620,8 @@ def pretty_jaxpr(jaxpr: Jaxpr, *, source: bool = False, most: int | None = None)
     Args:
         jaxpr: An open jaxpr.
         source: Whether to include source lines.
-        most: Maximum number of equations, including inner equations; the first equation is always printed. None: all.
+        most: Maximum number of equations, including inner equations; the first equation is always printed. None
+            prints all equations.
     """
     shown, budget = len(jaxpr.eqns), most
     if budget is not None:
