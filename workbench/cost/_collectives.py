@@ -79,7 +79,7 @@ def collective_seconds(
         payload_bytes: Bytes of one device's operand.
         group_size: Devices in a group.
         chip: Chip with its links.
-        closed: Whether the group is a closed ring, used if `torus` is None; None means that `is_closed_ring` decides.
+        closed: Whether the group is a closed ring, used if `torus` is empty; None means that `is_closed_ring` decides.
         across_slices: Whether a group spans several TPU slices.
         hosts: Number of GPU hosts that a group spans; None means as few as possible.
         torus: Number of chips along each torus dimension of the group, and whether the ends are joined.
