@@ -112,7 +112,8 @@ class RoundError(EngineError):
 class MissingDependencyError(WorkbenchError, ImportError):
     """An optional library is not installed; the message contains the install command.
 
-    For a program that is not a Python package, `fact` states what is missing and `install` how to get the program.
+    For a program that is not a Python package, `fact` states what is missing, and `install` states how to get the
+    program.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Exercises of notebooks 04 to 07, 14, 15, 18, 19 and 20: shardings, compiled programs, cost, layouts, populations."""
+"""Exercises for notebooks 04 to 07, 14, 15, 18, 19 and 20: shardings, compiled programs, cost, layouts, populations."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -282,7 +282,7 @@ def small_roll(answer: object) -> str:
 
 
 def _on_eight(values: np.ndarray) -> tuple[Any, Any]:
-    """Creates a mesh of eight devices, and rows sharded over its axis "data"."""
+    """Creates a mesh of eight devices and rows that are sharded over its "data" axis."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     return jax.device_put(values, NamedSharding(mesh, PartitionSpec("data"))), mesh
 

@@ -42,8 +42,8 @@ def join(
 ) -> None:
     """Joins this process to a multi-host program. Call it before any JAX device is used.
 
-    Tested with CPU devices on one machine, with gloo collectives. GPUs, TPUs and several machines use the same JAX
-    call, but were not tested. On Cloud TPU call `jax.distributed.initialize()` directly.
+    The function was tested with CPU devices and gloo collectives on one machine. GPUs, TPUs and several machines use
+    the same JAX call, but were not tested. On Cloud TPU call `jax.distributed.initialize()` directly.
 
     Args:
         coordinator: Address and port of host 0, such as "127.0.0.1:15000".
@@ -181,7 +181,7 @@ class Hosts:
         return [call.get() for call in calls]
 
     def pull(self, name: str) -> list[Any]:
-        """Returns the value of a variable from `%%px` cells on every host."""
+        """Returns every host's value of a variable that was set in a `%%px` cell."""
         client = self._open()
         self._check_alive(client)
         return client[:].pull(name, block=True)
@@ -212,7 +212,7 @@ class Hosts:
         return self._client
 
     def _check_alive(self, client: Foreign) -> None:
-        """Raises if a host has exited; ipyparallel drops hosts that exit while idle."""
+        """Raises if a host has exited, because ipyparallel drops hosts that exit while idle."""
         dead = [i for i, process in enumerate(self.processes) if not _runs(process) or i not in client.ids]
         if not dead:
             return

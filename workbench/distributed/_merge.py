@@ -13,9 +13,9 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         runs: One record per host, in the order of the host indices.
 
     Returns:
-        The merged record. The record contains the stages and events of all hosts' devices, and each client's
-        measurement from that client's host. It also contains the slowest host's seconds, the memory of the host that
-        used the most bytes, and the first host's `results`.
+        The merged record. The record contains the stages and events of all hosts' devices and, for each client, the
+        measurement by that client's host. It also contains the slowest host's time, the memory of the host that used
+        the most memory, and the first host's `results`.
 
     Raises:
         InspectionError: if there are no records, or the records come from different programs.

@@ -24,7 +24,7 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
         timeout_seconds: Maximum time to wait. Ctrl-C stops waiting at any time.
 
     Returns:
-        The same pytree, computed.
+        The same pytree, once its arrays are computed.
 
     Raises:
         EngineError: if the arrays are not computed in time. JAX cannot cancel a pending collective, so restart this
@@ -54,8 +54,9 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
 def synchronized(step: Callable[..., T], *, timeout_seconds: float = TIMEOUT_SECONDS) -> Callable[..., T]:
     """Makes a step return only after it has finished on this host's devices.
 
-    On simulated hosts, several steps in flight deadlock: few threads run the collectives, and on different hosts these
-    threads wait for each other in different orders. Waiting after every step gives all hosts the same order.
+    On simulated hosts, several steps in flight can deadlock, because only a few threads run the collectives, and the
+    threads of different hosts wait for each other in different orders. Waiting after every step gives all hosts the
+    same order.
 
     Args:
         step: A compiled function.

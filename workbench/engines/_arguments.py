@@ -13,7 +13,7 @@ from workbench.errors import ProgramError
 
 
 def argument_of_source(engine: str, source: str, args: Sequence[Any]) -> int:
-    """Finds the argument that `read_from` provides: the argument given as shapes.
+    """Finds the argument given only as shapes, which `read_from` provides.
 
     Args:
         engine: Engine name, for the message.
@@ -46,7 +46,7 @@ def check_batch_size(
 
     Args:
         engine: Engine name, for the message.
-        batch: Words for the container of one batch, such as "one row of the DataFrame".
+        batch: Description of what holds one batch, such as "one row of the DataFrame".
         size: The option's value.
         option: The option's name.
         auto: What "auto" means for this option; "" if the option does not accept "auto".

@@ -13,7 +13,7 @@ from workbench.engines._places import place, whole_file
 def load_arrays(path: str | Path) -> list[np.ndarray]:
     """Reads the arrays in a file, in order.
 
-    Arrays whose dtype numpy's format cannot store are saved as bytes with the dtype's name.
+    If numpy's format cannot store an array's dtype, the array was saved as bytes, with the dtype's name.
     """
     with place(path).open("rb") as data, np.load(data, allow_pickle=False) as file:
         names = json.loads(str(file["names"]))

@@ -1,8 +1,8 @@
 """Serialized exported programs with a header that is checked before loading.
 
 The bytes start with the output of `jax.export.Exported.serialize`. `jax.export.deserialize` can read them because it
-ignores bytes after the flatbuffer. The header as JSON, its length, the SHA-256 of all preceding bytes, and the format
-follow.
+ignores bytes after the flatbuffer. That output is followed by the header as JSON, the header's length, the SHA-256 of
+all preceding bytes, and the format.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _read_before: dict[bytes, None] = {}  # digests of artifacts that this process w
 
 
 def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes:
-    """Adds a header to an exported module: JAX version, platforms, inputs and outputs."""
+    """Adds a header with JAX version, platforms, inputs and outputs to an exported module."""
     body = bytes(module.serialize(vjp_order=vjp_order))
     header = {
         "name": name,
@@ -63,7 +63,8 @@ def read_header(data: bytes) -> dict[str, Any]:
     """Reads an artifact's header after verifying its SHA-256.
 
     Raises:
-        InspectionError: if the bytes are not an artifact, are truncated or changed, or have an unknown version or form.
+        InspectionError: if the bytes are not an artifact, are truncated or changed, or have an unknown version or
+            layout.
     """
     if data[-len(MAGIC) : -1] == MAGIC[:-1] and data[-1:] != MAGIC[-1:]:
         message = (
@@ -109,7 +110,7 @@ def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[st
 
     Args:
         data: The artifact.
-        reader: The process that reads the body. None: start a process for this call (about two seconds).
+        reader: The process that reads the body. None starts a process for this call, which takes about two seconds.
 
     Raises:
         InspectionError: as for `unpack`, or if the body crashes the reading process.
@@ -128,11 +129,11 @@ def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[st
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
-    """Unpacks trusted bytes in this process: the header and the module.
+    """Unpacks the header and the module from trusted bytes, in this process.
 
     Raises:
-        InspectionError: as for `read_header`; if this JAX version cannot run the module, or if the module calls targets
-            that JAX does not keep stable, such as callbacks.
+        InspectionError: as for `read_header`; also if this JAX version cannot run the module, and if the module calls
+            targets that JAX does not keep stable, such as callbacks.
     """
     header = read_header(data)
     _check_version(header)
@@ -179,7 +180,7 @@ def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
 
 
 def _wrong_fields(header: object) -> str:
-    """Lists header fields that do not have the form that `pack` writes; "" if there are none."""
+    """Describes header fields that `pack` would not write in this form; returns "" if there are none."""
     if not isinstance(header, dict):
         return f"a header that is a {type(header).__name__} instead of an object"
     wrong = [name for name, kind in _FIELDS.items() if type(header.get(name)) is not kind]

@@ -52,7 +52,7 @@ class BodyReader:
             body: A serialized `jax.export.Exported`; it is not run.
 
         Returns:
-            `{"unknown": [...]}`, the custom calls that JAX does not keep stable, or `{"error": why}`.
+            `{"unknown": [...]}` with the custom calls that JAX does not keep stable, or `{"error": why}`.
         """
         try:
             return self._ask(body)
@@ -110,7 +110,7 @@ def serve() -> None:
 
 
 def _limit(length: int) -> None:
-    """Limits the time and memory that reading a body may take, if the system supports limits."""
+    """Limits the time and memory for reading a body, if the system supports such limits."""
     if sys.platform == "win32":
         return
     import resource

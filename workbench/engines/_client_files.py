@@ -21,8 +21,8 @@ class ArrayReader(ClientReader):
     """A `ClientReader` for arrays `[clients, ...]` on disk or in memory, read slice by slice.
 
     Args (of the constructor):
-        arrays: Pytree of array-like objects that have a shape and a dtype and can be sliced along the first axis:
-            `numpy.load(file, mmap_mode="r")`, `numpy.memmap`, HDF5 and zarr data sets, arrays in memory.
+        arrays: Pytree of array-like objects that have a shape and a dtype and can be sliced along the first axis, such
+            as `numpy.load(file, mmap_mode="r")`, `numpy.memmap`, HDF5 and zarr data sets, or arrays in memory.
 
     Raises:
         ProgramError: if a leaf is not such an array, or if the leaves have different numbers of rows or no rows.

@@ -111,7 +111,7 @@ class Pass:
 
         Batches are added in order, so that sums do not depend on the order of completion.
 
-        Engines that merge partial results themselves pass only the kept rows, and `sent_bytes`, the number of bytes
+        Engines that merge partial results themselves pass only the kept rows and, as `sent_bytes`, the number of bytes
         in all outputs. Engines whose clients keep their rows pass only the partial results with `on_worker=True`, and
         call `hold` for the rows.
 
@@ -164,7 +164,7 @@ class Pass:
 
         Args:
             answered: Number of clients that answered.
-            missing: Batches that failed, with the reason for each, keyed by batch number.
+            missing: Reason for each failed batch, keyed by batch number.
             started: `time.perf_counter()` at the start of the pass.
 
         Raises:
@@ -223,7 +223,7 @@ class Pass:
             all_rows[self._done : self._done + clients] = some[:clients]
 
     def _count(self, batch: Batch, outputs: Sequence[Any], *, on_worker: bool, merged: bool) -> None:
-        """Checks that a batch answers once, in order, with the expected shapes."""
+        """Checks that each batch is answered once, in order, with the expected shapes."""
         if batch.index != self._answers or self._done + len(batch.clients) > self.clients:
             fact = (
                 f"batch {batch.index} ({name_clients(batch.clients)}) answered, but batch {self._answers} was expected"
@@ -248,7 +248,8 @@ class Pass:
 
         Args:
             batches: Number of batches in the pass.
-            partial: Number of merged batches, the sum of their tokens, and the same two numbers for their keyed rows.
+            partial: Number of merged batches and the sum of their tokens, then the number of their keyed rows and the
+                sum of those rows' tokens.
             keyed: Number of keyed rows that arrived, and the sum of their tokens.
 
         Raises:
@@ -312,7 +313,7 @@ class Pass:
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
     def watched(self, engine: str, timeout_seconds: float | None) -> Callable[[], None]:
-        """Returns a check for waiting engines; it raises once the run is cancelled or late."""
+        """Returns a check for waiting engines, which raises once the run is cancelled or times out."""
         started = time.perf_counter()
 
         def check() -> None:
@@ -361,7 +362,7 @@ _LOST_WORKERS = (  # errors of concurrent.futures, loky, Dask, Ray
 
 
 def _what_to_do(error: BaseException) -> str:
-    """Formats advice after a failure; for a cancelled batch, the advice does not blame its clients."""
+    """Formats advice after a failure; if a batch was cancelled, the advice does not blame its clients."""
     if isinstance(error, CancelledError | asyncio.CancelledError) or "Cancelled" in type(error).__name__:
         return "The task was cancelled, for example because a cluster closed or a worker left: run the round again."
     if getattr(error, "worker_lost", False):
@@ -381,7 +382,7 @@ def _what_to_do(error: BaseException) -> str:
 
 
 def name_clients(clients: Sequence[Any]) -> str:
-    """Names the clients, at most the first eight."""
+    """Names up to eight clients, and counts the others."""
     more = f" and {len(clients) - 8} more" if len(clients) > 8 else ""
     return f"client{'s' * (len(clients) != 1)} {', '.join(repr(client) for client in clients[:8])}{more}"
 

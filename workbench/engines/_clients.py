@@ -30,7 +30,7 @@ class ClientReader:
         clients: Number of clients. Default: `len(source)`.
 
     Raises:
-        ProgramError: if `source` can be read only once, is empty, or its number of clients is not known.
+        ProgramError: if `source` can be read only once or is empty, or if its number of clients is unknown.
 
     Example:
         >>> reader = ClientReader([("ann", np.float32(1)), ("bob", np.float32(3))])
@@ -152,13 +152,13 @@ class ReadRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all clients' rows."""
+        """Size of all clients' rows in bytes."""
         aval = self.reader.avals[self.index]
         return self.reader.clients * int(np.prod(aval.shape)) * aval.dtype.itemsize
 
 
 def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Shapes and dtypes of one client's leaves; with `rows`, of one row if the leaves are `[clients, ...]`."""
+    """Shapes and dtypes of one client's leaves; with `rows`, the leaves `[clients, ...]` contain many clients."""
     arrays = [np.asarray(leaf) for leaf in leaves]
     return tuple(jax.ShapeDtypeStruct(x.shape[rows:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays)
 
@@ -185,7 +185,7 @@ def wrong_number(stage: str, expected: int, finding: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch of clients: `index` counts batches; the first `len(clients)` of the `size` row slots are filled."""
+    """A batch of clients, numbered by `index`; the first `len(clients)` of its `size` row slots are filled."""
 
     index: int
     clients: tuple[Any, ...]

@@ -17,7 +17,7 @@ from workbench.primitives import only_present
 
 @dataclasses.dataclass(frozen=True)
 class Quorum:
-    """Number (or share up to 1.0) of clients that a round needs, and the deadline for the remaining clients."""
+    """The clients that a round needs (as a number, or as a share up to 1.0), and the deadline for the others."""
 
     clients: int | float
     deadline_seconds: float | None
@@ -113,8 +113,8 @@ def check_rows(plan: Plan) -> None:
     """Rejects programs that need rows of clients that may be missing.
 
     Raises:
-        ProgramError: if the server reads rows of clients, if a loop carries them from round to round, or if clients are
-            computed both inside and outside a loop over rounds.
+        ProgramError: if the server reads rows of clients, if a loop carries such rows from round to round, or if
+            clients are computed both inside and outside a loop over rounds.
     """
     if find_phases(plan, alike=False) and any(placements_of(plan_jaxpr(body, plan.name)) for body in _bodies(plan)):
         _refuse(plan, "it computes clients both inside and outside the loop of its rounds")

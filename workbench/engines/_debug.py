@@ -20,7 +20,7 @@ from workbench.records.program import SourceLine
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-    """One operation of one client, with its values. An inner client's name follows its outer client's name: `2/0`.
+    """One operation of one client, with its values. Inner clients are named after their outer clients, as in `2/0`.
 
     `steps` are the current iterations of the client's loops, outermost first.
     """
@@ -72,7 +72,7 @@ class TracedClient(PythonInterpreter):
         self.steps: tuple[int, ...] = ()
 
     def enter(self, stage: str, name: str) -> None:
-        """Sets the stage of the next function."""
+        """Sets the stage and name of the function whose operations come next."""
         self.stage, self.name = stage, name
 
     def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:

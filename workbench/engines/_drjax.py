@@ -17,7 +17,7 @@ _LOCK = threading.Lock()
 
 
 class _Importing:
-    """One call of an imported function; counts the DrJAX programs that are entered."""
+    """One call of an imported function, with the number of DrJAX programs that it has entered."""
 
     programs = 0
 
@@ -42,7 +42,7 @@ def from_drjax(fn: Callable) -> Callable:
 
     Raises:
         MissingDependencyError: if DrJAX is not installed.
-        ProgramError: if `fn` is not a function, or, when it is called, if it enters no DrJAX program.
+        ProgramError: if `fn` is not a function; when the result is called, also if `fn` enters no DrJAX program.
 
     Example:
         >>> import drjax
@@ -93,7 +93,7 @@ def _without_jit(fn: Foreign) -> Callable:  # the return type of `jax.jit` does 
 
 
 def _install() -> None:
-    """Patches DrJAX once; only calls that ask for workbench primitives bind them."""
+    """Patches DrJAX once; calls that do not ask for workbench primitives are unchanged."""
     try:
         from drjax._src import api  # noqa: PLC2701 - its operations are bound nowhere else; versions are pinned
     except ImportError as missing:

@@ -69,13 +69,14 @@ class Engine(abc.ABC):
         Args:
             fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
             *args: Its arguments, pytrees of arrays. An argument `[clients, ...]` may be a `ClientReader`.
-            progress: Called as `progress(stage, done)` with the path of a stage and the finished share of its
-                clients.
+            progress: Function that is called as `progress(stage, done)`, with the path of a stage and the finished
+                share of its clients.
             cancel: A `threading.Event`; once it is set, the run stops and raises an `EngineError`.
 
         Returns:
-            The run record: seconds and bytes per stage and client, and where each client ran. `results` is the return
-            value of `fn`. Tracing and compiling stages counts as `warmup_seconds`.
+            The run record, with the time and bytes of every stage and client, and the place where each client ran.
+            `results` is the return value of `fn`. The time for tracing and compiling stages is recorded as
+            `warmup_seconds`.
 
         Raises:
             ProgramError: if `fn` is not a function.
@@ -163,9 +164,9 @@ class Engine(abc.ABC):
 
 
 def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """Collects client ids and the results with a row per client, named "out[0]" and so on.
+    """Collects the client ids, and all results with one row per client, named "out[0]" and so on.
 
-    If a loop has a result for each client and round, each client has one row, `[rounds, ...]`.
+    If a loop returns a result for every client in every round, a client's row has the shape `[rounds, ...]`.
 
     Raises:
         ProgramError: if no result has such rows, or if the rows belong to clients of several placements.
@@ -218,6 +219,6 @@ def _as_input(x: object, aval: Aval) -> object:
 
 
 def without_emissions(plan: Plan, count: int) -> Plan:
-    """Returns the plan with only its first outputs, because nothing reads its emitted values."""
+    """Returns the plan with only its first outputs and without emitted values, which nothing reads."""
     used = [i < count for i in range(len(plan.closed.out_avals))]
     return plan_jaxpr(_jax_compat.drop_unused_outputs(plan.closed, used), plan.name)

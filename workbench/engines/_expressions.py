@@ -28,10 +28,10 @@ class SourceSpan(NamedTuple):
 
 
 def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
-    """Names the outputs of every equation (keyed by `id`); None for values used only inside an expression.
+    """Names the outputs of every equation (keyed by `id`); values used only inside an expression have no name.
 
-    A derivative has the same source lines as its function. So values that a line saves for its own derivative have no
-    name, and values that its derivative passes to different lines are called "backward of" that line.
+    A derivative has the same source lines as its function. Values that a line saves for its own derivative therefore
+    have no name. A value that the derivative of a line passes to other lines is called "backward of" that line.
     """
     flow = _Flow(jaxpr)
     leaving: dict[tuple[SourceSpan, bool], list[tuple[int, int]]] = {}
@@ -50,7 +50,7 @@ def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
 
 
 class _Flow:
-    """The equations that read each value in a jaxpr, and the source expressions."""
+    """The source expressions of a jaxpr's equations, and the equations that read each value."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.spans = {id(equation): _spans(equation) for equation in jaxpr.eqns}
@@ -65,7 +65,7 @@ class _Flow:
         self.around = set.intersection(*map(set, self.spans.values())) if several else set()
 
     def left(self, equation: JaxprEqn, v: object) -> tuple[SourceSpan, bool] | None:
-        """Finds the widest expression that a value leaves, and whether it leaves in the backward pass; else None."""
+        """Finds the widest expression outside which a value is used, and whether that use is in the backward pass."""
         spans, readers = self.spans[id(equation)], self.readers.get(v, [])
         if not spans:
             return None
@@ -80,7 +80,7 @@ class _Flow:
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
-    """Returns whether an equation calls a library function, of which users need only the result."""
+    """Returns whether an equation calls a library function whose users need only its result."""
     if equation.primitive.name in _OPAQUE:
         return True
     if equation.primitive.name not in _NAMED_CALLS:
@@ -128,7 +128,7 @@ def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[b
 
 
 class _Assigned(NamedTuple):
-    """Targets of an assigned expression, and whether the expression is a value with its gradient."""
+    """The targets of an assignment, and whether the assigned expression is a value with its gradient."""
 
     targets: tuple[str, ...] = ()
     value_and_gradient: bool = False

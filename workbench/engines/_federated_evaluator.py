@@ -14,7 +14,7 @@ from workbench.errors import ProgramError
 
 
 class _Placed(NamedTuple):
-    """A federated value: one at the server, or one for each client."""
+    """A federated value, which is one value at the server or one value for each client."""
 
     values: list[Any]
     at_clients: bool

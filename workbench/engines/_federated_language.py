@@ -36,8 +36,8 @@ Hlo: TypeAlias = Any
 class FederatedComputation:
     """A program in the federated language: its type, its text, and the bytes of its protocol buffer.
 
-    `building_block` is the tree in the package `federated_language`; `intrinsics` counts its calls; `clients` is the
-    program's number of clients.
+    `building_block` is the tree in the package `federated_language`, `intrinsics` counts its calls, and `clients` is
+    the program's number of clients.
     """
 
     def __init__(self, name: str, building_block: object, notes: Sequence[str], clients: int) -> None:
@@ -115,8 +115,8 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
 
     Raises:
         MissingDependencyError: if federated-language is not installed.
-        ProgramError: if the language cannot express the program: rounds in a loop, per-client rows computed or read by
-            the server, clients that communicate with each other, several placements, callbacks.
+        ProgramError: if the language cannot express the program, because it has rounds in a loop, per-client rows that
+            the server computes or reads, clients that communicate with each other, several placements, or callbacks.
 
     References:
         https://github.com/google-parfait/federated-language
@@ -188,7 +188,7 @@ def _validated(tree: Block) -> Block:
 
 
 class _Translation:
-    """Names in the tree for a plan's values; each step adds a name."""
+    """The names that the tree uses for a plan's values; each step of the plan adds a name."""
 
     def __init__(self, plan: Plan, names: Sequence[str]) -> None:
         import federated_language as language
@@ -235,7 +235,7 @@ class _Translation:
         return self.language.FederatedType(self.language.TensorType(np.dtype(aval.dtype), shape), where)
 
     def _read(self, atom: Atom, placed: bool | None) -> Block:
-        """Reads the value of an atom; checks that it is at `placed` (clients or server), if given."""
+        """Reads the value of an atom; if `placed` is given, checks that the value is at the clients (or the server)."""
         value = self._constant(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else self.values[atom]
         at_clients = value.type_signature.placement is self.language.CLIENTS
         if placed and not at_clients and (row := self._equal_row(atom)) is not None:

@@ -23,7 +23,7 @@ from workbench.engines._remote import Slice, fingerprint, remove_values
 
 @dataclasses.dataclass(frozen=True)
 class HeldPart:
-    """A part: some clients on a worker, with ids, leaves `[clients, ...]`, and a checksum of both."""
+    """A part of the clients, stored on one worker: ids, leaves `[clients, ...]`, and a checksum of both."""
 
     ids: tuple[Any, ...]
     leaves: list[np.ndarray]
@@ -52,7 +52,7 @@ def label_of(part: HeldPart) -> _Label:
 
 
 class Cluster(NamedTuple):
-    """A cluster that stores parts: the owner of references, and functions that start tasks and gather results."""
+    """A cluster that stores parts, with the owner of its references and its functions for tasks and results."""
 
     owner: Foreign  # a Dask client, the module `ray`, or None for Dask's own scheduler
     start: Callable[..., Any]  # fn, *arguments, which may be references → a reference
@@ -73,7 +73,7 @@ def cluster_of_dask() -> Cluster:
 
 
 class _PartFiles:
-    """Parts in files of a temporary folder, which is removed with this object; Dask's own scheduler packs them."""
+    """Parts that Dask's own scheduler packs into files; their temporary folder is removed with this object."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="workbench-clients-")
@@ -116,7 +116,7 @@ def cluster_of_ray() -> Cluster:
 
 
 class HeldClients(ClientReader):
-    """Clients stored in parts on a cluster; engines that do not run there read one part at a time in this process."""
+    """Clients stored in parts on a cluster; engines outside the cluster read one part at a time in this process."""
 
     def __init__(self, cluster: Cluster, parts: Sequence[Any], labels: Sequence[_Label], structure: PyTreeDef) -> None:
         full = [(part, label) for part, label in zip(parts, labels, strict=True) if label.ids]

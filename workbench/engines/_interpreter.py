@@ -229,7 +229,7 @@ class PlanInterpreter(PythonInterpreter):
         return super().scan(flow, operands)
 
     def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
-        """Runs one iteration; for the outermost loop, the recorder stores the iteration's seconds and carry."""
+        """Runs one iteration; for the outermost loop, the recorder stores the iteration's time and carry."""
         first = flow.consts
         with _Round(self, operands[first : first + flow.carries], number) as finished:
             results = self.body(flow, flow.body, operands)
@@ -263,7 +263,7 @@ class Server:
 
 
 class _Round:
-    """Runs one iteration; for the outermost loop, the recorder stores the iteration's seconds and carry."""
+    """Runs one iteration; for the outermost loop, the recorder stores the iteration's time and carry."""
 
     def __init__(self, walk: PlanInterpreter, carry: Sequence[Any], number: int) -> None:
         self.recorder, self.outermost = walk.shared_run.recorder, walk.shared_run.loops == 1

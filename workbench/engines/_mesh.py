@@ -25,8 +25,8 @@ from workbench.records.run import RunRecord
 class MeshEngine(Engine):
     """Runs a program with `workbench.jit`, and returns a run record like other engines.
 
-    All stages are compiled into one computation, so the record has no seconds per stage; to measure them, see
-    `workbench.measure`.
+    All stages are compiled into one computation, so the record does not contain the time of each stage; to measure
+    stages, use `workbench.measure`.
 
     Clients of a `ClientReader` need not fit in the memory of the devices or of this machine. A thread reads batches of
     clients and sends them to the devices while earlier batches are computed; each batch is then released. Only a few

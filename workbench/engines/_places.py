@@ -18,7 +18,7 @@ def place(path: str | Path) -> Path:
     """Returns a path on this machine, or a path-like object for an fsspec address.
 
     Raises:
-        ImportError: if a package for the address is missing; `MissingDependencyError` for universal-pathlib.
+        ImportError: if a package for the address is missing (`MissingDependencyError` if it is universal-pathlib).
         ValueError: if fsspec does not support this kind of address.
     """
     address = re.match(r"([a-z][a-z0-9+.-]+):/", str(path))  # a drive has one letter

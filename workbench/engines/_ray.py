@@ -1,4 +1,4 @@
-"""Ray as an engine of plans: batches of clients are Ray tasks."""
+"""The Ray engine, which computes batches of clients as Ray tasks."""
 
 # pyright: reportMissingImports=false
 
@@ -24,9 +24,9 @@ class Ray(Executor):
     The server's values and the stage (as StableHLO) are put into Ray's object store once per pass, so each machine
     receives them once. A worker process compiles a stage when it runs its first task of that stage. If a worker is
     killed or a machine is lost, its tasks are computed again elsewhere, up to `retries` times, with the same result. If
-    a run is cancelled, interrupted or late, its tasks are cancelled. Workers must be able to import `workbench`. If it
-    is not installed for them, call `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`. The engine does not shut
-    down the cluster.
+    a run is cancelled, is interrupted or times out, its tasks are cancelled. Workers must be able to import
+    `workbench`. If it is not installed for them, call `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`. The
+    engine does not shut down the cluster.
 
     Args (of the constructor):
         clients_per_task: Number of clients that one task computes together. "auto": up to 32, but few enough that every
@@ -37,9 +37,9 @@ class Ray(Executor):
         check_nan: Stop the run at the first NaN that a client returns, and name that client.
         platforms: Platforms for which stages are exported, such as ("cpu",). Default: the platform of this process.
         timeout_seconds: Stop the run if no task answers within this time. Default: wait as long as Ray runs.
-        quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum.
-        deadline_seconds: As in `Executor`: wait this long for all clients.
-        backups: As in `Executor`: send second copies of late batches to idle slots.
+        quorum: Continue with the clients that answered once they reach the quorum, as in `Executor`.
+        deadline_seconds: Maximum time to wait for all clients, as in `Executor`.
+        backups: Send second copies of late batches to idle slots, as in `Executor`.
 
     Raises:
         MissingDependencyError: if Ray is not installed.

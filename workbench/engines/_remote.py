@@ -25,7 +25,7 @@ from workbench.engines._artifact import unpack
 
 
 class Slice(NamedTuple):
-    """Some clients of a part that a worker stores, and the part's checksum."""
+    """The clients from `start` to `stop` of a stored part, and the part's checksum."""
 
     start: int
     stop: int
@@ -34,7 +34,7 @@ class Slice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One batch: the stage's StableHLO with its digest, and the arguments that are not in `Values`."""
+    """One batch, with the stage's StableHLO and its digest, and the arguments that are not in `Values`."""
 
     digest: str
     stage: bytes | memoryview
@@ -59,7 +59,7 @@ class Values:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stage and the values."""
+        """Size of the stage and the values in bytes."""
         return len(self.stage) + sum(x.nbytes for x in self.arrays)
 
     def stored(self) -> "StoredValues":
@@ -68,7 +68,7 @@ class Values:
 
 
 class StoredValues:
-    """Values in a file, which each worker reads once and which is removed with this object."""
+    """Values in a file that each worker reads once; the file is removed with this object."""
 
     def __init__(self, values: Values) -> None:
         folder = tempfile.mkdtemp(prefix="workbench-values-")
@@ -112,7 +112,7 @@ class Reply:
 
 
 def fingerprint(arrays: Sequence[Any], *parts: object) -> int:
-    """Computes a checksum over arrays, with their shapes and dtypes, and over their owner."""
+    """Computes a checksum over arrays, including their shapes and dtypes, and over `parts`."""
     crc = zlib.crc32(repr(parts).encode())
     for x in map(np.asarray, arrays):
         crc = zlib.crc32(f"{x.dtype}{x.shape}".encode(), crc)
@@ -121,7 +121,7 @@ def fingerprint(arrays: Sequence[Any], *parts: object) -> int:
 
 
 def token(*parts: object) -> int:
-    """Returns a number for a batch or keyed row; sums of tokens reveal missing or repeated batches."""
+    """Returns a number for a batch or keyed row (a token); sums of tokens reveal missing or repeated batches."""
     return zlib.crc32(repr(parts).encode())
 
 

@@ -14,8 +14,8 @@ from workbench.mesh import Placement
 class RemoteRows:
     """Rows of all clients of `placement`, stored at the clients under `name`.
 
-    `bring` fetches the rows from the clients. For messages and records, `made_by` contains the stage that computed the
-    rows, and the rows' label. `dropped` is called with the name when this object is garbage-collected.
+    `bring` fetches the rows from the clients. For messages and records, `made_by` contains the rows' label and the
+    stage that computed the rows. `dropped` is called with the name when this object is garbage-collected.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from workbench.records.run import ClientRunRecord, RunRecord, StageRunRecord
 
 
 class RunRecorder:
-    """Records seconds, bytes and errors by stage, place and client."""
+    """Records times, bytes and errors by stage, place and client."""
 
     def __init__(self, name: str, engine: str, progress: Progress | None, cancel: threading.Event | None) -> None:
         self.name, self.engine = name, engine
@@ -58,7 +58,7 @@ class RunRecorder:
                     spent[i] += value
 
     def left(self, stage: str, name: str, x: ArrayLikeType, *, row: bool, clients: int, index: int = 0) -> None:
-        """Records a value sent by clients: a `row` per client, or one partial result for all.
+        """Records a value that clients sent, either one `row` per client or one partial result for all clients.
 
         `index` distinguishes values with the same name in one stage.
         """
@@ -72,7 +72,7 @@ class RunRecorder:
         """Reports the progress, and stops the run if it was cancelled.
 
         Raises:
-            EngineError: after a cancellation.
+            EngineError: if the run was cancelled.
         """
         if self._progress is not None:
             self._progress(stage, progress)

@@ -14,7 +14,7 @@ from workbench.errors import EngineError
 class Sequential(Engine):
     """Computes one client after another, in order.
 
-    Every client is a separate call, so seconds, bytes and failures are recorded per client. With `debug`, client
+    Every client is a separate call, so time, bytes and failures are recorded for each client. With `debug`, client
     functions are not compiled: their operations run one by one with concrete values. An error then names the line of
     your code that contains the operation. Your Python code runs only once, during tracing, so a `breakpoint()` in it
     sees tracers. To see values, put the `breakpoint()` in `watch`, or use `jax.debug.breakpoint()` and
@@ -22,7 +22,8 @@ class Sequential(Engine):
 
     Args (of the constructor):
         debug: Run each client's operations one by one.
-        watch: With `debug`, called with every operation's `Observed`: stage, client, line, inputs and outputs.
+        watch: With `debug`, a function that is called with the `Observed` of every operation, which contains its stage,
+            client, line, inputs and outputs.
         check_nan: Stop the run at the first NaN that a client returns; with `debug`, at the first NaN that any
             operation returns.
 

@@ -1,4 +1,4 @@
-"""Exportable functions that compute a client batch, with a fixed batch size and plain arrays in and out."""
+"""Exportable functions that compute a batch of clients; the batch size is fixed, and all values are plain arrays."""
 
 import functools
 import hashlib
@@ -74,7 +74,7 @@ class BatchFunction(ClientLoop):
         return [*(f"output {i} of `{self.name}`" for i in range(len(self.phase.kept))), *reductions]
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
-        """The batch size: all clients of a batch are one chunk."""
+        """The batch size, because all clients of a batch form one chunk."""
         return self.size
 
     def scope_of(self, step: Step) -> str:
@@ -89,7 +89,7 @@ class BatchFunction(ClientLoop):
 
 
 class WholeFunction(BatchFunction):
-    """The function of a phase whose clients communicate with each other; computes all clients together."""
+    """Function of a phase whose clients communicate with each other; it computes all clients together."""
 
     def __init__(self, plan: Plan, phase: Phase, path: str) -> None:
         super().__init__(plan, phase, path, phase.placement.size)
@@ -125,13 +125,13 @@ def exported_stage(
 
 
 def leading(phase: Phase) -> Step:
-    """The step that names a pass: the user's first client function, if any."""
+    """The step whose name a pass has, which is the user's first client function if there is one."""
     steps = [step for step in phase.steps if step.kind == "clients" and not step.glue]
     return next(iter(steps), next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
 
 
 class Totals:
-    """The compiled server side of reductions: merging partial results and finishing them."""
+    """Compiled functions for the server's side of reductions, which merge and finish partial results."""
 
     def __init__(self, phase: Phase) -> None:
         equations = [step.equation for step in phase.reductions]

@@ -66,7 +66,7 @@ class StreamedPass(ClientLoop):
         return self.phase.placement.size
 
     def _batch_size(self) -> int:
-        """The batch size that fits in the byte budget, with batches of equal size so that few slots are empty."""
+        """The batch size within the byte budget; batches have equal sizes, so that few slots are empty."""
         row_bytes = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in self._stage.row_avals)
         most = max(self.shards, _BATCH_BYTES // max(1, row_bytes))
         batches = math.ceil(self._clients / most)
@@ -74,7 +74,7 @@ class StreamedPass(ClientLoop):
         return _multiple(math.ceil(self._clients / batches), self.shards * together)
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
-        """The chunk size that `workbench.jit` chooses for the clients of a device."""
+        """The chunk size that `workbench.jit` chooses for the clients on one device."""
         return resolve_chunk_size(self._chunk_size, phase, per_shard)
 
     def scope_of(self, step: Step) -> str:

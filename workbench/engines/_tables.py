@@ -48,15 +48,16 @@ def clients_from(
 
     A client's data are a dictionary. It contains the client's columns, each `[length, ...]` and padded with zeros, and
     "n", the number of examples as an int32. For Spark tables, the executors group and pad the clients, and `Spark`
-    computes them there: no client data reach this process. A run packs the clients once; `Spark.read` packs them once
-    for many runs. With a Dask client or Ray, the workers group, pad and store the clients until the reader is deleted.
-    An `Executor` of this Dask client, or `Ray`, computes the clients there. Without a Dask client, Dask's own scheduler
-    packs the clients into files, which this process reads. The pipeline of a PCollection runs once to count the
-    examples, and once for each reader in a run or in `Beam.read`. Its workers group, pad and store the clients.
+    computes them there, so no client data reach this process. The clients are packed once per run, or once for many
+    runs with `Spark.read`. With a Dask client or Ray, the workers group and pad the clients, and store them until the
+    reader is deleted. `Ray`, or an `Executor` that uses this Dask client, computes the clients there. Without a Dask
+    client, Dask's own scheduler packs the clients into files, which this process reads. The pipeline of a PCollection
+    runs once to count the examples, and again for each reader that is used in a run or in `Beam.read`. Its workers
+    group, pad and store the clients.
 
     Args:
-        frame: A pandas, Dask or Spark DataFrame, a Ray Data data set, a Beam DataFrame, or a PCollection with one
-            example per element: dictionaries, named tuples or `beam.Row`s. Later steps of its pipeline do not run.
+        frame: A pandas, Dask or Spark DataFrame, a Ray Data data set, a Beam DataFrame, or a PCollection whose elements
+            are examples (dictionaries, named tuples or `beam.Row`s). Later steps of its pipeline do not run.
         by: Column that identifies the client of each example.
         columns: Columns with numbers, or with lists of numbers whose length is the same in every row. Default: all but
             `by` and `order`.
@@ -68,14 +69,13 @@ def clients_from(
             are truncated.
 
     Returns: The reader for the clients; its `struct` contains the shapes, and its `clients` is the number of clients.
-        Clients are ordered by `by`; those of Dask and Ray Data are ordered within each part of the table. With
-        `buckets`, one
-        reader for each length that has clients: arguments of a program with one `with program(clients=...)` block per
-        reader.
+        Clients are ordered by `by`; clients from Dask and Ray Data are ordered only within each part of the table. With
+        `buckets`, one reader for each length that has clients. The readers are arguments of a program with one
+        `with program(clients=...)` block per reader.
 
     Raises:
-        ProgramError: if a column is missing, has missing values or no numbers, or is called "n"; if the table has no
-            rows; if `buckets` are not increasing, or are combined with `length`.
+        ProgramError: if a column is missing, is called "n", has missing values or has no numbers; if the table has no
+            rows; or if `buckets` are not increasing or are combined with `length`.
 
     Example:
         >>> import pandas as pd
@@ -200,10 +200,10 @@ def _whole_clients(cluster: Cluster, frame: Foreign, by: str) -> list[Any]:
 
 
 def _check_texts(frame: Foreign, names: Sequence[str]) -> None:
-    """Rejects text columns of a Dask DataFrame, which may have been lists.
+    """Rejects text columns of a Dask DataFrame, because they may have been lists.
 
     Raises:
-        ProgramError: naming the columns.
+        ProgramError: if there are such columns; the message names them.
     """
     texts = [name for name in names if "string" in str(frame.dtypes[name])]
     if texts:
@@ -265,7 +265,7 @@ def _check_buckets(buckets: Sequence[int], length: int | None) -> None:
 
 
 def _used(buckets: Sequence[int], counts: np.ndarray) -> list[tuple[int, float, int]]:
-    """Ranges of the buckets that contain clients: (more than, at most, padded length)."""
+    """Returns (more than, at most, padded length) for each bucket that contains clients."""
     tops = [*buckets[:-1], np.inf]
     ranges = zip([0, *buckets[:-1]], tops, buckets, strict=True)
     return [(low, high, top) for low, high, top in ranges if ((low < counts) & (counts <= high)).any()]

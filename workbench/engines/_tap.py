@@ -48,15 +48,16 @@ def tap(
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `jit`.
         *args: Its arguments.
-        client: Number of the client; for a client inside a client, the outer and the inner client's number: `(2, 0)`.
+        client: Number of the client; for a client inside a client, the numbers of the outer and the inner client, such
+            as `(2, 0)`.
         most_values: Maximum number of values to keep; the first values are kept.
         most_bytes: Maximum total size of arrays to keep, in bytes; for later arrays, only statistics are kept.
-        only: Keep only values computed in these files, given as the end of a path or as a pattern: `"train.py"`,
-            `"src/*"`. Values computed in other files, such as an optimizer library's, are left out; inputs and emitted
-            values are kept.
+        only: Keep only values computed in these files, given as the end of a path or as a pattern, such as `"train.py"`
+            or `"src/*"`. Values computed in other files, such as an optimizer library's, are left out; inputs and
+            emitted values are kept.
 
     Returns:
-        The values in order, with stage, round, step, source line, and the number of non-finite elements;
+        The values in order, each with its stage, round, step, source line and number of non-finite elements;
         `first_nonfinite` is the first value with a NaN or infinity. Show it with `show`, or through treescope.
 
     Raises:
@@ -116,7 +117,7 @@ class _Tap(Engine):
         self._here: dict[str, np.ndarray] = {}
 
     def _planned(self, fn: Callable, shapes: PyTree[Array], listened: bool) -> tuple[PlannedCall, PlanInterpreter]:
-        """Evaluates the unmodified plan: the tap reads emitted values itself, and no listener receives them."""
+        """Evaluates the unmodified plan, whose emitted values the tap reads itself; no listener receives them."""
         from workbench.engines._run_recorder import RunRecorder
 
         traced = trace(fn, *shapes)
@@ -145,7 +146,7 @@ class _Tap(Engine):
         interpret_client(work, alone, tapped)
 
     def is_first(self, stage: str, round: int, phase: int) -> bool:
-        """Returns whether this pass records a stage; a later pass may compute the stage again."""
+        """Returns whether this pass is the first to compute a stage in this round; only the first is recorded."""
         return self._seen.setdefault((stage, round), phase) == phase
 
     def take(self, value: Array, **described: Option) -> None:

@@ -78,7 +78,7 @@ class Child:
 
 
 def serve() -> None:
-    """The child's side: reads settings as JSON, and objects that the parent wrote."""
+    """Runs the child's side, which reads settings as JSON and objects that the parent wrote."""
     from workbench.engines.beam import _here
 
     answers = os.fdopen(os.dup(1), "w")

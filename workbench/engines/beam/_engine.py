@@ -40,38 +40,39 @@ class Beam(Engine):
     Clients become a PCollection of batches, the server's values become a side input, and reductions become a CombineFn
     over partial results, in the dtype of each reduction. `reduce_by_key` becomes a shuffle by key. Loops run in this
     process, one pipeline per pass, so a failed run keeps its finished rounds (`error.run`). The pipeline itself
-    contains no data: rows are stored in files of `folder` until a worker reads them. So rows need not fit in memory,
-    and workers on other machines must be able to access `folder` under the same path. Workers must be able to import
-    `workbench`.
+    contains no data: rows are stored in files of `folder` until a worker reads them. Rows therefore need not fit in
+    memory, but workers on other machines must be able to access `folder` under the same path. Workers must be able to
+    import `workbench`.
 
-    Tested with the FnApiRunner, in this process and with several worker processes. Not tested with Flink, Spark or
-    Dataflow; to use these, pass `runner` and `options` as in Beam's documentation. Beam's DaskRunner returns wrong
-    numbers and is rejected.
+    The engine was tested with the FnApiRunner, in this process and with several worker processes. It was not tested
+    with Flink, Spark or Dataflow; to use these, pass `runner` and `options` as in Beam's documentation. Beam's
+    DaskRunner returns wrong numbers and is rejected.
 
     Args (of the constructor):
-        options: Pipeline options as flags: ["--direct_running_mode=multi_processing", "--direct_num_workers=2"].
+        options: Pipeline options as flags, such as ["--direct_running_mode=multi_processing",
+            "--direct_num_workers=2"].
         runner: A runner, or its name. Default: the FnApiRunner of this process, under its full name, because Beam's
             "DirectRunner" first tries to download another runner.
         clients_per_batch: Number of clients in one element of the PCollection.
         check_nan: Stop the run at the first NaN that a pass returns.
-        folder: Folder for rows: a path, or an fsspec address such as "s3://bucket/tmp" (extra `storage`).
-            Default: a temporary folder, removed after each pass.
+        folder: Folder for rows, as a path or as an fsspec address such as "s3://bucket/tmp" (extra `storage`). Default:
+            a temporary folder, removed after each pass.
         read_from: Any Beam source of pairs `(client_id, data)`, such as
             `beam.io.ReadFromParquet(...) | beam.Map(as_client)`. Pass the corresponding argument of `run` as shapes, a
             pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)`. The workers read the source once for each run and
             store the data in `folder`; the driver process never loads the data.
         timeout_seconds: Stop the run if one pass takes longer than this. Default: wait as long as Beam runs.
-        write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that accepts `{"client": id,
-            name: row, ...}`. For each client, this contains the client's row of every per-client result, keyed by the
-            result's name ("out", or "out[1]" and so on in a pytree).
+        write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that accepts one
+            dictionary `{"client": id, name: row, ...}` per client. The dictionary contains the client's row of every
+            per-client result, keyed by the result's name ("out", or "out[1]" and so on in a pytree).
         own_process: Run the pipelines in a separate process, which takes seconds to start and is terminated at once
             when the run is cancelled. A pipeline in this process first finishes its current batches. Default: true with
-            several worker processes, which would run on for minutes if this process is killed. Also true in a notebook
-            with pandas 3 or later, where Beam cannot run in the kernel.
+            several worker processes, which would otherwise continue for minutes after this process is killed. Also true
+            in a notebook with pandas 3 or later, where Beam cannot run in the kernel.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.
-        EngineError: for the DaskRunner.
+        EngineError: if `runner` is the DaskRunner.
         ProgramError: if `clients_per_batch` is not a positive int or `options` is not a list of flags.
 
     References:

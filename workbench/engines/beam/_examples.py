@@ -23,7 +23,7 @@ MISSING, TEXT, CLIENT = "missing", "text", "client"  # kinds of values that are 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleRows:
-    """A PCollection of rows, with the part of its pipeline that makes it; can be sent to another process."""
+    """A PCollection of rows and the part of its pipeline that makes it, which can be sent to another process."""
 
     pipeline: bytes
     collection: str
@@ -55,7 +55,7 @@ class ExampleRows:
         return cls(proto.SerializeToString(), identifier)
 
     def rows(self, folder: str, runner: object, flags: Sequence[str]) -> tuple[beam.Pipeline, Any]:
-        """Makes the pipeline again, and returns the PCollection with one window."""
+        """Rebuilds the pipeline; returns it with the PCollection in a single window."""
         proto = beam_runner_api_pb2.Pipeline.FromString(self.pipeline)
         make = lambda runner, options: beam.Pipeline.from_runner_api(proto, runner, options, return_context=True)  # noqa: E731
         pipeline, context = make_pipeline(folder, runner, flags, make)
@@ -76,7 +76,7 @@ class PackedExamples:
     length: int
 
     def clients(self, folder: str, runner: object, flags: Sequence[str]) -> tuple[beam.Pipeline, Any]:
-        """Returns a pipeline, and its PCollection of pairs of a client and padded data."""
+        """Returns a pipeline and its PCollection of (client, padded data) pairs."""
         pipeline, rows = self.examples.rows(folder, runner, flags)
         keyed = rows | "clients_from: encode" >> beam.ParDo(_Encode(self))
         grouped = keyed | "clients_from: group" >> beam.GroupByKey()
@@ -97,7 +97,7 @@ def run_counting(
     runner: object,
     flags: Sequence[str],
 ) -> None:
-    """Writes `table.json`: columns, number of clients by number of examples, and kinds of values by column."""
+    """Writes `table.json` with the columns, the clients per number of examples, and the kinds of values per column."""
     pipeline, rows = examples.rows(folder, runner, flags)
     with pipeline:
         facts = rows | "clients_from: describe" >> beam.ParDo(_Describe(by, names, order))
@@ -108,7 +108,7 @@ def run_counting(
 
 
 class _Facts:
-    """Facts about some rows: column lists, kinds of values with one client each, and clients by number of examples."""
+    """Facts about rows: column lists, kinds of values (with a client for each), and clients per number of examples."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -131,7 +131,7 @@ class _Facts:
 
 
 class _Describe(beam.DoFn):
-    """Yields the facts about one row, by client."""
+    """Yields the facts about one row, keyed by its client."""
 
     def __init__(self, by: str, names: Sequence[str] | None, order: str | None) -> None:
         self.by, self.names, self.order = by, names, order
@@ -248,7 +248,7 @@ def _id(value: object) -> int | str | None:
 
 
 def _steps(transforms: Foreign, name: str) -> Iterator[str]:
-    """Steps without parts, in the order of the pipeline."""
+    """Yields the steps that have no parts, in the order of the pipeline."""
     inner = transforms[name].subtransforms
     if not inner:
         yield name
@@ -257,6 +257,6 @@ def _steps(transforms: Foreign, name: str) -> Iterator[str]:
 
 
 def runner_and_options(pipeline: Foreign, default: str) -> tuple[object, PipelineOptions]:
-    """The runner of a pipeline, or `default` in place of Beam's direct runner, and its options."""
+    """The runner of a pipeline (`default` replaces Beam's direct runner), and the pipeline's options."""
     direct = "direct_runner" in type(pipeline.runner).__module__
     return default if direct else pipeline.runner, pipeline.options

@@ -21,7 +21,7 @@ from workbench.engines.beam._worker import make_pipeline
 
 
 def run_reading(folder: str, source: Foreign, struct: PyTree[Array], runner: object, flags: Sequence[str]) -> None:
-    """Reads all clients from a source into one file per client, and `clients.json` with their ids and file names."""
+    """Writes all clients of a source to one file each, and their ids and file names to `clients.json`."""
     if isinstance(source, PackedExamples):
         pipeline, pairs = source.clients(folder, runner, flags)
     else:

@@ -34,7 +34,7 @@ class BeamTable:
     kinds: dict[str, dict[str, tuple[Any, int]]]  # column → kind → a client, and its number of rows
 
     def wrong_ids(self, by: str, order: str | None) -> str:
-        """Describes rows without a usable client id or place in the order; "" if there are none."""
+        """Describes rows whose client id or place in the order is unusable; returns "" if there are none."""
         ids = sorted(kind.partition(" ")[2] for kind in self.kinds.get(by, {}) if kind != "client")
         if ids:
             return f"values of type {', '.join(ids)} in column {by!r}"
@@ -42,7 +42,7 @@ class BeamTable:
         return f"missing values in column {order!r} of client {late[0]!r}" if late else ""
 
     def wrong_value(self, name: str) -> tuple[object, int] | None:
-        """Finds a client whose column has missing values (with their number), or no numbers (0)."""
+        """Finds a client with a faulty column, and its number of missing values (0 if its values are unsuitable)."""
         kinds = self.kinds[name]
         if "missing" in kinds:
             return kinds["missing"]
@@ -55,7 +55,7 @@ class BeamTable:
     def reader(
         self, by: str, names: Sequence[str], order: str | None, low: int, high: float, length: int, clients: int
     ) -> "BeamExamples":
-        """Makes the reader of the clients in a range of example counts."""
+        """Makes the reader for clients whose number of examples is in a range."""
         from workbench.engines.beam._examples import PackedExamples
 
         columns = []

@@ -22,7 +22,7 @@ _MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 
 @dataclasses.dataclass(frozen=True)
 class BeamPass:
-    """Description of a pass, stored in its folder: the kind of each stage output."""
+    """Description of a pass, which is stored in its folder and contains the kind of each stage output."""
 
     digest: str
     kept: int
@@ -43,7 +43,7 @@ class ComputeBatch(beam.DoFn):
         self.stage = (place(self.folder) / "stage").read_bytes()
 
     def process(self, batch: int, shared: list[np.ndarray]) -> Iterator[Any]:
-        """Yields the partial results of a batch; writes kept rows and seconds to a file."""
+        """Yields the partial results of a batch; writes its kept rows and its time to a file."""
         folder = place(self.folder)
         if (folder / CANCELLED).exists() or not folder.exists():
             message = "the pipeline was cancelled"
@@ -80,7 +80,7 @@ class ComputeBatch(beam.DoFn):
 
 
 class MergePartial(beam.CombineFn):
-    """Merges lists of accumulators, each in its reduction's dtype; the first accumulator counts batches."""
+    """Merges lists of accumulators, each in its reduction's dtype; the first item of a list counts batches."""
 
     def __init__(self, merges: Sequence[str]) -> None:
         self.merges = ("add", *merges)
@@ -103,7 +103,7 @@ class MergePartial(beam.CombineFn):
         return queue[0] if queue else None
 
     def extract_output(self, accumulator: list[np.ndarray] | None) -> list[np.ndarray] | None:
-        """Merges the accumulators; the server calls `finish`."""
+        """Returns the merged accumulator; the server finishes it."""
         return accumulator
 
     def _merged(self, a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -145,7 +145,7 @@ def make_pipeline(
 ) -> tuple[beam.Pipeline, Any]:
     """Creates a pipeline with its temporary files in `folder`; returns what `make` returns.
 
-    Beam's own temporary files would be left behind in IPython, or if the pipeline does not finish.
+    Otherwise, Beam's own temporary files would be left behind in IPython, and whenever a pipeline does not finish.
     """
     options = flags if isinstance(flags, PipelineOptions) else PipelineOptions(list(flags), save_main_session=False)
     pipeline, context = make(runner, options)

@@ -1,4 +1,4 @@
-"""Plans on Flower: its simulation and deployment runtimes, export as a Flower app, and clients of Flower projects."""
+"""Plans on Flower: its simulation and deployment runtimes, exports as Flower apps, and clients from Flower projects."""
 
 from workbench.engines.flower._arrays import from_arrays as from_arrays, to_arrays as to_arrays
 from workbench.engines.flower._client_app import client_app as client_app

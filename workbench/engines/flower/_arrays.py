@@ -27,8 +27,8 @@ def to_arrays(params: Params, *, keep_scalars: bool = False) -> "ArrayRecord":
 
     Args:
         params: Pytree of floating-point arrays of any shapes.
-        keep_scalars: Send scalars with shape (). Default: with shape (1,), because Flower's mods and strategies for
-            differential privacy neither clip scalars nor add noise to them (flwr 1.42).
+        keep_scalars: Send scalars with shape (). Default: scalars are sent with shape (1,), because Flower's mods and
+            strategies for differential privacy neither clip scalars nor add noise to them (flwr 1.42).
 
     Returns:
         The arrays. Floats of fewer than 32 bits are sent as float32, which represents them exactly.
@@ -56,7 +56,7 @@ def from_arrays(arrays: "ArrayRecord", like: Params) -> Params:
     Args:
         arrays: Arrays with the names that `to_arrays(like)` gives them, in any order; or with the names "0", "1", ...
             in the order of the leaves.
-        like: Parameters of the same structure: arrays or `jax.ShapeDtypeStruct`s.
+        like: Parameters of the same structure, as arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:
         Parameters with the structure, shapes and dtypes of `like`.
@@ -97,7 +97,7 @@ def names_in_order(arrays: "ArrayRecord", shapes: Mapping[str, Any]) -> list[str
     """The names of a record's arrays in the order of the leaves.
 
     Raises:
-        EngineError: if the arrays are not those of the leaves.
+        EngineError: if the arrays do not match the leaves.
     """
     if set(arrays) == set(shapes):
         return list(shapes)
@@ -113,7 +113,7 @@ def names_in_order(arrays: "ArrayRecord", shapes: Mapping[str, Any]) -> list[str
 
 
 def named_shapes(function: str, params: Params) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shape and dtype of each leaf, by the name of its array, in the order of the leaves.
+    """The shape and dtype of each leaf, keyed by the name of its array, in the order of the leaves.
 
     Raises:
         ProgramError: if a leaf is not floating-point, or if two leaves have the same name.

@@ -34,9 +34,9 @@ def client_app(
     data: "Callable[[Message, Context], Any]",
     mods: Sequence[Callable] = (),
 ) -> "ClientApp":
-    """Makes an ordinary Flower ClientApp of a client function, for use with Flower's own strategies.
+    """Makes an ordinary Flower ClientApp from a client function, for use with Flower's own strategies.
 
-    The app answers Flower's `train` and `evaluate` messages, so strategies, mods and authentication apply, and it can
+    The app answers Flower's `train` and `evaluate` messages, so strategies, mods and authentication apply. The app can
     have further handlers. Each message contains all parameters. The app needs the workbench on every node;
     `Flower.export` writes an app that does not.
 
@@ -58,9 +58,9 @@ def client_app(
 
     Raises:
         MissingDependencyError: if flwr is not installed.
-        ProgramError: if a leaf of `params` is not floating-point; in the app, if `train` or `evaluate` returns other
-            values than those described here.
-        EngineError: in the app, if a message has other arrays than `params`.
+        ProgramError: if a leaf of `params` is not floating-point; in the app, if `train` or `evaluate` returns values
+            other than those described here.
+        EngineError: in the app, if the arrays in a message do not match `params`.
 
     Example:
         >>> from flwr.clientapp import ClientApp  # doctest: +SKIP
@@ -123,7 +123,7 @@ class _Handler:
         return Message(RecordDict({key: arrays, "metrics": self._metrics(metrics)}), reply_to=message)
 
     def _as_fit_result(self, arrays: Foreign, metrics: Foreign) -> dict[str, Foreign]:
-        """A reply to Flower's workflows for `client_fn`, which its secure aggregation needs."""
+        """A reply for Flower's `client_fn` workflows, which Flower's secure aggregation uses."""
         from flwr.app import ConfigRecord, MetricRecord
 
         if "num-examples" not in metrics:

@@ -45,8 +45,8 @@ class Flower(Engine):
     Args (of the constructor):
         runtime: "simulation" is Flower's simulation runtime, which uses Ray worker processes. "deployment" is a
             SuperLink and one SuperNode per client on the loopback interface of this machine. They are separate
-            processes and start a new Python for every message, so a stage takes half a minute; use it to prove that the
-            parties are separate.
+            processes and start a new Python for every message, so a stage takes half a minute. Use this runtime to
+            prove that the parties are separate.
         nodes: Number of nodes. Default: the number that the first program needs; more nodes are started when a later
             program needs them.
         clients_per_node: Number of clients per node. A node sends one partial result for all its clients.
@@ -58,14 +58,15 @@ class Flower(Engine):
         insecure: Allow every user of this machine to use the deployment's SuperLink, and thereby to run code as you. By
             default, the SuperLink accepts only your own user's connections, which requires Linux.
         ray_options: Options for `ray.init` in the simulation.
-        quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. A node that is
+        quorum: Continue with the clients that answered once they reach the quorum, as in `Executor`. A node that is
             still computing an earlier round is absent and receives no request.
-        deadline_seconds: As in `Executor`: wait this long for all clients.
+        deadline_seconds: Maximum time to wait for all clients, as in `Executor`.
 
     Raises:
         MissingDependencyError: if flwr is not installed; for the simulation, also if ray is not installed.
         ProgramError: if a setting is invalid.
-        EngineError: for a deployment without `insecure`, if the system cannot check which user opened a connection.
+        EngineError: if a deployment is requested without `insecure`, and the system cannot check which user opened a
+            connection.
 
     References:
         https://flower.ai/docs/framework
@@ -255,7 +256,7 @@ class Flower(Engine):
             )
 
     def _source(self, x: "np.ndarray | RemoteRows | ReadRows") -> tuple[str, str]:
-        """Source of a row: kept at the node, read from its data, or sent by the server."""
+        """Returns where a node gets a row: from its kept rows, its data, or the server."""
         if isinstance(x, RemoteRows):
             return "held", x.name
         if isinstance(x, ReadRows):
@@ -266,7 +267,7 @@ class Flower(Engine):
         return "sent", ""
 
     def _key(self, x: np.ndarray) -> Hashable:
-        """Identifies slices of an argument: slice objects are recreated, but their memory address stays the same."""
+        """Identifies a slice of an argument by its memory address, because slice objects are recreated."""
         return x.__array_interface__["data"], x.shape, x.strides
 
     def _save(self, slot: int, name: str, rows: np.ndarray) -> None:

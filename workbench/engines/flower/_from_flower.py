@@ -30,7 +30,7 @@ def from_flower(
     config: Mapping[str, Any] | None = None,
     run_config: Mapping[str, Any] | None = None,
 ) -> Callable:
-    """Makes a client function of a Flower ClientApp, which may use any library.
+    """Makes a client function from a Flower ClientApp, which may use any library.
 
     A program maps the function over clients. Each call sends one Flower message to `app` in this process, through a
     host callback, one client at a time. Each client has a `Context` of its own, whose `state` remains until the
@@ -41,21 +41,23 @@ def from_flower(
 
     Args:
         app: The app, with handlers for `message_type` or with a `client_fn`.
-        clients: Number of clients, "num-partitions" in the `node_config` of each client.
+        clients: Number of clients, which is "num-partitions" in the `node_config` of each client.
         metrics: Names of the metrics to return; each is a number in the app's replies.
-        message_type: "train" or "evaluate", with an action if the handler has one: "train.personal".
+        message_type: "train" or "evaluate", with an action if the handler has one, such as "train.personal".
         config: Constants of every message's `ConfigRecord`.
         run_config: The project's run configuration.
 
     Returns:
         `client(params, index, config={})`, where `params` is a pytree of floating-point arrays of any shapes, `index`
-        an integer below `clients`, and `config` a dictionary of numbers that is added to the constants. It returns
-        `(params, metrics)` for "train" and `metrics` for "evaluate": a dictionary of float32 scalars.
+        is an integer below `clients`, and `config` is a dictionary of numbers that is added to the constants. It
+        returns `(params, metrics)` for "train" and `metrics` for "evaluate"; `metrics` is a dictionary of float32
+        scalars.
 
     Raises:
         MissingDependencyError: if flwr is not installed.
-        ProgramError: if `app` is not a ClientApp; if the client is differentiated.
-        EngineError: in a run, if the app raises, or if its reply lacks a metric or has other arrays than the message.
+        ProgramError: if `app` is not a ClientApp, or if the client is differentiated.
+        EngineError: in a run, if the app raises, if its reply lacks a metric, or if the arrays in the reply do not
+            match those in the message.
 
     Example:
         >>> from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict  # doctest: +SKIP

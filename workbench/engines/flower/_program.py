@@ -27,7 +27,7 @@ class Use:
     axis: int = 0
 
     def join(self, other: "Use", iterations: int = 0) -> None:
-        """Adds the readers of another use, which sees the input without its first `iterations` axes."""
+        """Adds the readers of another use, in which the input has lost its first `iterations` axes."""
         self.clients |= other.clients
         self.server |= other.server
         self.axis = max(self.axis, other.axis + iterations)
@@ -63,7 +63,7 @@ class Stages:
 
 
 class FlowerBlock:
-    """One jaxpr (program or loop body) as operations on numbered values."""
+    """One jaxpr (of the program or of a loop body), as operations on numbered values."""
 
     def __init__(self, walk: PlanInterpreter, stages: Stages, constants: dict[str, Any]) -> None:
         self.walk, self.stages, self.constants = walk, stages, constants
@@ -95,7 +95,7 @@ class FlowerBlock:
         return number
 
     def _read(self, atom: Atom, reader: str) -> int:
-        """Returns the number of a value; `reader` is "server", "clients", or "held" (only forwards it)."""
+        """Returns the number of a value; `reader` is "server", "clients", or "held" (which only forwards the value)."""
         if isinstance(atom, Literal):
             number, self._count = self._count, self._count + 1
             return self._constant(number, jax.numpy.asarray(atom.val, dtype_of(atom)))

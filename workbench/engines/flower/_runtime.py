@@ -55,7 +55,7 @@ class FlowerProcesses(SupervisedProcesses):
         `pause` waits between two polls; it may return early when a result is available.
 
         Raises:
-            EngineError: if a process exits in the meantime, or after `seconds`.
+            EngineError: if a process exits in the meantime, or if `ready` returns no value within `seconds`.
         """
         until = time.monotonic() + seconds
         while (result := ready()) is None:
@@ -215,7 +215,7 @@ class Runtime:
 
 
 class FlowerSimulation(Runtime):
-    """Virtual nodes in Ray worker processes; Ray requires a token."""
+    """Virtual nodes in the worker processes of a Ray cluster that requires a token."""
 
     def __init__(self, nodes: int, *, workers: int, ray_options: Mapping[str, Any], start_seconds: float) -> None:
         super().__init__(nodes, start_seconds=start_seconds)

@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def start_ray(options: dict[str, Any], patience: float) -> None:
-    """Starts Ray, and restarts it if it does not answer; Flower uses the running Ray.
+    """Starts the Ray that Flower then uses, and restarts it if it does not answer.
 
     A Ray 2.55 raylet exits if one of its helper processes takes more than 15 seconds to start; the driver is not
     notified.

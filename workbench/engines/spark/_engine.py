@@ -59,25 +59,25 @@ class Spark(Engine):
 
     Each row of a DataFrame is a batch of clients, computed by `mapInArrow`. The server's values and the stage (as
     StableHLO) are sent as part of the job if they are at most 1 MiB, and as broadcast variables otherwise. Partial
-    results are merged within each partition, then in groups (about the square root of the number of partitions), then
-    in this process; `reduce_by_key` shuffles by key. Rows that a pass keeps for the clients, such as client state, are
-    checkpointed to Parquet in `folder` and read by the next pass. They reach this process only when the server or the
-    caller reads them. Executors cache arguments from the second pass on, and compile a stage once per Python process. A
-    task that is computed again, because its executor was lost or slow, returns the same bytes. Workers must be able to
-    import `workbench`.
+    results are merged in three steps: within each partition, within groups of partitions, and in this process. The
+    number of groups is about the square root of the number of partitions. `reduce_by_key` shuffles by key. Rows that a
+    pass keeps for the clients, such as client state, are checkpointed to Parquet in `folder` and read by the next pass.
+    They reach this process only when the server or the caller reads them. Executors cache arguments from the second
+    pass on, and compile a stage once per Python process. A task that is computed again, because its executor was lost
+    or slow, returns the same bytes. Workers must be able to import `workbench`.
 
     A session that the engine starts listens only on the loopback interface. The session stops on `close()`, at the end
     of the `with` block, or when this process exits or is killed.
 
     Args (of the constructor):
-        session: An existing `SparkSession`, or the master for a session that the first run starts: "local[2]", or
-            "local-cluster[2,1,1024]" for executors in separate processes.
-        conf: Spark settings for a session that the engine starts, such as {"spark.driver.memory": "4g"}, or
+        session: An existing `SparkSession`, or the master for a session that the first run starts, such as "local[2]",
+            or "local-cluster[2,1,1024]" for executors in separate processes.
+        conf: Spark settings for a session that the engine starts, such as {"spark.driver.memory": "4g"}. Use
             "spark.jars" for a table format's JARs.
         clients_per_batch: Number of clients that are computed together, in one row of the DataFrame.
         check_nan: Stop the run at the first NaN that a batch returns.
-        folder: Folder for checkpointed rows and clients of a `ClientReader`: a path that all executors can access, or
-            an fsspec address such as "s3://bucket/tmp" (extra `storage`). Default: a temporary folder.
+        folder: Folder for checkpointed rows and for the clients of a `ClientReader`, as a path that all executors can
+            access or as an fsspec address such as "s3://bucket/tmp" (extra `storage`). Default: a temporary folder.
         read_from: A Parquet path or address, or a DataFrame (such as a Delta table), with a row for each client. The
             column "client" contains the client's id (str or int). Each leaf of the client's data has a column with the
             leaf's name ("x" in a dictionary, "c0" and so on by position in a tuple). The cells are numbers, nested or
@@ -86,14 +86,14 @@ class Spark(Engine):
         write_to: A path or address to which each client's row of every result is written as Parquet. Alternatively, a
             function that receives the rows as a DataFrame with columns "client", "out[0]" and so on.
         timeout_seconds: Stop the run if one pass takes longer than this. Default: wait as long as Spark runs.
-        quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. In the first pass
-            of a round, every batch is a task and answers with a file in `folder`.
-        deadline_seconds: As in `Executor`: wait this long for all clients.
+        quorum: Continue with the clients that answered once they reach the quorum, as in `Executor`. In the first pass
+            of a round, every batch is a separate task, which writes its answer to a file in `folder`.
+        deadline_seconds: Maximum time to wait for all clients, as in `Executor`.
 
     Raises:
         MissingDependencyError: if PySpark, PyArrow or Java is not installed.
         ProgramError: if a constructor argument has a wrong type.
-        EngineError: for a Spark Connect session, which has no broadcast variables.
+        EngineError: if `session` is a Spark Connect session, which has no broadcast variables.
 
     References:
         BigDL: J. Dai et al., "BigDL: A Distributed Deep Learning Framework for Big Data", SoCC 2019.
@@ -201,7 +201,7 @@ class Spark(Engine):
             *values: Pytrees of arrays, such as the weights of a model.
             columns: One or several columns with numbers, or with lists of numbers whose length is the same in every
                 row. `fn` receives a single column as an array, and several columns as a dictionary.
-            out: Name of the new column: a number, or a flat list of numbers, for each row.
+            out: Name of the new column, which contains a number or a flat list of numbers for each row.
             rows_per_batch: Number of rows that a worker computes together.
 
         Returns:
@@ -406,7 +406,7 @@ class _Jobs:
     def _computed(
         self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
-        """Computes the answers of all batches; kept rows are stored in a folder below the path."""
+        """Computes the answers of all batches; kept rows are stored in a subfolder of the path."""
         from workbench.engines.spark._worker import Compute, Merge, column_names, schema_of
 
         computed = frame.mapInArrow(Compute(spec, self._stages[spec.digest], server), schema_of(spec.kept))
@@ -425,7 +425,7 @@ class _Jobs:
     def _computed_apart(
         self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
-        """Collects answers, as files in a folder below the path, until the round can continue."""
+        """Collects answers, which are files in a subfolder of the path, until the round can continue."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -500,7 +500,7 @@ class _Jobs:
         return names.mapInArrow(ReadFiles(), schema)
 
     def _sent_once(self, data: bytes) -> Foreign:
-        """Sends bytes to each executor once: inline if they are small, because a broadcast variable would cost more."""
+        """Sends bytes to each executor once; small ones are sent inline, which costs less than a broadcast variable."""
         from workbench.engines.spark._worker import Inline
 
         return Inline(data) if len(data) <= _MOST_INLINE_BYTES else self.context.broadcast(data)
@@ -536,7 +536,7 @@ class _Jobs:
         )
 
     def _source(self, work: Pass, size: int) -> tuple[Any, list[Batch], list[str], list[np.ndarray], list[Any]]:
-        """Creates the table of a pass: batches, argument columns, rows sent separately, checksums."""
+        """Creates the table of a pass, with batches, argument columns, separately sent rows, and checksums."""
         checks: list[tuple[str, tuple[str, ...]]] = []
         row_columns: list[Any] = []
         sources, separate_rows, states = [], [], {}
@@ -645,7 +645,7 @@ class _Jobs:
 
     @contextlib.contextmanager
     def _errors_reported(self, work: Pass, named: Sequence[Batch] = ()) -> Iterator[None]:
-        """Converts Spark errors to errors that name the stage, and the clients if a worker named its batch."""
+        """Converts Spark errors to errors that name the stage and, if a worker named its batch, the clients."""
         try:
             yield
         except (EngineError, _Enough):
@@ -778,7 +778,7 @@ class _Jobs:
             raise EngineError(message, stage=rows.stage) from error
 
     def read_clients(self, args: Sequence[Any], source: object) -> list[Any]:
-        """Reads from the table, on the executors, the argument that the caller passed as shapes.
+        """Reads the argument that the caller passed as shapes from the table, on the executors.
 
         Raises:
             ProgramError: unless exactly one argument is given as shapes.
@@ -868,7 +868,7 @@ class _Jobs:
         return self._of_files(files or [path])
 
     def _hadoop_of(self, path: str) -> Foreign:
-        """Hadoop's file system for an address; None if its JAR is missing (fsspec may support the address)."""
+        """Hadoop's file system for an address, or None if its JAR is missing (fsspec may support the address)."""
         try:
             return self.context._jvm.org.apache.hadoop.fs.Path(path).getFileSystem(
                 self.context._jsc.hadoopConfiguration()
@@ -1019,7 +1019,7 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
     """Checks that every batch has answered exactly once.
 
     Raises:
-        EngineError: if not; the message names clients of the first affected batches.
+        EngineError: if a batch has not; the message names clients of the first affected batches.
     """
     from workbench.engines.spark._worker import REPLY
 

@@ -200,7 +200,7 @@ def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(here: bool) -> Iterator[None]:
-    """The JVM's environment: this Python for the workers, and only the loopback interface."""
+    """Sets the JVM's environment: this Python executable for the workers, and only the loopback interface."""
     # Spark's scripts use a different Python variable, so they do not find an environment that is not activated.
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if here:

@@ -1,7 +1,7 @@
 """Code that runs on Spark executors: computes batches of clients from Arrow data, and merges results.
 
-Only the few objects that Spark sends with a job are pickled. All values are arrays in the form of bytes, with shapes
-and dtypes in the `Spec`.
+Only the few objects that Spark sends with a job are pickled. All values are arrays stored as bytes, with shapes and
+dtypes in the `Spec`.
 """
 
 # pyright: reportMissingImports=false
@@ -63,7 +63,7 @@ class SparkPass:
 
 @dataclasses.dataclass(frozen=True)
 class Inline:
-    """Bytes sent with a job's function; has the interface of a broadcast variable."""
+    """Bytes sent with a job's function, with the interface of a broadcast variable."""
 
     value: bytes
 
@@ -317,7 +317,7 @@ def read_partial(record: Foreign, slot: int, shapes: Shapes) -> tuple[list[np.nd
 
 
 def _mark(payload: bytes | memoryview, kind: int, number: int, key: int, counts: Sequence[int]) -> int:
-    """Computes the checksum of partial results, and of what they belong to."""
+    """Computes a checksum of partial results together with their kind, number, key and counts."""
     return crc_of([payload, repr((kind, number, key, *counts)).encode()])
 
 
@@ -505,7 +505,7 @@ def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) 
 
 
 def _numbers(cell: Foreign) -> np.ndarray:
-    """Reads a cell's numbers from Arrow's buffer; empty if its lists have unequal lengths or contain nulls."""
+    """Reads a cell's numbers from Arrow's buffer; returns none if its lists have unequal lengths or contain nulls."""
     if not pa.types.is_nested(cell.type):
         return np.asarray([] if not cell.is_valid else [cell.as_py()], dtype=None if cell.is_valid else object)
     values = cell.values

@@ -70,11 +70,11 @@ def server_step(
     Args:
         optimizer: The server's optimizer; `optax.sgd(1.0)` adds the update unchanged.
         state: Before.
-        update: Mean over the clients of their parameters after local training minus those before it.
+        update: The clients' mean update; an update is the parameters after local training minus those before it.
         aggregation: The aggregator's new state.
 
     References:
-        Reddi et al., ICLR 2021, Algorithm 1: −update is a pseudo-gradient.
+        Reddi et al., ICLR 2021, Algorithm 1, where −update is a pseudo-gradient.
     """
     pseudo_gradient = jax.tree.map(lambda x: -x, update)
     return ServerState(*optimizer_step(optimizer, pseudo_gradient, state.optimizer, state.params), aggregation)

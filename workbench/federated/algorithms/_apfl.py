@@ -39,7 +39,7 @@ def apfl(
 ) -> Algorithm:
     """Mixes each client's own parameters (weight α) with the shared ones (weight 1 − α), as in APFL.
 
-    Moves the same bytes as `fedavg`; a client's personal parameters are never sent.
+    Sends as many bytes as `fedavg`; a client's personal parameters are never sent.
 
     Args:
         loss: `loss(params, batch)`, a scalar.

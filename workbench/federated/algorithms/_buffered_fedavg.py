@@ -39,22 +39,23 @@ def buffered_fedavg(
 
     The update of a client that started `s` server steps ago is scaled by `(1 + s) ** -exponent`. The program trains the
     clients of a buffer together, each from the version with which it started. In a real system each client receives
-    only one version, so read a client's bytes from a plan of `fedavg`.
+    only one version, so use a plan of `fedavg` to find the bytes of one client.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of results in the buffer.
         client_optimizer: The clients' optimizer.
-        server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`.
-        versions: Number of versions that the server keeps. Clients with an older version count as if they had started
-            from the oldest version kept.
+        server_optimizer: The server's optimizer, which receives the mean update as a pseudo-gradient. Default:
+            `optax.sgd(1.0)`.
+        versions: Number of versions that the server keeps. Clients with an older version are treated as if they had
+            started from the oldest version kept.
         exponent: Discount exponent for stale results; 0 gives all results the same weight.
         aggregator: As in `fedavg`.
 
     Returns:
-        The algorithm. Its round takes batches `[clients, steps, ...]`, a dictionary with `staleness` `[clients]`
-        (integers; `population.train` adds them) and optionally `weight`. It returns the metrics `loss` and `staleness`,
-        both weighted means.
+        The algorithm. Its round takes batches `[clients, steps, ...]` in a dictionary, with `staleness` `[clients]`
+        (integers, which `population.train` adds) and optionally `weight`. It returns the metrics `loss` and
+        `staleness`, both weighted means.
 
     Example:
         >>> sgd = optax.sgd(0.5)

@@ -17,8 +17,8 @@ from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
     """Selects the update closest to its neighbours, or averages several (Multi-Krum).
 
-    The score of a client is the sum of the squared distances to its `present − byzantine − 2` nearest neighbours. Moves
-    every client's update to the server, which compares all pairs. All present clients count equally.
+    The score of a client is the sum of the squared distances to its `present − byzantine − 2` nearest neighbours. Every
+    client's update is sent to the server, which compares all pairs. All present clients have the same weight.
 
     Args:
         byzantine: f, the maximum number of Byzantine clients. The guarantee requires 2 f + 2 < present clients.
@@ -55,8 +55,8 @@ def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
 def bulyan(byzantine: int) -> Aggregator:
     """Selects `present − 2 f` updates with Krum, then averages coordinates near their median.
 
-    For each coordinate, the mean is over the `present − 4 f` selected values closest to their median. Moves every
-    client's update to the server. All present clients count equally.
+    For each coordinate, the mean is over the `present − 4 f` selected values closest to their median. Every client's
+    update is sent to the server. All present clients have the same weight.
 
     Args:
         byzantine: f, the maximum number of Byzantine clients. The guarantee requires at least 4 f + 3 present clients.
@@ -152,7 +152,7 @@ def _check(name: str, clients: int, byzantine: int, needed: int, rule: str) -> N
 
 
 def _flat_rows(update: PyTree[Array], weight: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
-    """Gathers updates as `[clients, size]`; also returns client presence and `unravel`."""
+    """Gathers updates as `[clients, size]`; also returns whether each client is present, and `unravel`."""
     clients = weight.shape[0]
     rows, present = gather_rows((update, weight > 0), clients)
     _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], rows))

@@ -23,8 +23,8 @@ def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> F
         needed: k, the number of workers that suffice.
 
     Returns:
-        One block for each worker, `[workers, rows / needed, k]`, at least float32, because decoding amplifies rounding
-        errors.
+        One block for each worker, `[workers, rows / needed, columns]`. The dtype is at least float32, because decoding
+        amplifies rounding errors.
 
     Raises:
         ProgramError: if `a` contains integers or booleans, if `needed` is larger than `workers`, or if the rows do not
@@ -67,7 +67,7 @@ def coded_matmul(
         The product, `[rows, m]`, at least float32. If fewer than `needed` finished, the product is NaN.
 
     Raises:
-        ProgramError: for integers and booleans.
+        ProgramError: if `coded` or `x` contains integers or booleans.
 
     Example:
         >>> a = jnp.arange(8.0).reshape(4, 2)
@@ -100,7 +100,7 @@ def decode_blocks(
     with one `map_fn`, cancels the tasks of late workers, and leaves NaN in their rows.
 
     Args:
-        answers: Each worker's product: its block from `encode_blocks` times the same matrix.
+        answers: Each worker's product of its block from `encode_blocks` and the same matrix.
         finished: Workers that answered; the first `needed` of them are used. Default: workers whose answers have no
             NaN.
         needed: k, as in `encode_blocks`.
@@ -109,7 +109,7 @@ def decode_blocks(
         The product, `[rows, m]`, at least float32. If fewer than `needed` finished, the product is NaN.
 
     Raises:
-        ProgramError: for integers and booleans.
+        ProgramError: if `answers` contains integers or booleans.
 
     Example:
         >>> coded = encode_blocks(jnp.eye(4), workers=3, needed=2)
@@ -149,7 +149,7 @@ def _generator(workers: int, needed: int) -> np.ndarray:
 
 
 def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
-    """Expected wait for the fastest `needed` of `workers`, each doing 1 / `needed` of the work.
+    """Expected time until the fastest `needed` of `workers` finish, if each does 1 / `needed` of the work.
 
     One worker needs a time of 1 + Exp(`rate`) for the whole job, and a proportional share of that time for a share of
     the job. Without a code all workers are needed: `expected_latency(n, n)`.
@@ -160,7 +160,7 @@ def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
         rate: μ, the rate of the exponential part; a small rate means heavy straggling.
 
     Returns:
-        (1 + (Hₙ − Hₙ₋ₖ) / μ) / k, with the harmonic numbers Hₙ; in units of the minimum time for the whole job.
+        (1 + (Hₙ − Hₙ₋ₖ) / μ) / k, where Hₙ are the harmonic numbers; the unit is the minimum time for the whole job.
 
     Example:
         >>> round(expected_latency(2, 2), 4), round(expected_latency(2, 1), 4)  # both halves, or either whole

@@ -39,9 +39,10 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False
     Args:
         rows: q, a multiple of `workers`.
         workers: n.
-        cached: s, number of rows in each worker's cache: the rows of its batch, and other random rows.
-        balanced: Whether every row is in exactly t = s n / q caches (t must be a whole number), and every group of t
-            workers shares the same number of rows. Each message then serves t + 1 workers.
+        cached: s, the number of rows in each worker's cache, which contains the rows of its batch and other random
+            rows.
+        balanced: Whether every row is in exactly t = s n / q caches and every group of t workers shares the same number
+            of rows; t must be a whole number. Each message then serves t + 1 workers.
         seed: Seed for the caches and the new order.
 
     Raises:

@@ -19,7 +19,7 @@ def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -
     A round selects the state rows of the cohort's clients, runs the algorithm for `cohort` clients, and writes the rows
     back. All other clients keep their rows. Computation and memory for the batches grow with the cohort; only the state
     grows with the number of clients. `select` moves rows between devices, so a plan lists the rows of the cohort's
-    state as read by the server.
+    state as rows that the server reads.
 
     Args:
         make: `make(clients)` returns the algorithm for this number of clients.
@@ -30,7 +30,7 @@ def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -
         The algorithm. Its round needs the entry `cohort` in its batches, which `data.cohorts` adds.
 
     Raises:
-        ProgramError: if the cohort is empty or larger than the number of clients, or for batches without `cohort`.
+        ProgramError: if the cohort is empty or larger than the number of clients, or if batches have no `cohort`.
 
     Example:
         >>> from workbench.federated import algorithms, data
@@ -56,7 +56,7 @@ def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -
     part = part if part.part_of is None else part.part_of(clients)
 
     def has_rows(state: object) -> list[bool]:
-        """Finds the leaves that have a row per client: their shapes depend on the number of clients."""
+        """Finds the leaves with a row per client, which are those whose shape depends on the number of clients."""
         params = jax.eval_shape(base.params_of, state)
         here, there = (jax.tree.leaves(jax.eval_shape(algorithm.init, params)) for algorithm in (base, probe))
         return [x.shape != y.shape for x, y in zip(here, there, strict=True)]

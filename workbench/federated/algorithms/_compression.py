@@ -19,7 +19,7 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
     """Averages each client's largest entries, sent as position-value pairs.
 
     A pair needs twice as many bytes as a value, so a fraction of 0.1 moves a fifth of the bytes. The plan shows the
-    pairs: the reduction is a `reduce_by_key` whose keys are the positions.
+    pairs, because the reduction is a `reduce_by_key` whose keys are the positions.
 
     Args:
         fraction: Share of all parameters to send (rounded up), above 0 and up to 1.

@@ -50,9 +50,9 @@ def diloco(
     outer_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Trains replicas with persistent optimizer state, and Nesterov momentum on the mean update.
+    """Trains replicas that keep their optimizer state, with Nesterov momentum on the mean update.
 
-    A round of H steps moves the parameters once each way. Data-parallel training moves a gradient in every step and
+    A round of H steps sends the parameters once each way. Data-parallel training sends a gradient in every step and
     therefore H times as many bytes.
 
     Args:

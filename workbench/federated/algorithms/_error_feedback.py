@@ -82,7 +82,7 @@ def compressed_mean(compressor: Compressor, *, seed: int = 0) -> Aggregator:
         [0.5, -1.5]
 
     References:
-        Karimireddy et al., ICML 2019 (arXiv 1901.09847), section 3: cases in which this does not converge.
+        Karimireddy et al., ICML 2019 (arXiv 1901.09847), section 3 (cases in which this does not converge).
     """
     return _compressed(compressor.name, compressor, memory=False, seed=seed)
 
@@ -280,9 +280,9 @@ def round_to_bits(bits: int) -> Compressor:
 def low_rank(rank: int) -> Compressor:
     """Factors each matrix into two thin matrices with one step of subspace iteration.
 
-    A leaf `[n, ...]` counts as a matrix with n rows. Leaves smaller than their factors are sent unchanged. The result
-    is an orthogonal projection of the columns onto r directions. Unlike `power_sgd_mean`, `low_rank` does not start
-    from the previous round's factors and does not sum factors in transit.
+    A leaf `[n, ...]` is treated as a matrix with n rows. Leaves smaller than their factors are sent unchanged. The
+    result is an orthogonal projection of the columns onto r directions. Unlike `power_sgd_mean`, `low_rank` does not
+    start from the previous round's factors and does not sum factors in transit.
 
     Args:
         rank: r; a matrix `[n, m]` costs r (n + m) numbers instead of n m.

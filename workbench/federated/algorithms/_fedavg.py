@@ -30,10 +30,11 @@ def fedavg(
         clients: Number of clients in a round.
         client_optimizer: The clients' optimizer; `optax.sgd` in the paper. Its state is reset in every round. A
             learning-rate schedule is also reset, with a warning.
-        server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
+        server_optimizer: The server's optimizer, which receives the mean update as a pseudo-gradient. Default:
+            `optax.sgd(1.0)`, plain averaging.
         proximal: Strength μ of the pull towards the server's parameters; see `fedprox`.
-        aggregator: Function that combines the updates: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
-            `top_k_mean(...)`, `quantized_mean(...)`. Default: the weighted mean.
+        aggregator: Function that combines the updates, such as `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
+            `top_k_mean(...)` or `quantized_mean(...)`. Default: the weighted mean.
 
     Returns:
         The algorithm. Its round takes batches `[clients, steps, ...]`. If the batches are a dictionary, it may include
@@ -88,7 +89,7 @@ def fedprox(
 ) -> Algorithm:
     """FedAvg with a proximal term that pulls clients towards the server's parameters.
 
-    A client minimises `loss + μ/2 ‖w − w_server‖²`. Moves the same bytes as `fedavg`.
+    A client minimises `loss + μ/2 ‖w − w_server‖²`. Sends as many bytes as `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
@@ -131,7 +132,7 @@ def fedopt(
 ) -> Algorithm:
     """FedAvg with an adaptive optimizer at the server: FedAdam, FedYogi, FedAdagrad.
 
-    Moves the same bytes as `fedavg`. Unlike Algorithm 2 of the paper, Optax's Adam and Yogi apply bias correction.
+    Sends as many bytes as `fedavg`. Unlike Algorithm 2 of the paper, Optax's Adam and Yogi apply bias correction.
 
     Args:
         loss: `loss(params, batch)`, a scalar.

@@ -41,19 +41,20 @@ def fedbuff(
 
     In each round, the clients whose weight in the batches is above 0 fill the buffer. Each of these clients has trained
     from the parameters that it fetched at its last delivery; it then fetches the new parameters. An update that is `s`
-    server steps old is scaled by 1 / √(1 + s). If all clients deliver in every round, this is `fedavg`. Moves the same
+    server steps old is scaled by 1 / √(1 + s). If all clients deliver in every round, this is `fedavg`. Sends as many
     bytes as `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients.
         client_optimizer: The clients' optimizer.
-        server_optimizer: Takes the mean of the scaled updates as a pseudo-gradient. Default: `optax.sgd(1.0)`.
+        server_optimizer: The server's optimizer, which receives the mean of the scaled updates as a pseudo-gradient.
+            Default: `optax.sgd(1.0)`.
         aggregator: As in `fedavg`; combines the scaled updates.
 
     Returns:
-        The algorithm, with batches as in `fedavg`, and the metrics `loss`, `squared_drift` and `staleness`, the mean
-        age of the delivered updates in server steps.
+        The algorithm, with batches as in `fedavg`, and the metrics `loss`, `squared_drift` and `staleness`. The
+        staleness is the mean age of the delivered updates in server steps.
 
     Example:
         >>> def loss(w, batch):

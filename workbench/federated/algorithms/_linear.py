@@ -17,7 +17,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_sum, reduce_
 def power_iteration(*, clients: int) -> Algorithm:
     """Finds the first principal direction of rows that are spread over clients.
 
-    In a round, every client receives one vector and sends one vector; their sum is Σ Aᵢᵀ (Aᵢ v).
+    In a round, every client receives one vector and sends one vector; the sum of the sent vectors is Σ Aᵢᵀ (Aᵢ v).
 
     Args:
         clients: Number of clients with rows.
@@ -56,14 +56,14 @@ def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
     summed because the derivative of `broadcast` is a reduction.
 
     Args:
-        loss: `loss(params, batch)`, a scalar; twice differentiable.
+        loss: `loss(params, batch)`, a scalar that is twice differentiable.
         clients: Number of clients.
         ridge: Strength of an added `ridge/2 ‖w‖²`, which keeps the Hessian invertible.
 
     Returns:
         The algorithm. Its state is the parameters: a vector `[features]`, or a pytree of `features` numbers, such as a
-        small model. Its round takes one batch per client (leaves `[clients, ...]`, weighted by the entry `weight` if
-        there is one). The round returns the metrics `loss` and `gradient_norm`, both before the round.
+        small model. Its round takes one batch per client, with leaves `[clients, ...]`. An optional entry `weight`
+        contains the clients' weights. The round returns the metrics `loss` and `gradient_norm`, both before the round.
 
     Example:
         >>> algorithm = newton(lambda w, x: ((w - x) ** 2).sum(), clients=2)

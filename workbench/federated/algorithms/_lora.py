@@ -27,7 +27,7 @@ def init_adapters(
         params: The frozen parameters.
         rank: r; a matrix `[n, m]` receives `a` `[n, r]` and `b` `[r, m]`.
         key: Random key for `a`.
-        select: Whether to adapt the matrix at a path, such as "layers.0.attention.query".
+        select: Function that returns whether to adapt the matrix at a path, such as "layers.0.attention.query".
 
     Returns:
         For each path, `{"a": …, "b": …}`.
@@ -97,8 +97,8 @@ def fedlora(
     communication is halved.
 
     Args:
-        loss: `loss(params, batch)`, a scalar; the loss of the whole model.
-        frozen: Parameters of the model, which every client already has; constants of the program.
+        loss: `loss(params, batch)`, a scalar that is the loss of the whole model.
+        frozen: Parameters of the model, which every client already has; they are constants of the program.
         clients: Number of clients in a round.
         client_optimizer: The clients' optimizer.
         scale: Factor for `a @ b` (α / r in the paper).

@@ -18,10 +18,10 @@ def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int 
     column of B, one panel at a time. `matmul_words` counts the numbers that are sent.
 
     Args:
-        a: A. Best laid out as `P("rows", ("layers", "cols"))`.
-        b: B. Best laid out as `P(("layers", "rows"), "cols")`.
+        a: A, preferably laid out as `P("rows", ("layers", "cols"))`.
+        b: B, preferably laid out as `P(("layers", "rows"), "cols")`.
         panels: Number of panels into which each layer splits its slab for gathering. More panels need less memory and
-            move the same bytes.
+            send as many bytes.
 
     Returns:
         A B, laid out as `P("rows", "cols")`.
@@ -80,8 +80,8 @@ def matmul_words(n: int, *, side: int, layers: int = 1) -> dict[str, float]:
         layers: c, the number of layers; there are c q² devices.
 
     Returns:
-        `gather`: 2 (q − 1) n² / (c q²), the panels of A and B; `reduce`: 2 (c − 1) n² / (c q²), the all-reduce of the
-        product; and their sum `total`. With p devices, `gather` is about 2 n² / √(c p).
+        `gather`, 2 (q − 1) n² / (c q²), for the panels of A and B; `reduce`, 2 (c − 1) n² / (c q²), for the all-reduce
+        of the product; and `total`, the sum of both. With p devices, `gather` is about 2 n² / √(c p).
 
     Example:
         >>> flat, deep = matmul_words(1024, side=8), matmul_words(1024, side=4, layers=4)

@@ -32,7 +32,7 @@ def reptile(
 ) -> Algorithm:
     """Federated averaging with a server learning rate, used for meta-learning (Reptile).
 
-    Identical to `fedavg` with a server learning rate; moves the same bytes. The mean update after several local steps
+    This is `fedavg` with a server learning rate, and sends as many bytes. The mean update after several local steps
     contains a term that aligns the gradients of a client's batches (equation 27 of the paper).
 
     Args:
@@ -79,13 +79,13 @@ def maml(
     """Minimizes the loss *after* each client's local steps (MAML).
 
     A client trains on its even batches. Its loss on the odd batches is differentiated through that training, with
-    respect to the initial parameters. Moves the same bytes as `fedavg`.
+    respect to the initial parameters. Sends as many bytes as `fedavg`.
 
     Args:
-        loss: `loss(params, batch)`, a scalar; twice differentiable unless `first_order`.
+        loss: `loss(params, batch)`, a scalar that is twice differentiable unless `first_order`.
         clients: Number of clients in a round.
         inner_optimizer: Optimizer for the clients' local steps.
-        server_optimizer: Takes the mean meta-gradient.
+        server_optimizer: The server's optimizer, which receives the mean meta-gradient.
         first_order: Whether to ignore the derivative of the inner steps and take the gradient after them (FO-MAML).
         aggregator: As in `fedavg`; combines the negative meta-gradients.
 

@@ -35,7 +35,7 @@ def mime_lite(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        optimizer: The base optimizer, with its learning rate: `optax.sgd(lr, momentum=0.9)`, `optax.adam(lr)`.
+        optimizer: The base optimizer with its learning rate, such as `optax.sgd(lr, momentum=0.9)` or `optax.adam(lr)`.
         server_learning_rate: Factor for the mean update; 1 in the paper.
         aggregator: As in `fedavg`, for the updates; gradients are averaged by weight.
 

@@ -26,7 +26,7 @@ def fednova(
     """FedAvg with updates normalised by the number of local steps (FedNova).
 
     Each update is divided by its number of local steps, and the mean is multiplied by the mean number of steps. Clients
-    with more batches no longer bias the solution. Moves the same bytes as `fedavg`, plus one number per client.
+    with more batches no longer bias the solution. Sends as many bytes as `fedavg`, plus one number per client.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
@@ -81,12 +81,12 @@ class FedDynState(NamedTuple):
 def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> Algorithm:
     """Adds linear and quadratic terms that align local minima with the global one (FedDyn).
 
-    A client minimises `loss − ⟨λᵢ, w⟩ + α/2 ‖w − w_server‖²` and keeps λᵢ. Moves the same bytes as `fedavg`.
+    A client minimises `loss − ⟨λᵢ, w⟩ + α/2 ‖w − w_server‖²` and keeps λᵢ. Sends as many bytes as `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients. Clients with weight 0 are absent from a round and keep their duals; all other
-            clients count equally, as in the paper. If each round samples a cohort, build the algorithm with
+            clients have the same weight, as in the paper. If each round samples a cohort, build the algorithm with
             `in_cohorts`.
         learning_rate: The clients' learning rate.
         alpha: α, the strength of the quadratic term, above 0.
@@ -153,8 +153,8 @@ def fedlin(
     """Corrects local steps by the difference between mean and client gradients (FedLin).
 
     The only fixed point is the point where the mean gradient is 0, for any number of local steps and any heterogeneity.
-    For strongly convex losses, convergence is linear with a constant learning rate. Moves twice the bytes of `fedavg`
-    each way, in two exchanges.
+    For strongly convex losses, convergence is linear with a constant learning rate. Sends twice as many bytes as
+    `fedavg` each way, in two exchanges.
 
     Args:
         loss: `loss(params, batch)`, a scalar.

@@ -42,9 +42,9 @@ def ditto(
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Trains a shared model, and for each client a personal model pulled towards it.
+    """Trains a shared model and, for each client, a personal model pulled towards it.
 
-    A personal model minimises `loss + λ/2 ‖v − w_server‖²`. Moves the same bytes as `fedavg`; personal models stay on
+    A personal model minimises `loss + λ/2 ‖v − w_server‖²`. Sends as many bytes as `fedavg`; personal models stay on
     the client.
 
     Args:
@@ -119,7 +119,7 @@ def fedrep(
     Args:
         loss: `loss(params, batch)`, a scalar; `params` contains all parameters.
         clients: Number of clients. Clients with weight 0 are absent from a round and keep their head.
-        is_personal: Whether the parameter at a path, such as "head.kernel", belongs to the head.
+        is_personal: Function that returns whether the parameter at a path, such as "head.kernel", belongs to the head.
         client_optimizer: Optimizer for the representation's local steps.
         head_optimizer: Optimizer for the head. Default: `client_optimizer`.
         server_optimizer: As in `fedavg`.

@@ -25,7 +25,7 @@ class PopulationState(NamedTuple):
 def branch_train_merge(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Algorithm:
     """Trains independent experts from one seed model; `params_of` averages them.
 
-    A round moves only its metrics. Merging (`params_of`) moves the parameters once from every expert.
+    A round sends only its metrics. Merging (`params_of`) sends the parameters of every expert once.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
@@ -33,8 +33,8 @@ def branch_train_merge(loss: Loss, *, clients: int, optimizer: optax.GradientTra
         optimizer: The experts' optimizer; its state is kept between rounds.
 
     Returns:
-        The algorithm. `init(params)` branches, a round trains every expert on its own batches (metric `loss`),
-        `params_of(state)` returns their mean, and `personalize(state, client_batches)` returns the experts.
+        The algorithm. `init(params)` branches, and a round trains every expert on its own batches (metric `loss`).
+        `params_of(state)` returns the experts' mean, and `personalize(state, client_batches)` returns the experts.
 
     Example:
         >>> algorithm = branch_train_merge(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5))

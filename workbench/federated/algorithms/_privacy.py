@@ -26,8 +26,8 @@ def gaussian_mean(
 
     No client changes the sum by more than `clip`. The server adds noise with standard deviation
     `noise_multiplier * clip` to each coordinate of the sum. `epsilon` computes the privacy guarantee. Emits "client
-    norm", the norm before clipping. Moves the same bytes as the inner mean `of`. All present clients count equally,
-    because a weight would also be private information.
+    norm", the norm before clipping. Sends as many bytes as the inner mean `of`. All present clients have the same
+    weight, because a client's weight would also be private information.
 
     Args:
         clip: The largest norm of one client's update, over all parameters together.
@@ -38,8 +38,8 @@ def gaussian_mean(
         of: The inner mean, such as `top_k_mean(0.1, memory=False)`. Default: a plain mean.
 
     Raises:
-        ProgramError: if the guarantee does not apply: a clip that is not positive, a negative multiplier, or an inner
-            mean to which one client can contribute more than its own update.
+        ProgramError: if the guarantee does not apply, because the clip is not positive, the multiplier is negative, or
+            one client can contribute more than its own update to the inner mean.
 
     Example:
         >>> from workbench.primitives import program
@@ -115,7 +115,7 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
     Args:
         noise_multiplier: z, as in `gaussian_mean`.
         rounds: Number of rounds.
-        participation: q, the probability that a client takes part in a round, independently, as in
+        participation: q, the probability with which each client independently takes part in a round, as in
             `data.poisson_cohorts`. Fixed-size cohorts are a different mechanism.
         delta: δ; use a value below 1 / number of clients.
 

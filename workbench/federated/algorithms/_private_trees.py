@@ -21,9 +21,9 @@ def ftrl_mean(
     """Averages with noise from a binary tree over the rounds (DP-FTRL).
 
     The sum over rounds is private even if clients are not sampled at random. The noise of the first t rounds together
-    is a sum of independent draws, one for each 1 in the binary form of t: at most log2(rounds) + 1 draws. With
-    independent noise per round, there would be t draws. With `optax.sgd` as the server's optimizer, this is DP-FTRL.
-    Moves the same bytes as a mean. All present clients count equally.
+    is a sum of independent draws, one for each 1 in the binary form of t. These are at most log2(rounds) + 1 draws.
+    With independent noise per round, there would be t draws. With `optax.sgd` as the server's optimizer, this is
+    DP-FTRL. Sends as many bytes as a mean. All present clients have the same weight.
 
     Args:
         clip: The largest norm of one client's update.
@@ -139,16 +139,16 @@ def adaptive_clip_mean(
     """Averages with differential privacy; the clip follows a quantile of the clients' norms.
 
     Every client also sends one bit: whether its norm is at most the clip C. C is multiplied by exp(−η (share of such
-    clients − quantile)). The state is `(round, C)`. All present clients count equally.
+    clients − quantile)). The state is `(round, C)`. All present clients have the same weight.
 
     Args:
-        noise_multiplier: z for the updates: the standard deviation of their noise divided by C.
+        noise_multiplier: z for the updates, which is the standard deviation of their noise divided by C.
         first_clip: C in the first round.
         quantile: γ, the long-run share of clients whose updates are not clipped.
         learning_rate: η_C.
         count_noise: Standard deviation of the noise on the number of unclipped clients, which is also private; the
-            paper uses a twentieth of the clients in a round. Pass z₊ = (z⁻² + (2 b)⁻²)^(−1/2) to `epsilon` for the
-            combined guarantee, where b is `count_noise`.
+            paper uses a twentieth of the clients in a round. For the combined guarantee, pass
+            z₊ = (z⁻² + (2 b)⁻²)^(−1/2) to `epsilon`, where b is `count_noise`.
         expected: Number of clients in a round. Default: all clients.
         seed: Seed for the noise.
 

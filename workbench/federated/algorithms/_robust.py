@@ -16,8 +16,8 @@ from workbench.federated.algorithms._types import ClientParams, Params, Weights
 def median() -> Aggregator:
     """Computes the coordinate-wise median of the clients' updates.
 
-    The result is robust as long as fewer than half of the clients are Byzantine. Moves every client's update to the
-    server, which sorts them. All present clients count equally.
+    The result is robust as long as fewer than half of the clients are Byzantine. Every client's update is sent to the
+    server, which sorts the updates. All present clients have the same weight.
 
     Example:
         >>> from workbench.primitives import program
@@ -36,8 +36,8 @@ def median() -> Aggregator:
 def trimmed_mean(share: float = 0.1) -> Aggregator:
     """Computes the coordinate-wise mean without the smallest and largest updates.
 
-    The result is robust as long as at most a fraction `share` of the clients is Byzantine. Moves every client's update
-    to the server, which sorts them. All present clients count equally.
+    The result is robust as long as at most a fraction `share` of the clients is Byzantine. Every client's update is
+    sent to the server, which sorts the updates. All present clients have the same weight.
 
     Args:
         share: Share of the present clients to leave out at each end (rounded down), at least 0 and below 0.5.
@@ -53,7 +53,7 @@ def trimmed_mean(share: float = 0.1) -> Aggregator:
         1.5
 
     References:
-        Yin et al., ICML 2018 (arXiv 1803.01498), Algorithm 1, option II: β is `share`.
+        Yin et al., ICML 2018 (arXiv 1803.01498), Algorithm 1, option II (β is `share`).
     """
     if not 0 <= share < 0.5:
         message = (

@@ -25,14 +25,14 @@ class ScaffoldState(NamedTuple):
 def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_rate: float = 1.0) -> Algorithm:
     """Corrects local SGD by the difference between global and local mean gradients (SCAFFOLD).
 
-    Moves twice the bytes of `fedavg` each way: parameters and a control variate. The clients' control variates stay on
-    the clients.
+    Sends twice as many bytes as `fedavg` each way, because a control variate is sent with the parameters. The clients'
+    control variates stay on the clients.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients. Clients with weight 0 are absent from a round: they change neither the server nor
-            their own control variate. All other clients count equally, as in the paper. If each round samples a cohort,
-            build the algorithm with `in_cohorts`.
+            their own control variate. All other clients have the same weight, as in the paper. If each round samples a
+            cohort, build the algorithm with `in_cohorts`.
         learning_rate: η_l, the clients' learning rate.
         server_learning_rate: η_g.
 

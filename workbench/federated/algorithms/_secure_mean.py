@@ -22,8 +22,8 @@ def masked_sum(
 ) -> UInt32[Array, " values"]:
     """Sums the present clients' integers modulo 2³²; the server sees only masked words.
 
-    Communicates one `reduce_sum` of words: every client adds its pairwise masks and its own mask to its integers, and
-    the server removes the recovered masks. Each client expands one mask per other client.
+    The only communication is one `reduce_sum` of words. Every client adds its pairwise masks and its own mask to its
+    integers, and the server removes the recovered masks. Each client expands one mask per other client.
 
     Args:
         values: One row of integers per client.
@@ -56,7 +56,7 @@ def _masked(row: Array, pairs: Array, own_seed: Array, number: Array, present: A
 
 
 def _signed(mask: Array, of: Array, peer: Array) -> Array:
-    """Signs a pair's mask: the client with the smaller number adds, the other subtracts."""
+    """Returns a pair's mask with its sign: the client with the smaller number adds it, and the other subtracts it."""
     return jnp.where(of == peer, jnp.zeros_like(mask), jnp.where(of < peer, mask, jnp.zeros_like(mask) - mask))
 
 
@@ -108,9 +108,10 @@ def secure_mean(
     if the words do not match the masks, for example if they are from an earlier round. The metrics of the algorithm's
     round (its loss) are averaged unmasked.
 
-    Without noise, the present clients with weight above 0 count equally, and a masked word carries their number. With
-    noise, their number would also have to stay secret. The sum is therefore divided by the number of present clients,
-    and clients with weight 0 add zeros. Clients whose update is not finite are treated as clients with weight 0.
+    Without noise, all present clients with weight above 0 have the same weight, and a masked word carries their number.
+    With noise, their number would also have to stay secret. The sum is therefore divided by the number of present
+    clients, and clients with weight 0 add zeros. Clients whose update is not finite are treated as clients with weight
+    0.
 
     A client's noise is a discrete Gaussian, drawn by integer arithmetic from that client's secret in `Masks`. Only the
     client knows the secret, and each round uses a new one. The noise of `threshold` clients together has the standard
@@ -121,8 +122,8 @@ def secure_mean(
         clip: The largest norm of one client's update.
         bits: Number of bits of the largest value, without the sign. With noise, the resolution is between `bits - 1`
             and `bits`.
-        noise_multiplier: Standard deviation of the sum's noise divided by `clip`, if `threshold` clients stay; 0 for no
-            noise.
+        noise_multiplier: Standard deviation of the sum's noise, divided by `clip`, when `threshold` clients stay; 0 for
+            no noise.
         threshold: The session's threshold; required with noise.
 
     Raises:
@@ -163,7 +164,7 @@ def secure_mean(
 
 
 def _encode(row: object, weight: Array, secret: Array, grid: NoiseGrid) -> Int32[Array, " words"]:
-    """Encodes one client's integers and presence and, without noise, whether the client counts."""
+    """Encodes one client's integers and presence and, without noise, whether its update is used."""
     single = jax.tree.map(lambda x: x.astype(jnp.float32), row)  # a norm in lower precision would be too inaccurate
     flat = ravel_pytree(clip_to_norm(single, grid.clip))[0]
     counts = (weight > 0) & jnp.isfinite(flat).all()

@@ -77,7 +77,7 @@ def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float,
 
 
 def clip_in_units(log2_deviation: int, noise_multiplier: float, threshold: int) -> float:
-    """Converts the clip to units; the deviation is `noise_multiplier * clip / sqrt(threshold)`."""
+    """Returns the clip in units; the deviation is `noise_multiplier * clip / sqrt(threshold)`."""
     return 2**log2_deviation * math.sqrt(threshold) / noise_multiplier
 
 
@@ -103,10 +103,10 @@ def secure_epsilon(
 ) -> float:
     """Computes an upper bound on ε for (ε, δ)-differential privacy under `secure_mean`.
 
-    Counts the noise of `threshold - colluding` clients, because the session recovers no sum with fewer than `threshold`
-    clients, and colluding clients know the noise that they added. Two data sets are neighbours if one client sends
-    zeros in one of them; participation in a round is public. The bound assumes that every client takes part in every
-    round; it also applies to lower participation.
+    The bound uses the noise of only `threshold - colluding` clients. The session recovers no sum of fewer than
+    `threshold` clients, and colluding clients know the noise that they added. Two data sets are neighbours if one
+    client sends zeros in one of them; participation in a round is public. The bound assumes that every client takes
+    part in every round; it also applies to lower participation.
 
     Args:
         noise_multiplier: As in `secure_mean`.
@@ -156,14 +156,14 @@ def secure_epsilon(
 def sum_divergence(order: float, l2: float, log2_deviation: int, noises: int, values: int) -> float:
     """Bounds the Rényi divergence of one sum from the sum with one client's integers replaced by zeros.
 
-    The noise is a sum of discrete Gaussians, which is nearly a discrete Gaussian: by Poisson's summation formula, the
-    logarithms of their probabilities differ by less than 5 exp(-π² σ²) for each summand and value.
+    The noise is a sum of discrete Gaussians, which is nearly a discrete Gaussian. By Poisson's summation formula, the
+    logarithms of the two probabilities differ by less than 5 exp(-π² σ²) for each summand and value.
 
     Args:
         order: α, above 1.
         l2: Largest Euclidean norm of one client's integers.
         log2_deviation: Base-2 logarithm of the standard deviation of one client's noise, in units.
-        noises: Number of clients whose noise counts. More noise makes the divergence smaller.
+        noises: Number of clients whose noise the bound uses. More noise makes the divergence smaller.
         values: Number of values in an update.
     """
     nearly = 5 * math.exp(-((math.pi * 2**log2_deviation) ** 2)) * (noises - 1) * values

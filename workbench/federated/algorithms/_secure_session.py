@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Masks(NamedTuple):
-    """Seeds for one round: four fields from the clients, then three that the server recovered.
+    """Seeds for one round; four fields come from the clients, and the server recovers the last three.
 
     Attributes:
-        pairs: `[clients, clients, 8]`: the seed that each pair of clients shares.
-        own: `[clients, 8]`: the seed of each client's own mask.
-        noise: `[clients, 8]`: the seed of each client's noise; no other client holds a share of it.
-        present: `[clients]`: whether the client's words reach the server.
-        revealed_own: `[clients, 8]`: own seeds of survivors; 0 for other clients.
-        revealed_pairs: `[clients, clients, 8]`: seeds of pairs between a dropped client and a survivor; 0 for other
+        pairs: Seed that each pair of clients shares, `[clients, clients, 8]`.
+        own: Seed of each client's own mask, `[clients, 8]`.
+        noise: Seed of each client's noise, `[clients, 8]`; no other client holds a share of it.
+        present: Whether each client's words reach the server, `[clients]`.
+        revealed_own: Own seeds of survivors, `[clients, 8]`; 0 for other clients.
+        revealed_pairs: Seeds of pairs between a dropped client and a survivor, `[clients, clients, 8]`; 0 for other
             pairs.
-        survived: `[clients]`: the server's copy of `present`.
+        survived: The server's copy of `present`, `[clients]`.
     """
 
     pairs: UInt32[np.ndarray, "clients clients 8"]
@@ -56,7 +56,7 @@ class SecureSession:
 
     Raises:
         ProgramError: if the threshold is out of range.
-        MissingDependencyError: (when a round begins) if `cryptography` is not installed, extra `secure-aggregation`.
+        MissingDependencyError: when a round begins, if `cryptography` (extra `secure-aggregation`) is not installed.
 
     References:
         Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, figure 4
@@ -80,7 +80,7 @@ class SecureSession:
         return SecureRound(self)
 
     def masks(self, present: Sequence[bool] | Bool[np.ndarray, " clients"]) -> Masks:
-        """Runs a whole round for `secure_mean`, from new keys to recovery for the present clients.
+        """Runs a whole round for `secure_mean` with the present clients, from new keys to recovery.
 
         Args:
             present: Whether each client's result arrives.
@@ -108,8 +108,7 @@ class SecureRound:
     """One round of a session, after keys and shares were exchanged.
 
     Attributes:
-        received: Everything that the server has received, by exchange and client: keys, sealed shares and shares, as
-            bytes.
+        received: All bytes that the server has received (keys, sealed shares and shares), by exchange and client.
     """
 
     def __init__(self, session: SecureSession) -> None:
@@ -184,7 +183,7 @@ class SecureRound:
 
 
 def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: bytes | None) -> bytes:
-    """Recovers the secret from a client's shares; a private key must match its public key."""
+    """Recovers the secret from a client's shares, and checks a private key against its public key."""
     try:
         secret = recover_secret(shares, threshold=threshold)
     except ProgramError:

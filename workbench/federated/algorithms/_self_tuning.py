@@ -24,7 +24,8 @@ def hypergradient(
     state per round.
 
     Args:
-        make: Builds the algorithm from the settings, which are tracers: `lambda lr: fedavg(..., optax.sgd(lr))`.
+        make: Function that builds the algorithm from the settings, which are tracers, such as
+            `lambda lr: fedavg(..., optax.sgd(lr))`.
         objective: `objective(params)`, a scalar; for example the mean loss on held-out examples. May be a program.
         rounds: Number of rounds to differentiate through.
 
@@ -62,7 +63,7 @@ def hypergradient(
 def reweighted(algorithm: Algorithm, weight: Float[Array, " clients"]) -> Algorithm:
     """Replaces the client weights of an algorithm's batches by `weight`.
 
-    With `hypergradient`, the weights are settings: `lambda s: reweighted(fedavg(...), jax.nn.softmax(s))`.
+    With `hypergradient`, the weights can be settings, as in `lambda s: reweighted(fedavg(...), jax.nn.softmax(s))`.
 
     Args:
         algorithm: An algorithm whose round takes a dictionary of batches.

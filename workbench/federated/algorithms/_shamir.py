@@ -76,9 +76,9 @@ def _distances(x: int, points: Iterable[int]) -> int:
 def _are_on_a_polynomial(shares: Mapping[int, int], threshold: int) -> bool:
     """Returns whether all shares fit one polynomial of degree `threshold - 1`.
 
-    Multiply the polynomial through all shares by any other polynomial. The leading coefficient is 0 as long as the
-    degrees stay below the number of shares (Cascudo and David, "SCRAPE", ACNS 2017). The check errs with probability 1
-    / `PRIME`.
+    The check multiplies the polynomial through all shares by a random polynomial. The leading coefficient of the
+    product is 0 as long as the degrees stay below the number of shares (Cascudo and David, "SCRAPE", ACNS 2017). The
+    check errs with probability 1 / `PRIME`.
     """
     random = [secrets.randbelow(PRIME) for _ in range(len(shares) - threshold)]
     total = 0

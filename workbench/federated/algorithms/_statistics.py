@@ -11,7 +11,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_by_key, redu
 def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high: float) -> Int[Array, " bins"]:
     """Counts the values of all clients in bins of equal width.
 
-    Moves one count per bin from every client.
+    Every client sends one count per bin.
 
     Args:
         x: Values, one row per client.
@@ -62,8 +62,8 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
         q: The quantile, from 0 to 1; 0.5 is the median.
         rounds: Number of bisections; 30 bisections reach float32 precision.
 
-    Returns: The smallest value v such that at least a share `q` of all values is at most v (numpy's "inverted_cdf"), to
-        within the range of the values × 2^−rounds. Its gradient is zero.
+    Returns: The smallest value v such that at least a share `q` of all values is at most v (numpy's "inverted_cdf").
+        The error is at most the range of the values × 2^−rounds. Its gradient is zero.
 
     Raises:
         ProgramError: if `q` is not between 0 and 1.
@@ -104,7 +104,7 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
 def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary"]:
     """Counts the occurrences of each word in the documents of all clients.
 
-    Moves one count per word of the vocabulary from every client.
+    Every client sends one count per word of the vocabulary.
 
     Args:
         words: Word indices, one row per client; numbers outside the vocabulary (-1 as padding) are not counted.
@@ -130,8 +130,8 @@ def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Arr
 def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary clients"]:
     """Builds an inverted index: the documents that contain each word, with term frequencies.
 
-    Every client is a document, and emits the pair (word, document) as one key. Moves one count per vocabulary word and
-    document from every client.
+    Every client is a document, and emits the pair (word, document) as one key. Every client sends one count for each
+    pair of vocabulary word and document.
 
     Args:
         words: Word indices, one row per document; numbers outside the vocabulary (-1 as padding) are not indexed.

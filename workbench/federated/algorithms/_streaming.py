@@ -46,7 +46,7 @@ def streaming_diloco(
 ) -> Algorithm:
     """DiLoCo that synchronises one fragment of the parameters at a time.
 
-    A round of H steps synchronises every fragment once, with H / `fragments` steps between fragments. It moves the same
+    A round of H steps synchronises every fragment once, with H / `fragments` steps between fragments. It sends as many
     bytes as `diloco`, but at most one fragment at a time. With a `delay`, communication overlaps with the next `delay`
     steps.
 

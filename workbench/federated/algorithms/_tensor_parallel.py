@@ -103,13 +103,13 @@ class TensorParallel:
     ) -> Float[Array, " tokens features"]:
         """Normalizes the features of each token, with moments in float32.
 
-        Costs two all-reduces of one number per token along the axis that splits the features; none in "1d".
+        This costs two all-reduces of one number per token along the axis that splits the features, but none in "1d".
 
         Args:
             x: Activations, laid out as `activations()`.
             scale: Factor for each feature.
             offset: Offset added to each feature.
-            epsilon: Added to the variance.
+            epsilon: Number added to the variance.
 
         Returns:
             The activations in the layout and dtype of `x`.
@@ -181,7 +181,8 @@ class TensorParallel:
 
         Args:
             x: Activations of `tokens / sequence` sequences, one after the other, laid out as `activations()`.
-            qkv: Weights `[features, heads * 3 * size]`; for each head, its queries, keys and values.
+            qkv: Weights `[features, heads * 3 * size]`, which contain the queries, keys and values of one head after
+                another.
             out: Output weights, laid out as `weights(second=True)`.
             heads: Number of heads.
             sequence: Number of tokens in one sequence.

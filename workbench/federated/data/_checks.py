@@ -31,7 +31,7 @@ def raise_all(source: str, problems: Iterable[str], remedy: str = "") -> None:
 
 
 def problems_between_clients(arrays: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[str]:
-    """Yields missing fields, ragged clients, and dtypes or shapes unlike the first client's."""
+    """Yields problems: missing fields, ragged clients, and dtypes or shapes unlike the first client's."""
     if not arrays or not next(iter(arrays.values())):
         yield "there are no clients" if not arrays else f"client {next(iter(arrays))!r} has no fields"
         return
@@ -76,7 +76,7 @@ def _same_dtype(a: np.dtype, b: np.dtype) -> bool:
 def problems_inside(
     arrays: Mapping[str, Mapping[str, np.ndarray]], *, allow_empty: bool, allow_nan: bool
 ) -> Iterator[str]:
-    """Yields clients without examples, and fields with NaN or infinity."""
+    """Yields problems: clients without examples, and fields with NaN or infinity."""
     for client, fields in arrays.items():
         if not allow_empty and any(value.ndim and not len(value) for value in fields.values()):
             yield f"client {client!r} is empty: no examples"

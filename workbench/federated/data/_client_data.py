@@ -18,7 +18,7 @@ ClientArrays = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ClientData:
-    """Data of all clients: all have the same fields, and each has any number of examples.
+    """Data of all clients, which have the same fields and any number of examples each.
 
     Arrays are kept as read-only views: nothing is copied, and the arrays cannot be changed through the data set.
 
@@ -137,10 +137,10 @@ def federate(
     """Distributes the examples of one data set over clients.
 
     Args:
-        x: The inputs, `[examples, *shape]`; with `by`, a pandas or Dask DataFrame with one row per example.
+        x: The inputs, `[examples, *shape]`. If `by` is given, a pandas or Dask DataFrame with one row per example.
         y: The labels or targets, `[examples, *shape]`; None if there are none.
-        partition: Each client's rows: the result of `iid`, `dirichlet`, `shards`, `by_size` or `by_natural_id`, or one
-            array of row numbers per client.
+        partition: Each client's rows, as the result of `iid`, `dirichlet`, `shards`, `by_size` or `by_natural_id`, or
+            as one array of row numbers per client.
         by: Name of the DataFrame column with each example's client; replaces `partition`. The other columns are the
             fields, in JAX's default precision. They contain numbers, or equally long lists of numbers.
         name: Name of the data, for titles.

@@ -73,7 +73,7 @@ def cohorts(
     multiple_of: int = 1,
     weight: ArrayLike | None = None,
 ) -> Iterator[Padded]:
-    """Yields each round's data: a new cohort, newly shuffled, with constant shapes.
+    """Yields the data of a new, newly shuffled cohort for each round, with constant shapes.
 
     If an algorithm's clients keep state, build the algorithm with `algorithms.in_cohorts`, so that each state belongs
     to a client, not to a slot. Round `r` depends only on the key and `r`. Wrap the iterator in `prefetch` to prepare
@@ -86,13 +86,13 @@ def cohorts(
         rounds: Number of rounds; None for infinitely many.
         batch_size: As in `pad_clients`.
         epochs: As in `pad_clients`.
-        multiple_of: As in `pad_clients`: the size of the clients' mesh axis.
+        multiple_of: The size of the clients' mesh axis, as in `pad_clients`.
         weight: As in `sample_clients`.
 
     Returns: An iterator over `Padded` rounds, each padded to the length of the longest client in `data`.
 
     Raises:
-        DataError: for the same reasons as `sample_clients` and `pad_clients`, at the first round.
+        DataError: at the first round, for the same reasons as in `sample_clients` and `pad_clients`.
 
     Example:
         >>> data = ClientData(arrays={c: {"x": np.arange(3.0)} for c in "abcd"})
@@ -140,9 +140,9 @@ def poisson_cohorts(
         rounds: Number of rounds. Default: without end.
         batch_size: As in `pad_clients`.
         epochs: As in `pad_clients`.
-        slots: Number of slots in a round. Default: the smallest number that a round exceeds with probability below
-            1e-12.
-        multiple_of: A divisor of the number of slots: the size of the clients' mesh axis.
+        slots: Number of slots in a round. Default: the smallest number that a round exceeds only with a probability
+            below 1e-12.
+        multiple_of: The size of the clients' mesh axis, which must divide the number of slots.
 
     Returns: An iterator over `Padded` rounds with `slots` clients, each padded to the length of the longest client in
         `data`.
@@ -230,7 +230,7 @@ _RARE = -math.log(1e-12)
 
 
 def _divergence(share: float, chance: float) -> float:
-    """Kullback-Leibler divergence between two coins in nats; 0 if share <= chance."""
+    """Kullback-Leibler divergence in nats between coins with these probabilities; 0 if share <= chance."""
     if share <= chance:
         return 0.0
     rest = 0.0 if share == 1 else (1 - share) * math.log((1 - share) / (1 - chance))

@@ -1,4 +1,4 @@
-"""Counts of client data for plots."""
+"""Statistics of client data for plots."""
 
 import numpy as np
 
@@ -10,8 +10,8 @@ def describe(data: ClientData) -> ClientDataRecord:
     """Counts every client's examples and labels, and measures their heterogeneity.
 
     Label skew is the total variation distance between a client's label shares and the label shares of all examples
-    together: half the sum of absolute differences. It is 0 for identical shares, and near 1 if a client has only rare
-    classes. Size skew is the standard deviation of the clients' example counts divided by their mean.
+    together, which is half the sum of the absolute differences. It is 0 for identical shares, and near 1 if a client
+    has only rare classes. Size skew is the standard deviation of the clients' example counts divided by their mean.
 
     Args:
         data: The clients.
@@ -27,8 +27,8 @@ def describe(data: ClientData) -> ClientDataRecord:
         (((2, 0), (0, 2)), 0.5)
 
     References:
-        Total variation as label skew: Hsu et al., arXiv 1909.06335; Zhao et al., arXiv 1806.00582 (earth mover's
-        distance between label distributions, which is twice this).
+        For total variation as label skew, see Hsu et al., arXiv 1909.06335, and Zhao et al., arXiv 1806.00582. Zhao et
+        al. use the earth mover's distance between label distributions, which is twice this.
     """
     counts = data.counts
     labels, classes = _label_counts(data)

@@ -70,7 +70,7 @@ class Source:
 
 
 def guess_label(fields: Iterable[str], label: str | None) -> str | None:
-    """Returns the given label field; for "auto", a field with a common label name, or None."""
+    """Returns the given label field; "auto" selects a field with a common label name, or None."""
     fields = tuple(fields)
     if label != "auto":
         return label

@@ -13,7 +13,7 @@ NAME: str = __name__.split(".")[-2]
 class NodeFailure(RuntimeError):
     """A node raised, left, or did not answer; `slot` is the node's number in the run.
 
-    `worker_lost`: its process has exited, or is still computing an abandoned request.
+    `worker_lost` is true if its process has exited or is still computing an abandoned request.
     """
 
     def __init__(self, slot: int, fault: str, *, worker_lost: bool = False) -> None:
@@ -23,7 +23,7 @@ class NodeFailure(RuntimeError):
 
 @dataclass
 class Ask:
-    """Request to one node: a stage (as bytes or digest), the source of each row, and the values to keep.
+    """Request to one node, with a stage (as bytes or digest), the source of each row, and the values to keep.
 
     A row is "own:<input>" (the node's data), "held:<name>" (kept at the node by an earlier stage) or "sent:<i>"
     (`sent[i]`). `shared` contains the indices of the server's values in `sent`. With `fetch`, the node returns the
@@ -44,7 +44,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class NodeReply:
-    """Reply of a node: results, host, seconds, and compile seconds."""
+    """Reply of a node, with its results, its host, its compute time and its compile time in seconds."""
 
     values: list[np.ndarray]
     reported: Mapping[str, Any]

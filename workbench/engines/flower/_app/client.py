@@ -63,7 +63,7 @@ def _held(context: Context) -> dict[str, Array]:
 
 
 def _row(source: str, arrays: list[np.ndarray], store: dict[str, Array], context: Context) -> np.ndarray:
-    """Reads one operand with an axis of this node's clients: node data, kept rows, or sent rows."""
+    """Reads one operand for this node's clients, from the node's data, the kept rows or the sent rows."""
     kind, _, name = source.partition(":")
     if kind == "own":
         name, *iterations = name.split("/")

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 def column(context: "Context", name: str) -> np.ndarray:
     """Reads one input of the program at this node, `[clients of the node, ...]`.
 
-    The folder is `data` in the node's configuration. If that is missing, the folder is the partition's subfolder in
-    `data` of the run's configuration, or in the folder named by the environment variable WORKBENCH_FLOWER_DATA.
+    The folder is `data` in the node's configuration. If that is missing, the folder is the partition's subfolder of
+    another folder, which is `data` in the run's configuration or the value of the environment variable
+    WORKBENCH_FLOWER_DATA.
     """
     if root := context.node_config.get("data"):
         folder = Path(str(root))

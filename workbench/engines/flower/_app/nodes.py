@@ -53,14 +53,14 @@ def ask_nodes(
         nodes: Ids of the nodes, in slot order.
         asks: Requests, at most one for each node.
         timeout_seconds: Time limit for all replies.
-        enough: Number of replies that suffice, and a deadline in seconds for the remaining replies (None: do not wait
-            for them). For a failed or late node, the reply has an "error" and no values.
-        late: With `enough`, unanswered messages from earlier calls, keyed by slot. Nodes with such messages receive no
+        enough: Number of replies that suffice, and the time in seconds to wait for the remaining replies (None to not
+            wait for them). For a failed or late node, the reply has an "error" and no values.
+        late: Unanswered messages from earlier calls with `enough`, keyed by slot. Nodes with such messages receive no
             request.
 
     Raises:
-        NodeFailure: if a node raised, left, or did not answer in time; names the first such node. With `enough`, raised
-            only if the node's worker exited.
+        NodeFailure: if a node raised, left, or did not answer in time; names the first such node. With `enough`, this
+            is raised only if the node's worker exited.
     """
     late = {} if late is None else late
     for reply in grid.pull_messages(late.values()) if late else ():

@@ -18,7 +18,7 @@ AskAll = Callable[[Sequence[Ask]], list[NodeReply]]
 
 
 class Own:
-    """An input stored only at the nodes; `iterations` are loop indices of its leading axes."""
+    """An input stored only at the nodes; `iterations` contains the loop index of each leading axis."""
 
     def __init__(self, name: str, iterations: tuple[int, ...] = ()) -> None:
         self.name: str = name

@@ -1,4 +1,4 @@
-"""Stages as files: StableHLO and a header, checked before use, compiled once per process."""
+"""Stages as files with StableHLO and a header, which are checked before use and compiled once per process."""
 
 import base64
 import hashlib
@@ -48,7 +48,7 @@ def load_stage(data: bytes) -> CompiledStage:
     """Loads the stage from bytes.
 
     Raises:
-        ValueError: if the bytes are not an exported stage, or if this JAX cannot run it.
+        ValueError: if the bytes are not an exported stage, or if this JAX version cannot run it.
     """
     digest = hashlib.sha256(data).hexdigest()
     stage = _LOADED.get(digest)
