@@ -49,7 +49,7 @@ def check_batch_size(
         batch: Description of what holds one batch, such as "one row of the DataFrame".
         size: The option's value.
         option: The option's name.
-        auto: What "auto" means for this option; "" if the option does not accept "auto".
+        auto: What "auto" means for this option, or "" if the option does not accept "auto".
 
     Raises:
         ProgramError: unless `size` is a positive int, or "auto" for an option that accepts "auto".

@@ -78,8 +78,7 @@ class Pass:
         """Yields the clients, `size` at a time, together with their slots in `rows` (default: all rows).
 
         Raises:
-            EngineError: if a reader returned different clients, or a different order, than in a previous pass of this
-                run.
+            EngineError: if a reader's clients or their order have changed since a previous pass of this run.
         """
         rows = self.rows if rows is None else rows
         reader = next((x.reader for x in rows if isinstance(x, ReadRows)), None)
@@ -160,7 +159,7 @@ class Pass:
         return self.cohorts.quorum if self.cohorts is not None and self.present is None else None
 
     def enough(self, answered: int, missing: Mapping[int, tuple[Batch, str]], started: float) -> str | None:
-        """Returns the reason for continuing the round without the missing clients; None to keep waiting.
+        """Returns the reason for continuing the round without the missing clients, or None to keep waiting.
 
         Args:
             answered: Number of clients that answered.
@@ -335,7 +334,7 @@ class Pass:
         return self._done / self.clients
 
     def raising(self, batch: Batch) -> EngineError | None:
-        """Finds the client that raises in a batch, by computing the batch's clients one by one in this process."""
+        """Computes a batch's clients one by one in this process to find the client that raises."""
         single = self.compiled(1)
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]
@@ -346,7 +345,7 @@ class Pass:
         return None
 
     def isolated(self, batch: Batch) -> EngineError | None:
-        """Finds the client with a NaN in a batch, by computing the batch's clients one by one in this process."""
+        """Computes a batch's clients one by one in this process to find the client with a NaN."""
         single = self.compiled(1)
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]

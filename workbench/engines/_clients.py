@@ -25,8 +25,8 @@ class ClientReader:
 
     Args (of the constructor):
         source: `(client_id, data)` pairs; `data` is a pytree of one client's arrays, with the same shapes for all
-            clients. Either an object that can be iterated several times (a list, a dataset), or a function without
-            arguments that returns an iterator.
+            clients. It is either an object that can be iterated several times (a list, a dataset), or a function
+            without arguments that returns an iterator.
         clients: Number of clients. Default: `len(source)`.
 
     Raises:
@@ -164,7 +164,7 @@ def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDty
 
 
 def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
-    """Truncates or zero-pads a client's columns to a length; adds the number of examples."""
+    """Truncates or zero-pads a client's columns to a length, and adds the number of examples."""
     count = 0
     arrays = {}
     for name, values in columns.items():

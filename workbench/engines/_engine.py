@@ -209,7 +209,7 @@ def _is_reader(x: object) -> bool:
 
 
 def as_struct(x: object) -> jax.ShapeDtypeStruct:
-    """Describes an argument without values and sharding, so that the plan does not depend on a mesh."""
+    """Describes an argument without its values and sharding, so that the plan does not depend on a mesh."""
     aval = _jax_compat.aval_of(x)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 

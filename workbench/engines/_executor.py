@@ -39,8 +39,8 @@ Future = concurrent.futures.Future
 class Executor(Engine):
     """Computes batches of clients as tasks of an executor.
 
-    Works with `ThreadPoolExecutor`, with loky's `get_reusable_executor()` and `ProcessPoolExecutor` in a "spawn" or
-    "forkserver" context, and with Dask's `Client.get_executor()` (extra `dask`). Stages are sent to other processes as
+    The pool may be a `ThreadPoolExecutor`, loky's `get_reusable_executor()`, a `ProcessPoolExecutor` in a "spawn" or
+    "forkserver" context, or Dask's `Client.get_executor()` (extra `dask`). Stages are sent to other processes as
     versioned StableHLO, never as pickled code, and are compiled once per worker. If only reductions read the clients, a
     task returns the partial result of its batch instead of the clients' rows. Workers must be able to import
     `workbench`. A worker process on this machine that has computed a task exits when this process exits or is killed.
@@ -118,7 +118,7 @@ class Executor(Engine):
             answers.cancel()
 
     def _sender(self, work: Pass, size: int, inputs: dict[int, tuple[Any, ...]]) -> Callable[[Batch], Future]:
-        """Returns the function that sends a batch of `size` clients to a worker, and notes its inputs' checksums."""
+        """Returns the function that sends `size` clients to a worker and records the checksums of its inputs."""
         if self._local:
             compiled = work.compiled(size)
             return lambda batch: self.pool.submit(_run_here, compiled, work.operands(batch))
@@ -359,7 +359,7 @@ class _Answers:
 
 
 def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
-    """Creates a new pool with a broken pool's settings; None if these settings are not known."""
+    """Creates a new pool with a broken pool's settings, or returns None if these settings are not known."""
     executor: Any = pool
     if type(pool) is concurrent.futures.ProcessPoolExecutor:
         return concurrent.futures.ProcessPoolExecutor(

@@ -172,7 +172,7 @@ def _differentiated(tree: ast.Module) -> Iterator[str]:
 
 
 def _makes_value_and_gradient(node: ast.expr) -> bool:
-    """Returns whether this is a call of `value_and_grad`: JAX's, Flax's, or Equinox's `filter_value_and_grad`."""
+    """Returns whether this is a call of JAX's or Flax's `value_and_grad`, or of Equinox's `filter_value_and_grad`."""
     return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("value_and_grad")
 
 

@@ -34,7 +34,7 @@ Hlo: TypeAlias = Any
 
 
 class FederatedComputation:
-    """A program in the federated language: its type, its text, and the bytes of its protocol buffer.
+    """A program in the federated language, with its type, its text, and the bytes of its protocol buffer.
 
     `building_block` is the tree in the package `federated_language`, `intrinsics` counts its calls, and `clients` is
     the program's number of clients.
@@ -107,7 +107,7 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
-        *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s.
+        *args: Its arguments, as arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:
         The computation. The `federated_language` package has type-checked every part, and the bytes have been
@@ -412,7 +412,7 @@ def _serialized(module: Hlo) -> bytes:
 
 
 def _at_edges(fn: Callable[[list[Any]], list[Any]], dtypes: Sequence[Any]) -> Callable:
-    """Wraps a function so that it takes plain arrays; PRNG keys are passed as integers."""
+    """Wraps a function so that it takes plain arrays, with PRNG keys as integers."""
 
     def call(*values: jax.Array) -> list[Any]:
         return [to_edge(y) for y in fn([from_edge(x, dtype) for x, dtype in zip(values, dtypes, strict=True)])]

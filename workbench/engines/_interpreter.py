@@ -46,7 +46,7 @@ class RunContext:
 
 
 class PlanInterpreter(PythonInterpreter):
-    """Interprets a plan; compiled stages are cached."""
+    """Interprets a plan and caches its compiled stages."""
 
     def __init__(self, plan: Plan, path: str, run: RunContext) -> None:
         self.plan, self.path, self.shared_run = plan, path, run
@@ -72,7 +72,7 @@ class PlanInterpreter(PythonInterpreter):
         ]
 
     def _serve(self, level: int, values: dict[Var, Any]) -> None:
-        """Runs the server stages and loops of a level; loops may read results of server stages, not vice versa."""
+        """Runs the server stages and loops of a level; loops may read results of server stages, but not the reverse."""
         for stage in self.plan.stages:
             steps = [step for step in stage.steps if step.level == level]
             if not steps or stage.kind not in ("server", "loop", "branch"):

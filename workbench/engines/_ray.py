@@ -31,7 +31,7 @@ class Ray(Executor):
     Args (of the constructor):
         clients_per_task: Number of clients that one task computes together. "auto": up to 32, but few enough that every
             slot receives clients.
-        resources: Resources for one task, such as {"CPU": 1, "GPU": 0.5}; all other names are the cluster's custom
+        resources: Resources for one task, such as {"CPU": 1, "GPU": 0.5}; other names refer to the cluster's custom
             resources.
         retries: Maximum number of times that a task is retried after its worker is lost; -1 for no limit.
         check_nan: Stop the run at the first NaN that a client returns, and name that client.

@@ -45,13 +45,13 @@ class Task:
     size: int = 0  # slots of the batch
 
     def inputs(self, values: "Values | None") -> tuple[Any, ...]:
-        """Checksums of all inputs, which distinguish a batch from the same batch in another pass."""
+        """Checksums of all inputs; they tell a batch from the same batch in another pass."""
         return self.sent, self.slices, None if values is None else values.sent
 
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """Values that all batches of a pass share: the stage and the server's values, with their fingerprint."""
+    """The stage and the server's values, which all batches of a pass share, and a fingerprint of both."""
 
     stage: bytes
     arrays: Sequence[Any]
@@ -97,7 +97,7 @@ def _read_values(path: str, sent_bytes: int) -> Values:
 class Reply:
     """Result of a batch: outputs as numpy arrays, the worker, and its compute time in seconds (without compilation).
 
-    `fingerprint` covers the stage, the batch number, the inputs and the outputs; None if nothing was sent.
+    `fingerprint` covers the stage, the batch number, the inputs and the outputs; it is None if nothing was sent.
     """
 
     outputs: list[Any]
@@ -156,7 +156,7 @@ def _rows_of_parts(task: Task, parts: Sequence[Any]) -> list[Any]:
 
 
 def run_task(task: Task, values: Values | None = None, *parts: Any) -> Reply:
-    """Runs one batch; compiles a stage when its first batch arrives, and caches it."""
+    """Runs one batch; a stage is compiled when its first batch arrives, and then cached."""
     end_with_parent()
     inputs = task.inputs(values)
     if values is not None and values.sent != fingerprint(values.arrays, task.digest):

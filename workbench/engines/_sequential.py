@@ -24,8 +24,7 @@ class Sequential(Engine):
         debug: Run each client's operations one by one.
         watch: With `debug`, a function that is called with the `Observed` of every operation, which contains its stage,
             client, line, inputs and outputs.
-        check_nan: Stop the run at the first NaN that a client returns; with `debug`, at the first NaN that any
-            operation returns.
+        check_nan: Stop the run at the first NaN that a client returns or, with `debug`, that any operation returns.
 
     Example:
         >>> import workbench as wb

@@ -26,7 +26,7 @@ from workbench.plan import (
 
 
 class BatchFunction(ClientLoop):
-    """`(batch index, *rows, *shared) -> (*kept rows, *partial results)` for `size` clients, all plain arrays.
+    """`(batch index, *rows, *shared) -> (*kept rows, *partial results)` for `size` clients; all are plain arrays.
 
     Partial results are the accumulators of the phase's reductions; batches send them instead of all clients' rows.
     """

@@ -55,7 +55,7 @@ class StreamedPass(ClientLoop):
 
     @property
     def shardings(self) -> tuple[Any, Any]:
-        """Shardings for rows and for server values; None for the default device."""
+        """Shardings for rows and for server values, or None for the default device."""
         layout = self.phase.layout
         if layout is None:
             return None, None
@@ -148,7 +148,7 @@ class _Read:
 class _Reading:
     """Reads batches in a thread and sends them to the devices before they are needed.
 
-    Rows are copied into a few reused buffers; allocating new memory for every batch would cost ten times as much as
+    Rows are copied into a few reused buffers; allocating new memory for every batch would take ten times as long as
     these copies. The buffers are aligned so that a CPU device can read them without a copy.
     """
 
@@ -171,7 +171,7 @@ class _Reading:
         self._reader.shutdown()
 
     def next(self) -> _Read | None:
-        """The next batch; None after the last."""
+        """The next batch, or None after the last batch."""
         entry = self._waiting.popleft().result()
         self._waiting.append(self._reader.submit(self._read))
         return entry

@@ -46,14 +46,14 @@ def clients_from(
 ) -> ClientReader | tuple[ClientReader, ...]:
     """Reads clients from a table with one row per example.
 
-    A client's data are a dictionary. It contains the client's columns, each `[length, ...]` and padded with zeros, and
-    "n", the number of examples as an int32. For Spark tables, the executors group and pad the clients, and `Spark`
-    computes them there, so no client data reach this process. The clients are packed once per run, or once for many
-    runs with `Spark.read`. With a Dask client or Ray, the workers group and pad the clients, and store them until the
-    reader is deleted. `Ray`, or an `Executor` that uses this Dask client, computes the clients there. Without a Dask
-    client, Dask's own scheduler packs the clients into files, which this process reads. The pipeline of a PCollection
-    runs once to count the examples, and again for each reader that is used in a run or in `Beam.read`. Its workers
-    group, pad and store the clients.
+    A client's data are a dictionary. It contains the client's columns (`[length, ...]`, padded with zeros) and "n", the
+    number of examples as an int32. For Spark tables, the executors group and pad the clients, and `Spark` computes them
+    there, so no client data reach this process. The clients are packed once per run, or once for many runs with
+    `Spark.read`. With a Dask client or Ray, the workers group and pad the clients, and store them until the reader is
+    deleted. `Ray`, or an `Executor` that uses this Dask client, computes the clients there. Without a Dask client,
+    Dask's own scheduler packs the clients into files, which this process reads. The pipeline of a PCollection runs once
+    to count the examples, and again for each reader that is used in a run or in `Beam.read`. Its workers group, pad and
+    store the clients.
 
     Args:
         frame: A pandas, Dask or Spark DataFrame, a Ray Data data set, a Beam DataFrame, or a PCollection whose elements
@@ -65,8 +65,8 @@ def clients_from(
             preserves.
         length: Number of examples per client; clients with more examples are truncated. Default: the number of examples
             of the largest client.
-        buckets: Several such lengths. Each client is padded to the next larger length; clients above the last length
-            are truncated.
+        buckets: Several such lengths. Each client is padded to the next larger length; clients with more examples than
+            the last length are truncated.
 
     Returns: The reader for the clients; its `struct` contains the shapes, and its `clients` is the number of clients.
         Clients are ordered by `by`; clients from Dask and Ray Data are ordered only within each part of the table. With
@@ -183,7 +183,7 @@ def _ranges(counts: np.ndarray, length: int | None, buckets: Sequence[int] | Non
 def _clients_of(
     piece: Foreign, by: str, names: Sequence[str], order: str | None, range_: _Range
 ) -> Iterator[tuple[Any, Any]]:
-    """Packs the clients of a pandas DataFrame whose number of examples is in a range."""
+    """Packs those clients of a pandas DataFrame whose number of examples is in a range."""
     ordered = piece.sort_values([by, order] if order else by, kind="stable")
     for client, rows in ordered.groupby(by, sort=True):
         if range_.low < len(rows) <= range_.high:
@@ -272,7 +272,7 @@ def _used(buckets: Sequence[int], counts: np.ndarray) -> list[tuple[int, float, 
 
 
 def _of_sizes(frame: Foreign, by: str, low: int, high: float) -> Foreign:
-    """Selects the rows of clients with a given range of row counts from a Spark table."""
+    """Selects from a Spark table the rows of all clients whose number of rows is in a range."""
     from pyspark.sql import Window, functions  # pyright: ignore[reportMissingImports]
 
     size = functions.count("*").over(Window.partitionBy(by))

@@ -40,17 +40,17 @@ def tap(
     """Runs a program once and returns every named value that one client computes.
 
     All other clients are computed at full speed; the tapped client runs operation by operation, outside `jit`. A value
-    is named after the variable that it is assigned to, or else after its source expression; an emitted value has its
-    `emit` name. Works for derivatives of programs, loops over rounds and loops inside a client; iterations of loops are
-    distinguished. Unused values are not computed, so they do not appear. The cost is one evaluation of the program's
-    plan in this process.
+    is named after the variable that it is assigned to, or else after its source expression. An emitted value has its
+    `emit` name. The function works for derivatives of programs, for loops over rounds and for loops inside a client,
+    and it distinguishes the iterations of loops. Unused values are not computed, so they do not appear. The cost is one
+    evaluation of the program's plan in this process.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `jit`.
         *args: Its arguments.
         client: Number of the client; for a client inside a client, the numbers of the outer and the inner client, such
             as `(2, 0)`.
-        most_values: Maximum number of values to keep; the first values are kept.
+        most_values: Maximum number of values to keep, counted from the first value.
         most_bytes: Maximum total size of arrays to keep, in bytes; for later arrays, only statistics are kept.
         only: Keep only values computed in these files, given as the end of a path or as a pattern, such as `"train.py"`
             or `"src/*"`. Values computed in other files, such as an optimizer library's, are left out; inputs and

@@ -274,7 +274,7 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
 
 
 def _isolated(folder: Path, work: Pass, batches: list[Batch]) -> EngineError | None:
-    """Finds the client with a NaN by recomputing the batch in this process; None if workers read clients from files."""
+    """Recomputes the batch in this process to find the client with a NaN; None if workers read clients from files."""
     if any(isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles) for x in work.rows):
         return None
     again = (Batch(batch.index, batch.clients, load_arrays(folder / f"rows-{batch.index}.npz")) for batch in batches)

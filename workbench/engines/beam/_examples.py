@@ -65,7 +65,7 @@ class ExampleRows:
 
 @dataclasses.dataclass(frozen=True)
 class PackedExamples:
-    """Settings for packing clients: columns with dtype and shape, and the range of example counts."""
+    """Settings for packing clients, with each column's dtype and shape, and the range of example counts."""
 
     examples: ExampleRows
     by: str

@@ -2,8 +2,8 @@
 
 Beam's local runner cannot cancel a pipeline. When a worker process is lost, the runner keeps the other worker processes
 running. It may wait forever, because the error is raised in the thread that started the lost process. To cancel a
-pipeline, this module writes a file to the pipeline's folder, which prevents further batches, and kills the worker
-processes.
+pipeline, this module kills the worker processes after writing a file to the pipeline's folder that prevents further
+batches.
 """
 
 # pyright: reportMissingImports=false

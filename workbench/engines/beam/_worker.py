@@ -94,7 +94,7 @@ class MergePartial(beam.CombineFn):
         return element if mutable_accumulator is None else self._merged(mutable_accumulator, element)
 
     def merge_accumulators(self, accumulators: Iterable[list[np.ndarray] | None]) -> list[np.ndarray] | None:
-        """Merges accumulators pairwise, so that rounding errors grow with the logarithm of their number."""
+        """Merges accumulators pairwise, so that rounding errors grow with the logarithm of the number merged."""
         queue = [x for x in accumulators if x is not None]
         while len(queue) > 1:
             queue = [

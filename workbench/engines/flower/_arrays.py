@@ -54,7 +54,7 @@ def from_arrays(arrays: "ArrayRecord", like: Params) -> Params:
     """Converts a Flower `ArrayRecord` to parameters; the inverse of `to_arrays`.
 
     Args:
-        arrays: Arrays with the names that `to_arrays(like)` gives them, in any order; or with the names "0", "1", ...
+        arrays: Arrays with the names that `to_arrays(like)` gives them, in any order, or with the names "0", "1", ...
             in the order of the leaves.
         like: Parameters of the same structure, as arrays or `jax.ShapeDtypeStruct`s.
 

@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def _written(host: str, port: int) -> str:
-    """Formats an address as in `/proc/net/tcp`: its bytes in the byte order of this machine."""
+    """Formats an address as in `/proc/net/tcp`, with its bytes in the byte order of this machine."""
     number = int.from_bytes(bytes(map(int, host.split("."))), sys.byteorder)
     return f"{number:08X}:{port:04X}"
 

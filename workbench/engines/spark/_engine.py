@@ -1006,7 +1006,7 @@ def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.Shap
 
 
 def leaf_names(struct: object) -> list[str]:
-    """The column of each leaf: its key in a dictionary, or "c" and its position."""
+    """The column of each leaf, which is its key in a dictionary, or else "c" and its position."""
     paths, _ = jax.tree_util.tree_flatten_with_path(struct)
     names = []
     for number, (path, _) in enumerate(paths):
@@ -1127,7 +1127,7 @@ def _cancel(context: Foreign, group: str) -> None:
 
 
 def _second_level(partitions: int) -> int:
-    """Number of groups in the tree's second level; 0 if it would not reduce the driver's work."""
+    """Number of groups in the tree's second level, or 0 if that level would not reduce the driver's work."""
     scale = max(math.ceil(math.sqrt(partitions)), 2)
     groups = math.ceil(partitions / scale)
     return groups if partitions > scale + groups else 0

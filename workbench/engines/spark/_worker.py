@@ -44,7 +44,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each arra
 
 @dataclasses.dataclass(frozen=True)
 class SparkPass:
-    """One pass over the clients: its inputs, and the kind of each function output."""
+    """One pass over the clients, with its inputs and the kind of each function output."""
 
     digest: str
     size: int  # slots of a batch
@@ -519,7 +519,7 @@ def _numbers(cell: Foreign) -> np.ndarray:
 
 
 def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], client: object) -> np.ndarray:
-    """Reads one client's array from a cell: nested or flat lists, a number, or bytes.
+    """Reads one client's array from a cell, which contains nested or flat lists, a number, or bytes.
 
     Raises:
         ValueError: if the cell has a different number of values.

@@ -34,7 +34,7 @@ class Aggregator(NamedTuple):
 
 
 def weighted_mean() -> Aggregator:
-    """Averages updates by client weight: plain federated averaging.
+    """Averages updates by client weight (plain federated averaging).
 
     Example:
         >>> with program(clients=2):

@@ -28,8 +28,8 @@ class Algorithm:
         init: `init(params)` returns the state before the first round.
         round: `round(state, client_batches)` returns the next state and metrics, a dictionary of arrays.
         params_of: `params_of(state)` returns the parameters learned so far.
-        personalize: `personalize(state, client_batches)` returns parameters for every client (leaves `[clients, ...]`);
-            None for algorithms that learn one model for all clients.
+        personalize: `personalize(state, client_batches)` returns parameters for every client (leaves `[clients, ...]`).
+            None if the algorithm learns one model for all clients.
         part_of: `part_of(population)` returns the algorithm for a cohort drawn from `population` clients. None if a
             round does not depend on the population size.
     """

@@ -106,7 +106,7 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
     """Computes the weighted geometric median of the updates without gathering them.
 
     Each iteration broadcasts the current point and computes one weighted mean. The algorithm needs only sums, which
-    secure aggregation can provide, and moves as many bytes as `iterations + 1` means. The result is robust as long as
+    secure aggregation can provide, and sends as many bytes as `iterations + 1` means. The result is robust as long as
     Byzantine clients have less than half of the total weight.
 
     Args:
@@ -167,7 +167,7 @@ def _squared_distances(rows: jax.Array) -> jax.Array:
 
 
 def _scores(distances: jax.Array, present: jax.Array, byzantine: int) -> jax.Array:
-    """Computes the Krum scores of present clients; infinity for absent clients."""
+    """Computes the Krum scores of present clients; absent clients have the score infinity."""
     clients = len(present)
     pair_mask = present[None, :] & present[:, None] & ~jnp.eye(clients, dtype=bool)
     near = jnp.sort(jnp.where(pair_mask, distances, jnp.full_like(distances, jnp.inf)), axis=1)

@@ -153,7 +153,7 @@ def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt
 
 
 def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
-    """Finds each wanted row's message (−1: none) and the cached rows to remove (−1: none).
+    """Finds each wanted row's message and the cached rows to remove from it (−1 if there are none).
 
     A row that is already cached has no message; removing it from an empty message yields the row itself.
     """

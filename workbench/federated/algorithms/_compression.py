@@ -18,7 +18,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_by_key, redu
 def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
     """Averages each client's largest entries, sent as position-value pairs.
 
-    A pair needs twice as many bytes as a value, so a fraction of 0.1 moves a fifth of the bytes. The plan shows the
+    A pair needs twice as many bytes as a value, so a fraction of 0.1 sends a fifth of the bytes. The plan shows the
     pairs, because the reduction is a `reduce_by_key` whose keys are the positions.
 
     Args:

@@ -28,7 +28,7 @@ class DilocoState(NamedTuple):
 
 
 def outer_nesterov() -> optax.GradientTransformation:
-    """The outer optimizer from the DiLoCo papers: Nesterov momentum 0.9 with learning rate 0.7.
+    """The outer optimizer from the DiLoCo papers, with Nesterov momentum 0.9 and learning rate 0.7.
 
     Returns:
         The optimizer; its first update is -0.7 * (1 + 0.9) times the gradient.

@@ -33,7 +33,7 @@ class Compressor(NamedTuple):
 
 
 class FeedbackState(NamedTuple):
-    """Each client's residual (`[clients, ...]`; empty without feedback), and the number of rounds so far."""
+    """Each client's residual, `[clients, ...]` (empty without feedback), and the number of rounds so far."""
 
     memory: PyTree[Array]
     round: jax.Array
@@ -42,14 +42,15 @@ class FeedbackState(NamedTuple):
 def error_feedback(compressor: Compressor, *, seed: int = 0) -> Aggregator:
     """Averages compressed updates; clients add the compression error to their next update.
 
-    Client i sends C(uᵢ + eᵢ) and keeps eᵢ ← uᵢ + eᵢ − C(uᵢ + eᵢ). Every client sends its message once; the server reads
-    and averages them one after another. Messages are not summed in transit, so with several devices each device
-    receives all messages. `top_k_mean`, `quantized_mean` and `power_sgd_mean` are sums and therefore cheaper in this
-    case. Derivatives treat compression as the identity.
+    Client i sends C(uᵢ + eᵢ) and keeps eᵢ ← uᵢ + eᵢ − C(uᵢ + eᵢ). Every client sends its message once, and the server
+    reads and averages the messages one after another. Messages are not summed in transit, so with several devices each
+    device receives all messages. `top_k_mean`, `quantized_mean` and `power_sgd_mean` are sums and therefore cheaper in
+    this case. Derivatives treat compression as the identity.
 
     Args:
-        compressor: `top_k(...)`, `random_k(...)`, `scaled_sign()`, `round_to_bits(...)`, `low_rank(...)`, or your own
-            compressor. Training converges for contractions: E ‖x − C(x)‖² ≤ (1 − δ) ‖x‖² with δ > 0.
+        compressor: A compressor, such as `top_k(...)`, `random_k(...)`, `scaled_sign()`, `round_to_bits(...)`,
+            `low_rank(...)` or your own. Training converges if the compressor is a contraction, which means that
+            E ‖x − C(x)‖² ≤ (1 − δ) ‖x‖² with δ > 0.
         seed: Seed for the compressor's random draws.
 
     Returns:
@@ -212,7 +213,7 @@ def random_k(fraction: float) -> Compressor:
 
 
 def scaled_sign() -> Compressor:
-    """Sends ‖x‖₁ / d · sign(x): one bit per entry and one number; δ is ‖x‖₁² / (d ‖x‖₂²).
+    """Sends ‖x‖₁ / d · sign(x) as one bit per entry and one number; δ is ‖x‖₁² / (d ‖x‖₂²).
 
     Example:
         >>> row = jnp.array([3.0, -1.0, 2.0])

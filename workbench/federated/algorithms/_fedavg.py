@@ -39,7 +39,7 @@ def fedavg(
     Returns:
         The algorithm. Its round takes batches `[clients, steps, ...]`. If the batches are a dictionary, it may include
         `mask` `[clients, steps, batch]` and `weight` `[clients]`, as in `data.pad_clients(...).tree`. The metrics are
-        `loss`, the mean over the clients, and `squared_drift`, the mean squared norm of their updates.
+        `loss` (the mean over the clients) and `squared_drift` (the mean squared norm of the clients' updates).
 
     Example:
         >>> algorithm = fedavg(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.5))
@@ -130,7 +130,7 @@ def fedopt(
     server_optimizer: optax.GradientTransformation,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """FedAvg with an adaptive optimizer at the server: FedAdam, FedYogi, FedAdagrad.
+    """FedAvg with an adaptive optimizer at the server, as in FedAdam, FedYogi and FedAdagrad.
 
     Sends as many bytes as `fedavg`. Unlike Algorithm 2 of the paper, Optax's Adam and Yogi apply bias correction.
 
@@ -138,8 +138,8 @@ def fedopt(
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
         client_optimizer: The clients' optimizer; `optax.sgd` in the paper.
-        server_optimizer: `optax.adam(lr, eps=1e-3)`, `optax.yogi(lr)`, `optax.adagrad(lr)`, …; its `eps` is the
-            paper's degree of adaptivity τ.
+        server_optimizer: The server's optimizer, such as `optax.adam(lr, eps=1e-3)`, `optax.yogi(lr)` or
+            `optax.adagrad(lr)`. Its `eps` is the paper's degree of adaptivity τ.
         aggregator: As in `fedavg`.
 
     Returns:

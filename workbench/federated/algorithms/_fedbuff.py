@@ -50,7 +50,7 @@ def fedbuff(
         client_optimizer: The clients' optimizer.
         server_optimizer: The server's optimizer, which receives the mean of the scaled updates as a pseudo-gradient.
             Default: `optax.sgd(1.0)`.
-        aggregator: As in `fedavg`; combines the scaled updates.
+        aggregator: Combines the scaled updates, as in `fedavg`.
 
     Returns:
         The algorithm, with batches as in `fedavg`, and the metrics `loss`, `squared_drift` and `staleness`. The

@@ -61,9 +61,10 @@ def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
         ridge: Strength of an added `ridge/2 ‖w‖²`, which keeps the Hessian invertible.
 
     Returns:
-        The algorithm. Its state is the parameters: a vector `[features]`, or a pytree of `features` numbers, such as a
-        small model. Its round takes one batch per client, with leaves `[clients, ...]`. An optional entry `weight`
-        contains the clients' weights. The round returns the metrics `loss` and `gradient_norm`, both before the round.
+        The algorithm. Its state is the parameters, which are a vector `[features]` or a pytree of `features` numbers,
+        such as a small model. Its round takes one batch per client, with leaves `[clients, ...]`. An optional entry
+        `weight` contains the clients' weights. The round returns the metrics `loss` and `gradient_norm`, both before
+        the round.
 
     Example:
         >>> algorithm = newton(lambda w, x: ((w - x) ** 2).sum(), clients=2)

@@ -18,7 +18,7 @@ from workbench.primitives import emit
 
 
 class Trained(NamedTuple):
-    """A client's result: its update, its mean loss, and its number of steps, excluding padding.
+    """A client's result, which contains its update, its mean loss, and its number of steps without padding.
 
     `optimizer` is the new optimizer state if `optimizer_state` was passed.
     """
@@ -30,7 +30,7 @@ class Trained(NamedTuple):
 
     @property
     def squared_drift(self) -> Float[Array, ""]:
-        """Squared distance between the client's parameters and the server's; not differentiated."""
+        """Squared distance between the client's parameters and the server's, which is not differentiated."""
         squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(jax.lax.stop_gradient(self.update))]
         return sum(squares[1:], squares[0])
 

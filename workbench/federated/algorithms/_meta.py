@@ -87,7 +87,7 @@ def maml(
         inner_optimizer: Optimizer for the clients' local steps.
         server_optimizer: The server's optimizer, which receives the mean meta-gradient.
         first_order: Whether to ignore the derivative of the inner steps and take the gradient after them (FO-MAML).
-        aggregator: As in `fedavg`; combines the negative meta-gradients.
+        aggregator: Combines the negative meta-gradients, as in `fedavg`.
 
     Returns:
         The algorithm, with batches as in `fedavg` (two steps or more). Its metric `loss` is the loss after the inner

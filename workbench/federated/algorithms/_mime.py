@@ -37,7 +37,7 @@ def mime_lite(
         clients: Number of clients in a round.
         optimizer: The base optimizer with its learning rate, such as `optax.sgd(lr, momentum=0.9)` or `optax.adam(lr)`.
         server_learning_rate: Factor for the mean update; 1 in the paper.
-        aggregator: As in `fedavg`, for the updates; gradients are averaged by weight.
+        aggregator: Combines the updates, as in `fedavg`; gradients are averaged by weight.
 
     Returns:
         The algorithm, with batches and metrics as in `fedavg`.

@@ -34,7 +34,7 @@ def fednova(
         client_optimizer: The clients' optimizer. The normalisation is the one that the paper derives for plain SGD
             (‖aᵢ‖₁ is the number of steps).
         server_optimizer: As in `fedavg`.
-        aggregator: As in `fedavg`; combines the normalised updates.
+        aggregator: Combines the normalised updates, as in `fedavg`.
 
     Returns:
         The algorithm, with batches and metrics as in `fedavg`. Padding steps (see `mask`) are not counted.

@@ -51,7 +51,7 @@ def ditto(
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients. Clients with weight 0 are absent from a round and keep their personal model.
         client_optimizer: Optimizer for the shared model's local steps.
-        strength: λ; with 0, each client trains alone; with a large value, all clients use the shared model.
+        strength: λ. With 0, each client trains alone. With a large value, all clients use the shared model.
         personal_optimizer: Optimizer for the personal models. Default: `client_optimizer`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.

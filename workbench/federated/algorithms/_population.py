@@ -58,7 +58,8 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
         loss: `loss(params, batch)`, a scalar.
         clients: Number of networks. Networks with weight 0 do not train in a round.
         optimizer: The networks' optimizer; its state is kept between rounds.
-        keep: α, the weight of a network's own parameters; 0.99 with 10 steps per round in the paper. 0 gives PAPA-all.
+        keep: α, the weight of a network's own parameters. The paper uses 0.99 with 10 steps per round; 0 gives
+            PAPA-all.
 
     Returns:
         The algorithm. Its metrics are `loss` and `squared_spread`, the mean squared distance of the networks from their

@@ -21,7 +21,7 @@ class PowerSgdState(NamedTuple):
 
 
 def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
-    """Averages low-rank updates: clients send two thin matrices for each matrix.
+    """Averages low-rank updates, for which clients send two thin matrices per matrix.
 
     Every round runs one step of power iteration, starting from the previous round's factors. Clients send `M Q`,
     receive its orthonormal basis P, and send `Mᵀ P`. A leaf `[n, ...]` is treated as a matrix with n rows; leaves

@@ -120,7 +120,7 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
         delta: δ; use a value below 1 / number of clients.
 
     Returns:
-        ε; infinite without noise and 0 without rounds.
+        ε, which is infinite without noise and 0 without rounds.
 
     Raises:
         ProgramError: if a number is out of its range, or the accountant cannot compose the resulting privacy loss.

@@ -100,7 +100,7 @@ def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float
         delta: δ.
 
     Returns:
-        ε, an upper bound; infinite without noise.
+        An upper bound on ε, which is infinite without noise.
 
     Raises:
         ProgramError: if a number is out of its range.
@@ -146,8 +146,8 @@ def adaptive_clip_mean(
         first_clip: C in the first round.
         quantile: γ, the long-run share of clients whose updates are not clipped.
         learning_rate: η_C.
-        count_noise: Standard deviation of the noise on the number of unclipped clients, which is also private; the
-            paper uses a twentieth of the clients in a round. For the combined guarantee, pass
+        count_noise: Standard deviation of the noise on the number of unclipped clients, because this number is also
+            private. The paper uses a twentieth of the clients in a round. For the combined guarantee, pass
             z₊ = (z⁻² + (2 b)⁻²)^(−1/2) to `epsilon`, where b is `count_noise`.
         expected: Number of clients in a round. Default: all clients.
         seed: Seed for the noise.

@@ -119,7 +119,7 @@ def secure_epsilon(
         colluding: Number of clients that reveal their noise to the server, or add none.
 
     Returns:
-        ε; infinite without noise and 0 without rounds.
+        ε, which is infinite without noise and 0 without rounds.
 
     Raises:
         ProgramError: if a number is out of its range, or `secure_mean` does not accept it.

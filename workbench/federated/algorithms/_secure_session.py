@@ -52,7 +52,7 @@ class SecureSession:
 
     Args (of the constructor):
         clients: Number of clients in one aggregation.
-        threshold: Minimum number of results and answers for recovery; more than half of the clients.
+        threshold: Minimum number of results and of answers for recovery, which must be more than half of the clients.
 
     Raises:
         ProgramError: if the threshold is out of range.
@@ -145,7 +145,8 @@ class SecureRound:
         Raises:
             EngineError: if fewer clients than the threshold survive or answer, or if their answers contradict each
                 other.
-            ProgramError: if this round was already revealed for different survivors; two answers would unmask a client.
+            ProgramError: if this round was already revealed for different survivors, because two answers would unmask a
+                client.
         """
         alive = sorted(set(survivors))
         answering = alive if responders is None else sorted(set(responders) & set(alive))

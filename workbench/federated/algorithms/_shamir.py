@@ -1,6 +1,6 @@
 """Shamir's secret sharing over a prime field.
 
-Existing libraries share secrets byte by byte, or in GF(2¹²⁸) one bit at a time (PyCryptodome). A round needs clients²
+Existing libraries share secrets byte by byte or, in PyCryptodome, one bit at a time in GF(2¹²⁸). A round needs clients²
 shares, so speed matters. Over a prime field, Python integers compute a share directly.
 """
 

@@ -58,11 +58,11 @@ def streaming_diloco(
         fragments: Number of fragments. Parameter arrays are assigned to fragments in rotation (the paper's strided
             pattern).
         delay: τ, the number of steps between sending a fragment and receiving it.
-        keep: α, the weight of a replica's own value when it receives a fragment; 0.5 in the paper with a delay.
+        keep: α, the weight of a replica's own value when it receives a fragment. The paper uses 0.5 with a delay.
         aggregator: As in `fedavg`; `quantized_mean(4)` approximates the paper's 4-bit numbers.
 
-    Returns: The algorithm, with batches as in `fedavg` (the number of steps is a multiple of `fragments`) and the
-        metric `loss`.
+    Returns: The algorithm, with batches as in `fedavg` and the metric `loss`. The number of steps must be a multiple of
+        `fragments`.
 
     Raises:
         ProgramError: if there are fewer arrays than fragments, the steps do not divide evenly, or the delay is too
@@ -137,7 +137,7 @@ def _received(local: Params, arrived: Sequence[Any], number: int, fragments: int
 
 
 def _segments(batches: Batches, fragments: int, delay: int) -> tuple[list[Any], list[Any]]:
-    """Splits batches into steps before each fragment is sent and steps while it is in transit."""
+    """Splits the batches between the steps before each fragment is sent and the steps while it is in transit."""
     steps = jax.tree.leaves(batches)[0].shape[1]
     length = steps // fragments
     if steps % fragments or not 0 <= delay < length:

@@ -223,7 +223,7 @@ class TensorParallel:
             tokens: Number of rows of the activations.
             inputs: Number of features before the product.
             outputs: Number of features after the product.
-            devices: Sizes of the mesh axes for the kind: (p,), (q, q), (d, q, q) or (p, p, p).
+            devices: Sizes of the mesh axes, which are (p,), (q, q), (d, q, q) or (p, p, p), depending on the kind.
 
         Returns:
             `forward`, `backward`, and `total`.

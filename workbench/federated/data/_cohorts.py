@@ -83,7 +83,7 @@ def cohorts(
         data: All clients.
         cohort: Number of clients in each round.
         key: A seed or PRNG key.
-        rounds: Number of rounds; None for infinitely many.
+        rounds: Number of rounds, or None for infinitely many.
         batch_size: As in `pad_clients`.
         epochs: As in `pad_clients`.
         multiple_of: The size of the clients' mesh axis, as in `pad_clients`.
@@ -131,13 +131,13 @@ def poisson_cohorts(
 
     `algorithms.epsilon` assumes this Poisson sampling. The number of clients differs between rounds and can be 0. All
     rounds have the same shapes; empty slots have weight 0. Divide sums by the expected number of clients, not by the
-    actual number: `gaussian_mean(expected=participation * len(data))`. Round `r` depends only on the key and `r`.
+    actual number, as in `gaussian_mean(expected=participation * len(data))`. Round `r` depends only on the key and `r`.
 
     Args:
         data: All clients.
         participation: q, above 0 and up to 1.
         key: A seed or PRNG key.
-        rounds: Number of rounds. Default: without end.
+        rounds: Number of rounds. Default: infinitely many.
         batch_size: As in `pad_clients`.
         epochs: As in `pad_clients`.
         slots: Number of slots in a round. Default: the smallest number that a round exceeds only with a probability
