@@ -1,4 +1,4 @@
-"""Multi-host JAX: one program on the devices of several processes, driven by a notebook."""
+"""Multi-host JAX, which runs one program on the devices of several processes from a notebook."""
 
 from workbench.distributed._data import from_local_clients as from_local_clients
 from workbench.distributed._hosts import Hosts as Hosts, join as join, start_hosts as start_hosts

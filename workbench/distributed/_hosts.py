@@ -148,7 +148,7 @@ class Hosts:
         """Calls a function on every host at once.
 
         Args:
-            fn: Function to call; it may be defined in a notebook cell, and must contain its imports.
+            fn: Function to call. It may be defined in a notebook cell, and must import everything that it uses.
             *args: Its arguments.
             timeout_seconds: Time limit, after which the hosts are terminated.
 

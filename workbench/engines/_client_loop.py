@@ -60,7 +60,7 @@ class Pass:
         return self._reduction.partial_avals
 
     def compiled(self, size: int) -> jax.stages.Compiled:
-        """Compiles the batch function in this process; counts the time as warm-up."""
+        """Compiles the batch function in this process, and records the time as warm-up."""
         function = self.function(size)
         started = time.perf_counter()
         compiled = function.compiled

@@ -45,7 +45,7 @@ class Task:
     size: int = 0  # slots of the batch
 
     def inputs(self, values: "Values | None") -> tuple[Any, ...]:
-        """Checksums of all inputs; they tell a batch from the same batch in another pass."""
+        """Checksums of all inputs; they distinguish a batch from the same batch in another pass."""
         return self.sent, self.slices, None if values is None else values.sent
 
 

@@ -115,7 +115,7 @@ def _names(texts: Sequence[str]) -> list[str]:
 def _inputs(
     traced: PlannedCall, walk: PlanInterpreter, block: FlowerBlock, args: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """Whether each argument is client data or a server value."""
+    """The kind of each argument, which is client data or a server value."""
     variables = walk.plan.closed.jaxpr.invars
     returned = {v for v in walk.plan.closed.jaxpr.outvars if v in block.uses}
     names, leaves = _names(traced.in_names), jax.tree.leaves(args)

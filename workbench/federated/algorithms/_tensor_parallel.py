@@ -211,9 +211,9 @@ class TensorParallel:
     def words(self, tokens: int, inputs: int, outputs: int, *, devices: Sequence[int]) -> dict[str, float]:
         """Counts the numbers that each device sends in one product, with ring algorithms.
 
-        With q × q devices in each of d layers ("2d": d = 1), a device has blocks of A = `tokens inputs / (d q²)` and B
-        = `inputs outputs / q²` numbers. It sends (q − 1)(A + B) numbers forward, and twice as many backward, plus 2 (d
-        − 1) / d · B for the gradient of the weights. With p³ devices ("3d") and C = `tokens outputs / p³`, A =
+        With q × q devices in each of d layers (d = 1 for "2d"), a device has blocks of A = `tokens inputs / (d q²)` and
+        B = `inputs outputs / q²` numbers. It sends (q − 1)(A + B) numbers forward, and twice as many backward, plus 2
+        (d − 1) / d · B for the gradient of the weights. With p³ devices ("3d") and C = `tokens outputs / p³`, A =
         `tokens inputs / p³` and B = `inputs outputs / p³`, it sends (p − 1)(A + B + C) forward and (p − 1)(2 A + 2 B +
         C) backward. With p devices ("1d"), the first product sends nothing forward, and 2 (p − 1) / p · `tokens inputs`
         backward; the second product sends 2 (p − 1) / p · `tokens outputs` forward, and nothing backward. The result

@@ -27,7 +27,7 @@ class ClientData:
         name: Name of the data, for titles.
         label: The field that contains the class indices, or None.
         classes: Class names for the integer labels 0, 1, … in `label`; empty if they have no names.
-        metadata: For each client id, further information about the client (a writer's age, a hospital's town).
+        metadata: For each client id, further information about the client, such as a writer's age or a hospital's town.
     """
 
     arrays: Mapping[str, ClientArrays]
