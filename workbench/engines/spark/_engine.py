@@ -406,7 +406,7 @@ class _Jobs:
     def _computed(
         self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
-        """Computes the answers of all batches; kept rows are stored in a subfolder of the path."""
+        """Computes the answers of all batches; kept rows are stored in the folder `path`."""
         from workbench.engines.spark._worker import Compute, Merge, column_names, schema_of
 
         computed = frame.mapInArrow(Compute(spec, self._stages[spec.digest], server), schema_of(spec.kept))
@@ -425,7 +425,7 @@ class _Jobs:
     def _computed_apart(
         self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
-        """Collects answers, which are files in a subfolder of the path, until the round can continue."""
+        """Collects answers, which are files in the folder `path`, until the round can continue."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -53,8 +53,8 @@ def ask_nodes(
         nodes: Ids of the nodes, in slot order.
         asks: Requests, at most one for each node.
         timeout_seconds: Time limit for all replies.
-        enough: Number of replies that suffice, and the time in seconds to wait for the remaining replies (None to not
-            wait for them). For a failed or late node, the reply has an "error" and no values.
+        enough: Number of replies that suffice, and the number of seconds to wait for all replies (None to stop once
+            enough replies have arrived). For a failed or late node, the reply has an "error" and no values.
         late: Unanswered messages from earlier calls with `enough`, keyed by slot. Nodes with such messages receive no
             request.
 
