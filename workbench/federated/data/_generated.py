@@ -27,11 +27,11 @@ def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies
         copies: Number of drawings of each character per writer, each with a small shift, rotation and scale.
         seed: Seed for all random choices.
 
-    Returns: Clients with `x`, float32 `[copies * characters, 256]`, images of 16 × 16 pixels in row order, where ink is
-        1, and `y`, int32, the index into `characters`.
+    Returns: Clients with two fields. `x`, float32 `[copies * characters, 256]`, contains images of 16 × 16 pixels in
+        row order, where ink is 1. `y`, int32, contains indices into `characters`.
 
     Raises:
-        DataError: for fewer than one writer, copy or character.
+        DataError: if the number of writers, copies or characters is below 1.
         MissingDependencyError: if matplotlib is not installed.
 
     Example:
@@ -63,7 +63,7 @@ def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies
 
 
 def _fonts() -> list[str]:
-    """Lists matplotlib's text fonts in order; symbol fonts lack digits and are left out."""
+    """Lists matplotlib's text fonts in order, without symbol fonts, which lack digits."""
     with needs_library("matplotlib", needed_for="`rendered_glyphs`"):
         import matplotlib
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -89,7 +89,7 @@ def _draw(font: str, character: str) -> np.ndarray:
 
 
 def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.ndarray:
-    """Halves the size of an image, with a small rotation, scale, shift and slant, by bilinear interpolation."""
+    """Halves an image by bilinear interpolation, after a small rotation, scaling, shift and slant."""
     turn, scale = random.normal(0, 0.08), random.uniform(1.75, 2.1)
     shift = random.normal(0, 0.6, 2)
     at = np.stack(np.meshgrid(*[np.arange(_SIZE) - (_SIZE - 1) / 2] * 2, indexing="ij"))
@@ -106,7 +106,8 @@ def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.nd
 def character_corpus(clients: int = 32, *, length: int = 64, examples: int | None = None) -> Text:
     """Creates character data: each client has the docstrings of one standard library module.
 
-    A substitute for the Shakespeare data set by roles; it needs no network. The text depends on the Python version.
+    A substitute for the Shakespeare data set with one client per role; it needs no network. The text depends on the
+    Python version.
 
     Args:
         clients: Number of modules; the modules with the longest docstrings are used.
@@ -114,8 +115,9 @@ def character_corpus(clients: int = 32, *, length: int = 64, examples: int | Non
         examples: Maximum number of examples per client; all by default.
 
     Returns:
-        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same text one character later; both are
-        indices into `vocabulary`, whose first entry represents characters outside printable ASCII.
+        `(data, vocabulary)`. The data has the fields `x`, int32 `[examples, length]`, and `y`, the same text one
+        character later. Both contain indices into `vocabulary`, whose first entry represents characters outside
+        printable ASCII.
 
     Raises:
         DataError: if there are too few such modules, or `length` is below 1.

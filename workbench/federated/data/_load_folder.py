@@ -1,4 +1,4 @@
-"""A folder with one file per client."""
+"""Client data from a folder with one file per client."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,9 +22,10 @@ def load_folder(
     allow_empty: bool = False,
     allow_nan: bool = False,
 ) -> ClientData:
-    """Reads client data from a folder with one file per client; `pad_clients` and `cohorts` pad the data.
+    """Reads client data from a folder with one file per client.
 
-    All clients are kept in the host's memory. For larger data, see `engines.ClientReader`.
+    All clients are kept in the host's memory without padding; `pad_clients` and `cohorts` pad them. For larger data,
+    see `engines.ClientReader`.
 
     Args:
         folder: The folder.
@@ -41,8 +42,8 @@ def load_folder(
         The clients, sorted by path.
 
     Raises:
-        DataError: if the folder or its files do not exist, two files have the same id, a file cannot be read, or for
-            any reason listed in `load_npz`. The message names the file, the client and the field.
+        DataError: if the folder or its files do not exist, if two files have the same id, if a file cannot be read, or
+            for any reason listed in `load_npz`. The message names the file, the client and the field.
 
     Example:
         >>> import tempfile

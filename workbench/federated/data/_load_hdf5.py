@@ -33,11 +33,11 @@ def load_tff_hdf5(
         allow_nan: Accept NaN.
 
     Returns:
-        The clients in the file's (sorted) order, or in the order of `clients`; text as numpy strings.
+        The clients in the file's (sorted) order, or in the order of `clients`. Text is returned as numpy strings.
 
     Raises:
-        DataError: for a truncated file, no group `examples`, unknown clients, missing fields, ragged clients, differing
-            dtypes or shapes, empty clients, or NaN. The message names the file, client and field.
+        DataError: for a truncated file, a missing group `examples`, unknown clients, missing fields, ragged clients,
+            differing dtypes or shapes, empty clients, or NaN. The message names the file, client and field.
         MissingDependencyError: if h5py is not installed.
 
     Example:
@@ -108,7 +108,7 @@ def _refuse_links(source: Source, group: Foreign, names: Sequence[str]) -> None:
 
 
 def _outside(dataset: Foreign) -> str:
-    """Returns the reason to reject a dataset with external or missing numbers, or ""."""
+    """Returns the reason to reject a dataset (external or missing numbers), or ""."""
     import h5py  # pyright: ignore[reportMissingImports]
 
     if not isinstance(dataset, h5py.Dataset):

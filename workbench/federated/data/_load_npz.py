@@ -24,22 +24,22 @@ def load_npz(
     allow_empty: bool = False,
     allow_nan: bool = False,
 ) -> ClientData:
-    """Reads client data from a numpy archive; nothing in it is executed (`allow_pickle=False`).
+    """Reads client data from a numpy archive without executing code (`allow_pickle=False`).
 
     Args:
-        path: The `.npz` file. It contains arrays named `<client>/<field>`, as `save_npz` writes them; or arrays with
-            one row per example, and an array named `client` with each row's client.
-        client: Name of the array with each row's client.
+        path: The `.npz` file. It contains either arrays named `<client>/<field>`, as written by `save_npz`, or arrays
+            with one row per example and the array `client`, which holds the client of each row.
+        client: Name of the array that holds the client of each row.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Whether to accept clients without examples.
         allow_nan: Accept NaN.
 
     Returns:
-        The clients in the archive's order; in sorted order if each row names its client.
+        The clients in the archive's order, or in sorted order if each row names its client.
 
     Raises:
-        DataError: for a truncated file, names without a client, an array of Python objects, a client's duplicate field,
-            or for any reason listed in `load_leaf`. The message names the file, client and field.
+        DataError: for a truncated file, names without a client, an array of Python objects, duplicate fields of a
+            client, or any reason listed in `load_leaf`. The message names the file, client and field.
 
     Example:
         >>> import tempfile

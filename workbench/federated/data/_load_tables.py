@@ -1,4 +1,4 @@
-"""Tables with a client column: parquet, and Hugging Face data sets on disk."""
+"""Tables with a client column: Parquet files and Hugging Face data sets on disk."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +33,8 @@ def load_parquet(
         The clients in sorted order.
 
     Raises:
-        DataError: for a truncated file, a missing column, missing values, lists of different lengths, columns other
-            than numbers, text or lists, or NaN. The message names the file, client and field.
+        DataError: for a truncated file, a missing column, missing values, NaN, lists of different lengths, or columns
+            that contain neither numbers nor text nor lists. The message names the file, client and field.
         MissingDependencyError: if pyarrow is not installed.
 
     Example:

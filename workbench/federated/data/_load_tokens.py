@@ -26,7 +26,8 @@ def load_tokens(
     """Reads tokenised text and packs each client's rows into equally long sequences.
 
     The rows of a client are joined and cut into sequences; a remainder shorter than a sequence is dropped. No network
-    or tokenizer is needed. `x` contains tokens and `y` the next tokens, so a client needs `length + 1` tokens.
+    or tokenizer is needed. `x` contains tokens, and `y` contains the tokens that follow them, so a client needs
+    `length + 1` tokens.
 
     Args:
         path: A file of JSON lines (`.jsonl`), Arrow (`.arrow`, file or stream format) or Parquet (`.parquet`), or a

@@ -1,4 +1,4 @@
-"""Padding of ragged clients to rectangular arrays with masks, as programs need them."""
+"""Padding of ragged clients to the rectangular arrays with masks that programs need."""
 
 import dataclasses
 import zlib
@@ -19,10 +19,10 @@ _RESERVED = ("mask", "weight", "cohort")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cohort:
-    """The clients of one round, identified by their numbers among all clients. A pytree; `population` is static.
+    """The clients of one round, identified by their numbers in the population. A pytree; `population` is static.
 
     Attributes:
-        numbers: The client's number in each slot, int32 `[cohort]`; `population` for an empty slot.
+        numbers: The number of the client in each slot, int32 `[cohort]`; in an empty slot, it equals `population`.
         population: Total number of clients.
     """
 
@@ -35,11 +35,11 @@ class Padded:
     """Client data as rectangular arrays; `mask` separates examples from padding (zeros).
 
     Attributes:
-        arrays: For each field, `[clients, examples, *shape]`, or batched `[clients, steps, batch, *shape]`.
+        arrays: One array per field, `[clients, examples, *shape]`; if batched, `[clients, steps, batch, *shape]`.
         mask: True where there is an example, bool `[clients, examples]` or `[clients, steps, batch]`.
         counts: Number of distinct examples of each client, int32 `[clients]`; 0 for an empty slot.
         clients: The clients' ids; an empty slot has the id "".
-        cohort: The clients' numbers among all clients if the data is for one round; otherwise None.
+        cohort: The clients' numbers in the population if the data is for one round; otherwise None.
     """
 
     arrays: Mapping[str, AnyArray]
@@ -50,7 +50,7 @@ class Padded:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """The fields, `mask` (bool) and `weight` (float32 `[clients]`, the counts): the argument of a program.
+        """The argument of a program: the fields, `mask` (bool) and `weight` (float32 `[clients]`, the counts).
 
         For a cohort there is also the entry `cohort`, which algorithms use to find each client's state.
         """
@@ -65,7 +65,7 @@ class Padded:
         return f"Padded({len(self.clients)} clients, mask: bool{list(self.mask.shape)}, {shapes})"
 
     def put(self, sharding: object = None) -> "Padded":
-        """Puts the data on the default device, or uses `sharding` for all arrays."""
+        """Puts the data on the default device, or shards all arrays according to `sharding`."""
         arrays, mask, counts = jax.device_put((dict(self.arrays), self.mask, self.counts), sharding)
         return dataclasses.replace(self, arrays=arrays, mask=mask, counts=counts)
 
@@ -81,21 +81,22 @@ def pad_clients(
 ) -> Padded:
     """Pads every client to the length of the longest client, with a mask.
 
-    Needs host memory for `clients × longest` examples, even if the clients are very unequal.
+    Needs host memory for `clients × longest` examples, even if the clients' sizes differ greatly.
 
     Args:
         data: The clients.
         batch_size: Number of examples per local SGD step; None for a single axis with all examples. Padding is added at
-            the end of each epoch, so small clients have entire steps without examples.
+            the end of each epoch, so some steps of small clients contain only padding.
         epochs: Number of passes over a client's examples; needs `batch_size`. The steps of all epochs share one axis.
         key: A seed or PRNG key for shuffling each client's examples, with a new order in every epoch. A client's order
             depends only on the key and its id, not on the other clients. None keeps the order.
-        examples: Number of examples per client after padding; default: the length of the longest client in `data`. A
-            fixed number gives all cohorts the same shapes, so that nothing recompiles.
-        multiple_of: Divisor of the number of clients; empty slots (no examples, count 0) are added.
+        examples: Number of examples per client after padding; by default, that of the largest client in `data`. A fixed
+            number gives all cohorts the same shapes, so that nothing recompiles.
+        multiple_of: The number of clients is rounded up to a multiple of this number by adding empty slots (no
+            examples, count 0).
 
     Returns:
-        Arrays, mask and counts; dtypes as in `data`.
+        Arrays, mask and counts, with the dtypes of `data`.
 
     Raises:
         DataError: if a client has more than `examples` examples, a field is called `mask`, `weight` or `cohort`, or a

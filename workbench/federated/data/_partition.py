@@ -1,4 +1,4 @@
-"""Partitions of a data set over clients, reproducible by seed."""
+"""Partitions of a data set over clients; the same seed yields the same partition."""
 
 import dataclasses
 from typing import Literal
@@ -86,7 +86,8 @@ def dirichlet(
         The partition; every example belongs to exactly one client.
 
     Raises:
-        DataError: if `alpha` is not positive, labels are not `[examples]`, or there are too few examples.
+        DataError: if `alpha` is not positive, `labels` does not have the shape `[examples]`, or there are too few
+            examples.
 
     Example:
         >>> parts = dirichlet([0, 0, 0, 0, 1, 1, 1, 1], 2, alpha=0.1, seed=1)
@@ -215,13 +216,13 @@ def by_size(
     seed: int,
     min_examples: int = 1,
 ) -> Partition:
-    """Partitions at random with very different client sizes: size skew, no label skew.
+    """Partitions at random into clients of very different sizes, without label skew.
 
     Args:
         examples: Total number of examples.
         clients: Number of clients.
-        law: `lognormal`: sizes are proportional to `exp(spread * normal)`. `power`: the size of the k-th largest client
-            is proportional to `k ** -spread`.
+        law: With `lognormal`, sizes are proportional to `exp(spread * normal)`. With `power`, the size of the k-th
+            largest client is proportional to `k ** -spread`.
         spread: Strength of the size skew; 0 makes all sizes equal, and 1 is strong.
         seed: Seed for the sizes (lognormal), for assigning sizes to clients, and for choosing examples.
         min_examples: Minimum number of examples per client.
@@ -257,7 +258,7 @@ def by_size(
 
 
 def by_natural_id(ids: ArrayLike) -> Partition:
-    """Creates one client per natural id (a writer, a hospital, a speaker), in sorted order.
+    """Creates one client per natural id (such as a writer, hospital or speaker), in sorted order.
 
     Args:
         ids: Client id of each example, `[examples]`, strings or integers.

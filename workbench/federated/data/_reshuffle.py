@@ -10,11 +10,11 @@ from jaxtyping import Array, Bool
 def reshuffle(key: jax.Array, arrays: object, mask: Bool[Array, " examples"]) -> tuple[Any, Bool[Array, " examples"]]:
     """Shuffles one client's examples; padding stays at the end.
 
-    Call it inside the function of one client, once per local epoch.
+    Call it once per local epoch, inside the function that runs for each client.
 
     Args:
         key: A PRNG key.
-        arrays: A pytree of `[examples, *shape]`.
+        arrays: A pytree of arrays `[examples, *shape]`.
         mask: True where there is an example, `[examples]`.
 
     Returns:

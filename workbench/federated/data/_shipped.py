@@ -18,7 +18,7 @@ _NAMES = ("breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """A central data set, before it is distributed over clients.
+    """A data set that is not yet distributed over clients.
 
     Attributes:
         name: Name of the data.
@@ -155,13 +155,13 @@ def digits(
 
     Args:
         clients: Number of clients.
-        alpha: Dirichlet concentration over clients, for each digit; 0.1 is strong label skew, `inf` gives no skew.
+        alpha: Dirichlet concentration over clients, for each digit; 0.1 gives strong label skew, and `inf` gives none.
         seed: Seed for choosing the test examples and for the partition.
         test_fraction: Share of the 1797 examples held out for testing.
         min_examples: Minimum number of examples per client.
 
-    Returns: `(train, test)`: client data with `x` float32 `[examples, 64]` from 0 to 1 and `y` int32 `[examples]`; and
-        the held-out examples, which are not distributed.
+    Returns: `(train, test)`. `train` is client data with `x`, float32 `[examples, 64]` from 0 to 1, and `y`, int32
+        `[examples]`. `test` contains the held-out examples, which are not distributed.
 
     Raises:
         DataError: for the same reasons as `dirichlet` and `Examples.split`.
@@ -177,7 +177,7 @@ def digits(
 
 
 class Text(NamedTuple):
-    """Client data of word indices, one client per document, and the vocabulary."""
+    """Client data with word indices (one client per document), and the vocabulary."""
 
     data: ClientData
     vocabulary: tuple[str, ...]
@@ -193,8 +193,8 @@ def python_reference(documents: int | None = None) -> Text:
         documents: Keep only this many of the longest topics; all by default.
 
     Returns:
-        `(data, vocabulary)`: the field `word`, int32 `[words_of_this_topic]`, has indices into `vocabulary`, which is
-        sorted; words are lower case. A client's id is the topic's name.
+        `(data, vocabulary)`. The field `word`, int32 `[words_of_this_topic]`, contains indices into `vocabulary`, which
+        is sorted and in lower case. A client's id is the topic's name.
 
     Raises:
         DataError: if `documents` is below 1, or this Python was built without its topics.
@@ -227,8 +227,8 @@ def tokenize(documents: dict[str, str], *, name: str = "") -> Text:
     """Converts texts to word indices, one client per text.
 
     Args:
-        documents: The text for each client id.
-        name: Name of the texts, for titles.
+        documents: The text of each client, keyed by the client's id.
+        name: Name of the data, used in titles.
 
     Returns:
         `(data, vocabulary)` as in `python_reference`. A word is a run of letters that may contain apostrophes.

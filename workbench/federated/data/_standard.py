@@ -1,4 +1,4 @@
-"""Loaders of standard federated data sets, from the files that their authors publish."""
+"""Loaders for standard federated data sets, which read the files that the authors publish."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def load_femnist(path: str | Path, *, clients: int | Sequence[str] | None = None
         clients: Writers to load, or N to load the first N writers; all by default. For `.h5` files.
 
     Returns:
-        Clients with `x`, float32 `[examples, 784]`, where ink is 1, and `y`, int32.
+        Clients with the fields `x`, float32 `[examples, 784]` (ink is 1), and `y`, int32.
 
     Raises:
         DataError: if there is no such file; the message contains the download command.
@@ -64,8 +64,9 @@ def load_shakespeare(path: str | Path, *, clients: int | Sequence[str] | None = 
         length: Number of characters in an example; LEAF's examples have 80.
 
     Returns:
-        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same text one character later (for LEAF,
-        int32 `[examples]`, the next character). Roles with less text than one example are left out.
+        `(data, vocabulary)`. The data has the fields `x`, int32 `[examples, length]`, and `y`, the same text one
+        character later (for LEAF, only the next character, int32 `[examples]`). Roles whose text is too short for one
+        example are left out.
 
     Raises:
         DataError: if there is no such file; the message contains the download command.
@@ -106,12 +107,12 @@ def load_stackoverflow(
     Args:
         path: `stackoverflow_train.h5`, `stackoverflow_test.h5` or `stackoverflow_held_out.h5`.
         clients: Users to load, or N to load the first N users; all by default.
-        words: Size of the vocabulary: the most frequent words of the loaded clients.
+        words: Size of the vocabulary, which contains the most frequent words of the loaded clients.
         length: Number of words in an example. Shorter examples are padded with 0; longer examples are truncated.
 
     Returns:
-        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same text one word later. Entry 0 of the
-        vocabulary is padding, and entry 1 represents all other words.
+        `(data, vocabulary)`. The data has the fields `x`, int32 `[examples, length]`, and `y`, the same text one word
+        later. Entry 0 of the vocabulary is padding, and entry 1 represents all other words.
 
     Raises:
         DataError: if there is no such file; the message contains the download command.
@@ -136,7 +137,7 @@ def load_stackoverflow(
 
 
 def load_cifar(path: str | Path) -> Examples:
-    """Loads CIFAR-10 or CIFAR-100 from the authors' binary files, not yet federated.
+    """Loads CIFAR-10 or CIFAR-100, without clients, from the authors' binary files.
 
     Args:
         path: A `.bin` file, or the folder `cifar-10-batches-bin` (training batches) or `cifar-100-binary`.

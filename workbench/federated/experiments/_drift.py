@@ -26,7 +26,8 @@ class Drift:
         round: The round, from 0.
         clients: Up to 12 of the clients that answered.
         steps: Local steps at which parameters were recorded; the first is 0.
-        paths: `[clients, steps, 2]`, in the plane of the two principal directions, in units of the parameters (L2).
+        paths: `[clients, steps, 2]`, coordinates along the two principal directions, in the same units as the
+            parameters (L2).
         mean: `[steps, 2]`, the mean over all clients that answered, weighted as the server weights them.
         shares: Share of the squared distance from the server that lies in each direction.
         apart: `[clients]`, each client's final distance from the mean, in all directions.
@@ -53,7 +54,7 @@ def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, n
     Args:
         algorithm: The clients' part of the algorithm, combined with a server that adds the mean update unchanged.
         state: State of the algorithm before the round.
-        batches: The clients' batches, with the entry `weight`; 0 for clients that do not answer.
+        batches: The clients' batches, whose entry `weight` is 0 for clients that do not answer.
         round: Number of the round.
 
     Raises:

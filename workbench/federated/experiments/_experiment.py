@@ -31,7 +31,7 @@ def predict(params: Params, x: jax.Array) -> jax.Array:
 
 
 def loss(params: Params, batch: dict[str, jax.Array]) -> jax.Array:
-    """Computes the mean cross entropy of the examples, without padding (`mask`)."""
+    """Computes the mean cross entropy of the examples; `mask` excludes padding."""
     losses = optax.softmax_cross_entropy_with_integer_labels(predict(params, batch["x"]), batch["y"])
     mask = batch.get("mask", jnp.ones(losses.shape, bool))
     return jnp.where(mask, losses, 0.0).sum() / jnp.maximum(mask.sum(), 1).astype(losses.dtype)
@@ -110,7 +110,7 @@ class Experiment:
             `client loss`, the server model's loss on each client's examples, `[clients]`; `clients`, the number of
             clients that answered; `sent up (MiB)`, the total for all clients in all rounds so far. Values that the
             algorithm emits are also metrics, such as `client drift`, the distance that each client moved, `[clients]`.
-        plan: One round as stages.
+        plan: The stages of one round.
         sent_down_bytes: Bytes that one client receives in a round.
         sent_up_bytes: Bytes that one client sends in a round.
 
@@ -168,7 +168,7 @@ class Experiment:
 
     @property
     def drift_rounds(self) -> tuple[int, ...]:
-        """Indices (from 0) of the rounds that `drift` accepts: first, second, fourth, eighth and so on."""
+        """Indices (from 0) of the rounds that `drift` accepts: the first, second, fourth, eighth and so on."""
         return tuple(self._before)
 
     def drift(self, round: int = 0) -> Drift:

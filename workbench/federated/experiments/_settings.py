@@ -26,19 +26,19 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of an experiment: clients with handwritten digits train a small network.
+    """Settings of an experiment in which clients with handwritten digits train a small network.
 
     Args (of the constructor):
         algorithm: One of `ALGORITHMS`.
         clients: Number of clients.
-        alpha: Dirichlet concentration of the labels; 0.1 is strong label skew, `inf` gives no skew.
+        alpha: Dirichlet concentration of the labels; 0.1 gives strong label skew, and `inf` gives none.
         participation: Probability that a client is asked to take part in a round.
         local_steps: Number of steps, with 16 examples each, that a client takes in a round.
         learning_rate: The clients' learning rate.
         server_learning_rate: The server's learning rate.
         dropout: Probability that an asked client does not answer.
         clip: The largest norm of one client's update, if `noise` is not 0.
-        noise: Standard deviation of the noise divided by `clip`, for differential privacy; 0 for none.
+        noise: Ratio of the noise's standard deviation to `clip`, for differential privacy; 0 adds no noise.
         compression: Compression of the clients' updates, one of `COMPRESSIONS`.
         rounds: Number of rounds.
         seed: Seed for all random draws.

@@ -30,7 +30,7 @@ def list_grid(space: Space) -> list[Setting]:
 
 
 def draw_settings(space: Space, trials: int, seed: int) -> list[Setting]:
-    """Draws settings: uniformly from lists, and with `rvs` from distributions.
+    """Draws settings uniformly from lists and with `rvs` from distributions.
 
     Example:
         >>> import scipy.stats
@@ -115,7 +115,7 @@ class SuccessiveHalving(Grid):
     """Strategy that runs many trials briefly, and the best ones `eta` times longer.
 
     Attributes:
-        metric: Metric by which trials are compared: its mean over clients and seeds in the last round of a rung.
+        metric: Metric for comparing trials, by its mean over clients and seeds in the last round of a rung.
         minimize: Whether smaller values are better.
         eta: One in `eta` trials continues (rounded up).
         first_rounds: Number of rounds in the first rung; at most the number of rounds in the sweep.
@@ -164,7 +164,7 @@ Strategy = Grid
 
 
 def traceable_names(settings: Sequence[Setting]) -> set[str]:
-    """Lists names with only float values, which can be arguments of the program."""
+    """Lists the names that have only float values and can therefore be arguments of the program."""
     return {name for name in settings[0] if all(isinstance(setting[name], float) for setting in settings)}
 
 

@@ -72,27 +72,27 @@ def sweep(
     Args:
         make: `make(**hyperparameters)` returns an `Algorithm`, or a pair `(init, round)` as in `Algorithm`. If `make`
             also has a parameter `seed`, it receives the seed, an int32 scalar.
-        space: Values for each hyperparameter; for random strategies also frozen `scipy.stats` distributions.
+        space: Values for each hyperparameter; random strategies also accept frozen `scipy.stats` distributions.
         params: Initial parameters, or a function `params(key)` or `params(key, hyperparameters)` that creates them in
             JAX.
         rounds: Number of rounds of every trial.
         data: Training data of each round: a pytree of arrays, or a function `data(key)` or `data(key, hyperparameters)`
-            that draws it in JAX, with a key for the seed and the round.
-        batches: `batches(round, seed)` prepares the data on the host instead, for pipelines such as `grain`: a pytree
-            of arrays with the same shapes in all rounds. A resumed sweep calls `batches` again.
-        evaluate: `evaluate(params)` (or with the hyperparameters) returns additional metrics after each round, in JAX:
-            numbers, or one value per client `[clients]`.
+            that draws it in JAX. The key depends on the seed and the round.
+        batches: `batches(round, seed)` prepares the data on the host instead, for pipelines such as `grain`. It returns
+            a pytree of arrays with the same shapes in all rounds. A resumed sweep calls `batches` again.
+        evaluate: `evaluate(params)` or `evaluate(params, hyperparameters)` returns additional metrics after each round,
+            in JAX. A metric is a number, or has one value per client, `[clients]`.
         seeds: Number of seeds, or the seeds themselves.
         strategy: `Grid()` (the default), `RandomSearch`, `SuccessiveHalving` or `HypergradientSearch`.
         stop_when: Function of a trial's metrics so far (keyed by name, `[rounds]` or `[rounds, clients]`) that returns
             True to stop the trial early.
         rounds_per_call: Maximum number of rounds in one call of the program. Progress, checkpoints and early stopping
             are handled between calls. Default: about a tenth of the rounds.
-        directory: Folder for the results, in one SQLite file. An existing sweep is resumed, even if its process was
-            killed. Default: in memory.
+        directory: Folder for the results, which are stored in one SQLite file. An existing sweep is resumed, even if
+            its process was killed. Default: in memory.
         chunk_size: Number of trials (and clients) that a device computes together, as for `wb.jit`.
-        memory_bytes: Maximum bytes of one call; if not all trials fit, they run in several calls. Default: 80 % of the
-            free memory of the device or the host.
+        memory_bytes: Maximum memory of one call in bytes; if not all trials fit, they run in several calls. Default:
+            80 % of the free memory of the device or the host.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -190,7 +190,7 @@ def _agree(
     rounds: int,
     problem: Problem,
 ) -> list[Setting]:
-    """Checks and stores the sweep; returns its settings, read from the folder if resumed."""
+    """Checks and stores the sweep; returns its settings, which a resumed sweep reads from the folder."""
     propose = getattr(strategy, "propose", None)
     description = {
         "strategy": repr(strategy),
@@ -494,7 +494,7 @@ class _Driver:
 
 
 def _why_not(program: GroupProgram, data: PyTree[Array]) -> str | None:
-    """Returns the reason that these hyperparameters cannot be tracers, or None if they can."""
+    """Returns the reason why these hyperparameters cannot be tracers, or None if they can."""
     try:
         program.check(data)
     except Exception as error:

@@ -31,9 +31,10 @@ class SweepGroup:
         static: Hyperparameters that are constants of the program.
         traced: Names of hyperparameters that are arguments of the program.
         trials: Numbers of the trials.
-        compile_seconds: Seconds for tracing and compiling, summed over all sizes.
-        run_seconds: Seconds in calls of the compiled program.
-        memory_bytes: Arguments, results and temporaries of one call, as the compiler reports them; per device.
+        compile_seconds: Time for tracing and compiling in seconds, summed over all sizes.
+        run_seconds: Time in calls of the compiled program, in seconds.
+        memory_bytes: Memory of the arguments, results and temporaries of one call, in bytes per device, as the compiler
+            reports it.
         notes: The reasons why floats are constants, or why trials could not run.
     """
 
@@ -54,7 +55,7 @@ class SweepResult(Results):
         seeds: The seeds with which every trial runs.
         rounds: Number of rounds in a complete trial.
         status: "finished" or "interrupted"; `resume()` continues an interrupted sweep.
-        groups: The compiled programs, with their measured seconds.
+        groups: The compiled programs, with their measured times.
         seconds: Wall time of the sweep in this process.
     """
 
@@ -112,7 +113,7 @@ class SweepResult(Results):
         }
 
     def outcomes(self) -> dict[str, dict[int, tuple[str, str]]]:
-        """Returns each run's status and the reason if it stopped early, keyed by trial label and seed."""
+        """Returns each run's status, and the reason for any early stop, keyed by trial label and seed."""
         table = self.trials
         rows = list(zip(table["trial"], table["seed"], table["status"], table["reason"], strict=True))
         labels = self.labels()
@@ -162,8 +163,8 @@ class SweepResult(Results):
     def table(self) -> "pd.DataFrame":
         """One row per trial, seed, round and metric: the mean over clients, and statistics.
 
-        Columns: `trial`, `seed`, the hyperparameters, `round`, `metric`, `value`, and for metrics with one value per
-        client `client_std`, `client_min`, `client_p10`, `client_median`, `client_p90`, `client_max`.
+        Columns: `trial`, `seed`, the hyperparameters, `round`, `metric` and `value`. Metrics with one value per client
+        also have `client_std`, `client_min`, `client_p10`, `client_median`, `client_p90` and `client_max`.
         """
         pd = _pandas()
         parts = []
@@ -178,7 +179,7 @@ class SweepResult(Results):
         return pd.DataFrame(columns=["trial", "seed", "round", "metric", "value", *CLIENT_STATISTICS])
 
     def final(self, metric: str) -> "pd.DataFrame":
-        """One row per finished trial: hyperparameters, mean, deviation and number of seeds."""
+        """One row per finished trial: hyperparameters, mean, standard deviation, number of seeds."""
         members, scores = self._store.members(), {}
         for trial, seed in sorted(members):
             values = self._store.metrics((trial, seed)).get(metric)

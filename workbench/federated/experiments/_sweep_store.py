@@ -136,7 +136,7 @@ class SweepStore:
                     )
 
     def end(self, ended: Mapping[Member, tuple[str, str]], *, decided: str = "") -> None:
-        """Stops members (started or not) and records the decision in one transaction."""
+        """Ends members (started or not) and stores the key `decided` in one transaction."""
         with self._base:
             for member, (status, reason) in ended.items():
                 self._base.execute("insert or ignore into members values (?, ?, '', '', 0, null)", member)

@@ -1,4 +1,4 @@
-"""The compiled program for a group of trials, with rounds as a scan."""
+"""The compiled program for a group of trials, which scans over the rounds."""
 
 import functools
 import inspect
@@ -179,7 +179,7 @@ class GroupProgram:
         return jax.eval_shape(lambda v, s: first_state(self.problem, self._setting(v), s), values, seed)
 
     def check(self, data: PyTree[Array]) -> None:
-        """Traces rounds of one trial without computing; raises errors of the user's functions."""
+        """Traces rounds of one trial without running them; errors in the user's functions are raised."""
         values = [jax.ShapeDtypeStruct((), jnp.result_type(float)) for _ in self.traced]
         numbers = jnp.zeros(self.length, jnp.int32)
 
