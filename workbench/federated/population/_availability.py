@@ -24,7 +24,7 @@ class Availability(Protocol):
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """Returns the remaining available seconds of each device at `seconds` (UTC), or 0."""
+        """Returns for how many seconds each device stays available after `seconds` (UTC), or 0."""
         ...
 
 
@@ -44,7 +44,7 @@ class Always:
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """Infinite for every device."""
+        """Returns infinity for every device."""
         return np.full(len(ids), math.inf)
 
 
@@ -56,11 +56,11 @@ class Sessions:
     triangular deviation of at most `spread_hours`. Its length is uniform between `shortest_hours` and `longest_hours`.
 
     Args (of the constructor):
-        start_hour: 0 to 24, local time.
-        spread_hours: The largest deviation, up to 12.
-        shortest_hours: At least 0.
-        longest_hours: Up to 24.
-        chance: 0 to 1.
+        start_hour: Local hour around which sessions start, from 0 to 24.
+        spread_hours: Largest deviation from `start_hour`, at most 12.
+        shortest_hours: Minimum length of a session, at least 0.
+        longest_hours: Maximum length of a session, at most 24.
+        chance: Probability of a session on each day, from 0 to 1.
 
     Raises:
         ProgramError: if a number is out of its range.
@@ -96,7 +96,7 @@ class Sessions:
     def bounds(
         self, ids: Integer[np.ndarray, " n"], days: Integer[np.ndarray, " n"], seed: int
     ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-        """Returns the start and end of a day's session in local seconds, and whether it exists."""
+        """Returns the start and end of a day's session in seconds of local time, and whether it exists."""
         day_keys = draw_bits(key_of(seed, repr(self)), days + 4)  # counters must not be negative
         first, second, length, lot = parts_of(draw_bits(day_keys, ids))
         starts = days * DAY + (self.start_hour + (first + second - 1) * self.spread_hours) * HOUR
@@ -129,8 +129,8 @@ class RecordedSessions:
     Args (of the constructor):
         starts: Start of every session in seconds; a device's sessions are contiguous and in chronological order.
         ends: Likewise.
-        offsets: Index of each device's first session in both arrays, `[devices + 1]`.
-        periods: Seconds after which each device's record starts again, `[devices]`.
+        offsets: Index of each device's first session in `starts` and `ends`, `[devices + 1]`.
+        periods: Time in seconds after which each device's record starts again, `[devices]`.
 
     Example:
         >>> recorded = RecordedSessions(np.array([10.0]), np.array([30.0]), np.array([0, 1]), np.array([100.0]))

@@ -1,8 +1,8 @@
 """Buffered asynchronous steps on the virtual clock.
 
-Every slot of the server's concurrency is a chain of clients; a client starts when the previous client finishes. Chains
-are independent, so all chains are advanced together, and their results are then merged by time. The events are the same
-as with an event queue.
+Each concurrent slot of the server is a chain of clients, in which a client starts when the previous client finishes.
+Chains are independent, so all chains are advanced together, and their results are then merged by time. The events are
+the same as with an event queue.
 """
 
 import math
@@ -26,7 +26,7 @@ _AT = {name: column for column, name in enumerate(_COLUMNS)}
 
 
 class _Chains:
-    """The slots, and their events that no step has used yet."""
+    """The slots, with those of their events that no step has used yet."""
 
     def __init__(self, population: Population, load: Load, schedule: Buffered, start: float, seed: int) -> None:
         self.population, self.load, self.seed = population, load, seed

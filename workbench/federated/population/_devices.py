@@ -76,7 +76,7 @@ class RecordedDevices:
         flops_per_second: `[devices]`.
         download_bytes_per_second: `[devices]`.
         upload_bytes_per_second: `[devices]`.
-        like: Class of devices that supplies memory, battery and watts, which the record lacks.
+        like: Class of devices that supplies memory, battery and power consumption, which the record lacks.
     """
 
     flops_per_second: Float[np.ndarray, " devices"]
@@ -87,7 +87,7 @@ class RecordedDevices:
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """Clients 0 to `clients - 1`, computed from their number, the seed and the time.
+    """Clients 0 to `clients - 1`, each computed from its number, the seed and the time.
 
     Nothing is stored per client: 10⁸ clients take as much memory as one client.
 
@@ -140,7 +140,7 @@ class Population:
 
     @property
     def device_classes(self) -> tuple[DeviceClassRecord, ...]:
-        """Classes of devices; recorded devices form one class with their medians."""
+        """Classes of devices; recorded devices form one class, whose values are their medians."""
         return _median_class(self.devices) if isinstance(self.devices, RecordedDevices) else self.devices
 
     def devices_of(self, ids: Integer[np.ndarray, " n"]) -> Devices:
@@ -173,7 +173,7 @@ class Population:
     def remaining_seconds(
         self, ids: Integer[np.ndarray, " n"], seconds: float | Float[np.ndarray, " n"]
     ) -> Float[np.ndarray, " n"]:
-        """Returns the remaining available seconds at `seconds` since midnight UTC, or 0."""
+        """Returns for how many seconds each client stays available after `seconds` since midnight UTC, or 0."""
         return remaining_of_all(self.availability, ids, seconds, self.zones_of(ids), self.seed)
 
     def failure_seconds(
@@ -193,7 +193,7 @@ class Population:
         return np.exp(spread * draw_normal(self._key("work"), ids) - spread**2 / 2)
 
     def available_share(self, seconds: float, *, sample: int = 100_000) -> float:
-        """Estimates the available share of the clients from a sample.
+        """Estimates the share of clients that are available, from a sample.
 
         Example:
             >>> night = Sessions(start_hour=22, spread_hours=0, shortest_hours=8, longest_hours=8, chance=0.25)

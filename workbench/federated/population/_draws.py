@@ -1,4 +1,4 @@
-"""Counter-based random numbers, so that client 17 is always the same client."""
+"""Counter-based random numbers, which make client 17 the same client in every run."""
 
 import hashlib
 import math
@@ -28,8 +28,8 @@ def draw_bits(
     """Draws 64 random bits for every counter with SplitMix64's output function.
 
     Args:
-        key: Key for the stream, or one key per counter (bits from an earlier draw, for numbers that depend on two
-            counters).
+        key: Key for the stream, or one key per counter. For numbers that depend on two counters, the keys are the bits
+            of an earlier draw.
         counters: Non-negative whole numbers.
 
     References:
@@ -80,7 +80,7 @@ class Permutation:
     out.
 
     Args (of the constructor):
-        size: Number of integers, from 0.
+        size: Number of integers, which start at 0.
         key: PRNG key that determines the order.
 
     Attributes:

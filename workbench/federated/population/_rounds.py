@@ -179,7 +179,7 @@ def _round(
 def _unmasking(
     selection: Asked, used: Integer[np.ndarray, " used"], end: float, protocol: ProtocolCostRecord | None
 ) -> tuple[float, int]:
-    """Returns the seconds until enough clients have answered after training, and their number."""
+    """Returns the seconds until enough clients have answered after training, and the number of answers."""
     if protocol is None or not any(exchange.after_training for exchange in protocol.rounds):
         return 0.0, len(used)
     seconds = selection.unmask[used]

@@ -8,7 +8,7 @@ from workbench.errors import ProgramError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Synchronous:
-    """Synchronous rounds: ask extra clients, and stop when a cohort has answered.
+    """Synchronous rounds that ask extra clients and stop when a cohort has answered.
 
     Args (of the constructor):
         cohort: Number of results that a round waits for.

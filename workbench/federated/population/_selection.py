@@ -1,4 +1,4 @@
-"""Selection of available and able clients, in random order."""
+"""Selection of clients that are available and able to do the work, in random order."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ _MASK_OPERATIONS = 16.0  # integer operations per word of a mask: a ChaCha20 blo
 
 
 class Asked(NamedTuple):
-    """Clients that start work, one entry per client; times in seconds since the client's start."""
+    """Clients that start work, one entry per client; times are in seconds since the client's start."""
 
     ids: Integer[np.ndarray, " n"]
     finish: Float[np.ndarray, " n"]  # time at which the result reaches the server, without failures
@@ -28,7 +28,7 @@ class Asked(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Work and protocol as numbers."""
+    """A client's work and its part in the protocol, in bytes, operations and seconds."""
 
     work: WorkRecord
     download_bytes: float
@@ -107,7 +107,7 @@ def select(
         seed: Seed for the orders.
 
     Returns:
-        The clients, and the share of checked clients that were available and able.
+        The clients, and the share of checked clients that were available and able to do the work.
     """
     order = Permutation(population.clients, key_of(seed, "cohort", number))
     draws: list[tuple[np.ndarray, np.ndarray]] = []
@@ -135,7 +135,7 @@ def draw_available(
     """Draws one client for every free slot, and checks the client at that slot's time.
 
     Returns:
-        The clients, how many seconds they stay, and whether each client is available and able.
+        The clients, how many seconds they stay, and whether each client is available and able to do the work.
     """
     counters = np.arange(first, first + len(seconds))
     ids = (draw_bits(key_of(seed, "slots"), counters) % np.uint64(population.clients)).astype(np.int64)

@@ -13,7 +13,8 @@ class Servers:
 
     Args (of the constructor):
         bytes_per_second: Bandwidth of each server in each direction.
-        tiers: Numbers of aggregators from the clients' side upwards, such as `(1000, 30)`; empty for a single server.
+        tiers: Number of aggregators in each tier, from the clients upwards, such as `(1000, 30)`; empty for a single
+            server.
         operations_per_second: Speed of the server that removes the masks of a protocol.
 
     Raises:
@@ -45,7 +46,8 @@ class Servers:
     def adding_seconds(self, results: int, result_bytes: float) -> float:
         """Returns the seconds from the last result until all tiers have added their results.
 
-        This is an upper bound: a server uses its links one after the other and receives nothing in advance.
+        This is an upper bound, because it assumes that a server uses its links one after the other and receives nothing
+        in advance.
         """
         children, seconds = results, 0.0
         for servers in (*self.tiers, 1):
@@ -54,5 +56,5 @@ class Servers:
         return seconds
 
     def between_bytes(self, model_bytes: float, result_bytes: float) -> float:
-        """Returns the bytes sent between servers in a round: the model down, and one sum up per aggregator."""
+        """Returns the bytes sent between servers in a round: the model down, and one sum per aggregator up."""
         return sum(self.tiers) * (model_bytes + result_bytes)

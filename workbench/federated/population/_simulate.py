@@ -79,8 +79,8 @@ def simulate(
 ) -> Simulation:
     """Simulates a population's rounds on a virtual clock, without training.
 
-    The cost of a simulated round does not depend on the size of the population: only clients that the server checks are
-    computed.
+    The cost of a simulated round does not depend on the size of the population, because only clients that the server
+    checks are computed.
 
     Args:
         population: The clients.
@@ -91,7 +91,7 @@ def simulate(
         servers: The servers and tiers of aggregators. Default: one server with 10 Gbit/s.
         protocol: Cost of secure aggregation: `algorithms.secure_aggregation_cost(...)`.
         latency_seconds: Round-trip time between a client and the server, per exchange.
-        sampled: Number of each round's contributing clients to keep for `train`.
+        sampled: Number of contributing clients per round to keep for `train`.
         seed: Seed for cohorts and interruptions; the population has its own seed.
 
     Returns:
@@ -176,7 +176,7 @@ def _check(
 
 
 def _some(step: ServerStep, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws a step's clients uniformly; −1 if there are too few."""
+    """Draws a step's clients uniformly, with −1 for each missing client."""
     order = np.argsort(draw_bits(key_of(seed, "sampled", step.record.round), np.arange(len(step.ids))))[:count]
     ids, staleness = np.full(count, -1), np.zeros(count, np.int64)
     ids[: len(order)], staleness[: len(order)] = step.ids[order], step.staleness[order]

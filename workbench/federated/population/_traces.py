@@ -28,7 +28,7 @@ def read_fedscale_devices(
         path: The file, a pickle of `{client: {"computation": ms, "communication": kbit/s}}`. Only plain numbers, text
             and containers are read; a pickle that refers to code is rejected.
         reference_flops: FLOPs of the timed inference on one example. Default: the FLOPs of MobileNet v2.
-        like: Class of devices that supplies memory, battery and watts, which the file lacks.
+        like: Class of devices that supplies memory, battery and power consumption, which the file lacks.
 
     Raises:
         DataError: if the file is not of this form.
@@ -78,7 +78,7 @@ def read_devices(path: str | Path, *, like: DeviceClassRecord = PHONES[1]) -> Re
 
     Args:
         path: A CSV or (with pyarrow) Parquet file, one row per device.
-        like: Class of devices that supplies memory, battery and watts, which the table lacks.
+        like: Class of devices that supplies memory, battery and power consumption, which the table lacks.
 
     Raises:
         DataError: if a column is missing, or a number is not positive.

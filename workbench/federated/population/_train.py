@@ -32,14 +32,14 @@ def train(
 ) -> "pd.DataFrame":
     """Trains on the clients of each simulated round; returns costs and metrics.
 
-    The simulation determines the contributing clients: fast devices contribute more often than slow devices, as do
-    devices that are charging at the time of the round. With a buffered schedule, results have the simulated staleness.
-    A lost round changes nothing.
+    The simulation determines the contributing clients: fast devices, and devices that are charging at the time of the
+    round, contribute more often than others. With a buffered schedule, results have the simulated staleness. A lost
+    round changes nothing.
 
     Args:
         simulation: A result of `simulate`. The `sampled` clients of each round train and represent the whole cohort;
             the mean over the whole cohort would be less noisy.
-        algorithm: Algorithm for `clients=sampled`; for a buffered schedule `algorithms.buffered_fedavg`.
+        algorithm: Algorithm for `clients=sampled`; a buffered schedule needs `algorithms.buffered_fedavg`.
         params: Initial parameters.
         data_of: `data_of(ids, round)` returns the batches of the given clients (leaves `[sampled, steps, ...]`), as a
             dictionary or any other pytree. In a round with fewer clients than `sampled`, the first client fills the

@@ -1,4 +1,4 @@
-"""Computation and communication of one client in a round, from the program."""
+"""Computation and communication of one client in a round, derived from the program."""
 
 import operator
 
@@ -17,8 +17,8 @@ def work_of(program: object, *, spread: float = 0.0) -> WorkRecord:
     Returns:
         The work. Downloads are the plan's broadcasts, and uploads are its reductions. FLOPs are counted in the clients'
         stages, with separate counts for matrix products and elementwise operations. Loops count all iterations;
-        conditionals count the most expensive branch. Memory is a lower bound: the values that one client receives,
-        keeps and sends, without activations.
+        conditionals count the most expensive branch. Memory is a lower bound that covers the values that one client
+        receives, keeps and sends, but not activations.
 
     Raises:
         ProgramError: if the program has no clients, or has a loop of unknown length.
@@ -92,7 +92,7 @@ def _of_stage(stage: StageRecord, name: str) -> _Amounts:
 
 
 def _largest_rows(plan: PlanRecord) -> float:
-    """Computes one client's peak bytes over the stages, from received and computed values."""
+    """Computes one client's peak memory in bytes over the stages, from received and computed values."""
     stages = [stage for stage in plan.walk(("loop", "branch")) if stage.kind == "clients"]
     return max(sum(_of_one(value, stage) for value in stage.outputs) for stage in stages) + sum(
         stage.moved_bytes / stage.clients for stage in plan.walk(("loop", "branch")) if stage.kind == "broadcast"
