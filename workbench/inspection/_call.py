@@ -54,7 +54,7 @@ class Wrapper(Protocol):
 
 
 class TracedCall:
-    """A traced call: `closed` is its jaxpr; `args` and `kwargs` hold None for static arguments.
+    """A traced call, whose jaxpr is `closed`; `args` and `kwargs` hold None for static arguments.
 
     Attributes:
         name: Name of the function.
@@ -106,7 +106,7 @@ class TracedCall:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """One name per array in the arguments, as written inside the function: `params['w']`."""
+        """One name per array in the arguments, as written inside the function, such as `params['w']`."""
         arg_names = getattr(self.closed.jaxpr.debug_info, "arg_names", None) or ()
         count = len(self.closed.in_avals)
         names = [name or f"args[{i}]" for i, name in enumerate(arg_names)] if len(arg_names) == count else ()
@@ -128,11 +128,11 @@ class TracedCall:
         return jax.tree.leaves((self.args, self.kwargs))
 
     def form_for(self, chunk_size: ChunkSize) -> LoopForm:
-        """The client loop: as compiled, or for another chunk size with the requested spread."""
+        """The client loop as compiled; for another chunk size, a loop with the same spread."""
         return self.form if chunk_size == self.chunk_size else LoopForm(self.form.spread)
 
     def under(self, mesh: AnyMesh | None) -> "Version":
-        """The program under a mesh: its jaxpr is rewritten; if that is impossible, the function is traced again."""
+        """The program under a mesh, from a rewritten jaxpr or, if rewriting is impossible, from a new trace."""
         key = (mesh, None if mesh is None else tuple(mesh.axis_types))
         if key not in self._versions:
             self._versions[key] = self._version(mesh)
@@ -226,8 +226,8 @@ class TracedCall:
     def without_references(self) -> "TracedCall":
         """The same call with an array for each `jax.Ref` among its arguments.
 
-        The last values of the references are results after the other results. The arrays are donated, because a
-        reference is updated in place. Each leaf is an argument of its own.
+        The final values of the references are returned after the other results. The arrays are donated, because a
+        reference is updated in place. Each leaf is a separate argument.
         """
         at = tuple(i for i, aval in enumerate(self.closed.in_avals) if hasattr(aval, "inner_aval"))
         if not at:
@@ -287,7 +287,7 @@ class Version:
         return jax.tree.unflatten(self.of.out_tree, results)
 
     def jitted(self, chunk_size: ChunkSize, *, shardings: bool = True, **options: Option) -> Wrapped:
-        """Returns the `jax.jit` for the arguments `of.args` and `of.kwargs`; staged if the function has clients."""
+        """Returns the `jax.jit` of the call's function, evaluated in stages if it has clients."""
         call, plan = self.of, self.plan
 
         @functools.wraps(call._wrapped)
@@ -329,7 +329,7 @@ class Version:
 
 
 class LoweredCall:
-    """A call without a jaxpr, for which only lowered or compiled code exists: a `Lowered`, a `Compiled`, `pmap`."""
+    """A call without a jaxpr, such as a `Lowered`, a `Compiled` or a `pmap`; only lowered or compiled code exists."""
 
     def __init__(
         self,
@@ -359,7 +359,7 @@ def trace_call(
         args: Arrays, `jax.ShapeDtypeStruct`s, and pytrees of them; all other leaves are kept constant.
         kwargs: Keyword arguments, with the same types of leaves.
         mesh: Mesh to trace the function under; by default the current mesh. A function that enters a `shard_map` over
-            its own mesh is traced without `mesh`; inspecting it rewrites the program for `mesh`.
+            its own mesh is traced without `mesh`; `inspect` then rewrites the program for `mesh`.
         as_run: Use JAX's own trace of a call that has just run, even if its source lines may come from an older version
             of the file.
     """
@@ -419,7 +419,7 @@ def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
 
 
 def call_of_traced(traced: Stage) -> TracedCall:
-    """The call that JAX has traced; `traced` is the trace."""
+    """The call that belongs to `traced`, a trace made by JAX."""
     shapes = [jax.ShapeDtypeStruct(info.shape, info.dtype) for info in jax.tree.leaves(traced.args_info)]
     shardings = _jax_compat.jit_options(traced)["in_shardings"]
     placed = [
@@ -616,7 +616,10 @@ def _name_leaves(call: TracedCall, fn: Callable, args: tuple[Argument, ...], kwa
     is_flax = type(fn).__module__.startswith("flax.")
 
     def result_name(path: str) -> str:
-        """The argument that `nnx.jit` updates, `(model, optimizer), …, result`; in Equinox `marker, result, …`."""
+        """The user's name for a result; an argument's name if `nnx.jit` updates that argument.
+
+        The wrapper's results are `(model, optimizer), …, result` in Flax and `marker, result, …` in Equinox.
+        """
         updated = re.match(r"\[0\]\[(\d+)\]", path) if is_flax else None
         if updated is not None:
             argument = named(int(updated[1])) + path[updated.end() :]

@@ -22,9 +22,9 @@ Values = tuple[float | str | None, ...]
 
 
 def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -> ComparisonRecord:
-    """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
+    """Compares programs, for example before and after an edit, on two meshes, or a function and its gradient.
 
-    Recorded profiles can also be compared: measured seconds per device by call path, category and program. Measured
+    Recorded profiles are compared by measured seconds per device for each call path, category and program. Measured
     runs and watched loops are compared per call, stage and line.
 
     Stages are matched by kind and name, in order (the second `broadcast` in one program with the second `broadcast` in
@@ -32,8 +32,8 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
     collectives are never compared with compiled ones.
 
     Args:
-        *records: Two or more programs from `inspect`, two or more profiles from `open_profile`, or two or more runs
-            from `measure` and records from `watch`.
+        *records: Two or more programs from `inspect`, two or more profiles from `open_profile`, or two or more records
+            from `measure` or `watch`.
 
     Returns:
         One row per quantity, with one value per program; `differences` omits rows whose values are identical.
@@ -73,7 +73,7 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
 
 
 def _trees(programs: Sequence[ProgramRecord]) -> tuple[CallTreeRecord, ...]:
-    """The call trees, if every program has one and they come either all from compiled modules or all from jaxprs."""
+    """The call trees, if every program has one and all trees have the same source (compiled modules or jaxprs)."""
     trees = tuple(record.call_tree for record in programs if record.call_tree is not None)
     return trees if len(trees) == len(programs) and len({tree.made_from for tree in trees}) == 1 else ()
 

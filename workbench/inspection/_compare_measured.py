@@ -1,4 +1,4 @@
-"""Compares measured calls, runs of `measure` and loops of `watch`, per call, stage and line."""
+"""Compares runs of `measure` and loops of `watch` per call, stage and line."""
 
 import statistics
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _MOST_LINES = 100
 def compare_measured(records: Sequence[Measured], codes: Sequence[Codes] | None = None) -> ComparisonRecord:
     """Compares measured runs and watched loops; all figures are per call and device.
 
-    Times are treated as equal if they differ by less than 3 %, or if the ranges of their calls overlap.
+    Times are treated as equal if they differ by less than 3 %, or if the ranges of the calls' times overlap.
 
     Args:
         records: Two or more records, in order.
@@ -66,7 +66,7 @@ def _call_seconds(record: Measured) -> float | None:
 
 
 def _overlap(records: Sequence[Measured]) -> bool:
-    """Returns whether the call times of the first and the last record overlap, if both contain several calls."""
+    """Returns whether both the first and the last record have several calls, whose times overlap."""
     ends = [record.round_seconds for record in (records[0], records[-1]) if isinstance(record, RunRecord)]
     if len(ends) < 2 or min(map(len, ends)) < 2:
         return False

@@ -1,4 +1,4 @@
-"""Compares recorded profiles: what became faster, by device, category and call path."""
+"""Compares recorded profiles by device, category and call path, to show what became faster."""
 
 from collections.abc import Sequence
 

@@ -19,7 +19,7 @@ def check_survivable(stablehlo: str, name: str) -> None:
     axes of its mesh to the compiler. For all other programs, the only cost is one search of the text.
 
     Args:
-        stablehlo: The program, lowered for any platform, because all platforms share the partitioner.
+        stablehlo: The program, lowered for any platform; all platforms share the partitioner.
         name: The user's name for the program, used in the error.
 
     Raises:

@@ -20,8 +20,9 @@ def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
     """Compiles a lowered program, or returns the result cached in this process for an identical program.
 
     Every inspection traces the function again, because the values it closes over may have changed. Identical StableHLO
-    compiles to the same program on identical devices. The key includes source lines, even those of the inspecting call:
-    they are the only lines a library function has, and a cached program must not show the lines of another cell.
+    compiles to the same program on identical devices. The key includes source lines, even those of the inspecting call,
+    for two reasons: a library function has no other lines, and a cached program must not show the lines of another
+    cell.
 
     Args:
         lowered: The program.
@@ -52,7 +53,7 @@ def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
 
 
 def compile_now(lowered: Lowered, text: str, name: str) -> Compiled:
-    """Compiles a lowered program, unless XLA aborts on it; arguments and errors as for `compile_once`."""
+    """Compiles a lowered program unless XLA aborts on it; see `compile_once` for arguments and errors."""
     if refused := _jax_compat.waits_forever(f"The compilation of `{name}`"):
         raise InspectionError(refused)
     check_survivable(text, name)

@@ -41,7 +41,7 @@ def is_program_text(x: object) -> bool:
 
 
 def inspect_stage(x: object, **options: object) -> ProgramRecord | None:
-    """Inspects a JAX stage between a function and an executable; returns None for other values."""
+    """Inspects a traced, lowered, compiled or exported function; returns None for other values."""
     if isinstance(x, jax.stages.Traced):
         return inspect_call(call_of_traced(x), **_options(options))
     if isinstance(x, jax.stages.Lowered | jax.stages.Compiled):

@@ -47,7 +47,7 @@ class CompiledFlow:
         return not self._elements or elements in self._elements
 
     def maker(self, name: str) -> InstructionRecord | None:
-        """The instruction that computed a value, ignoring copies, casts and collectives; or the value's parameter."""
+        """The instruction or parameter that a value comes from, ignoring copies, casts and collectives."""
         instruction = self.instructions.get(name)
         while (
             instruction is not None and (source := self._source_of(instruction, _REARRANGING | _EXCHANGES)) is not None
@@ -76,7 +76,7 @@ class CompiledFlow:
         return consumers
 
     def is_result(self, name: str) -> bool:
-        """Returns whether a value is only returned, ignoring copies, casts and slices."""
+        """Returns whether a value's only use is as a result, ignoring copies, casts and slices."""
         users, instruction = self._users.get(name, ()), self.instructions.get(name)
         if instruction is None or instruction.computation in self._called:
             return False

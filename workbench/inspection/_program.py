@@ -130,7 +130,7 @@ def inspect_call(
 def inspect_lowered(
     call: LoweredCall, mesh: Mesh | AbstractMesh | None = None, *, chip: str | None = None, target: str | None = None
 ) -> ProgramRecord:
-    """Inspects a `Lowered` or `Compiled`: all figures except the stages of the traced function."""
+    """Inspects a `Lowered` or `Compiled`; returns all figures except the stages of the traced function."""
     if target is not None:
         message = (
             f"`inspect` was given on={target!r} and `{call.name}`, which is already lowered or compiled for the "
@@ -437,7 +437,7 @@ def _inputs(call: TracedCall) -> tuple[Any, ...]:
 
 
 def _labelled(call: TracedCall, inputs: ShardingRecord) -> ShardingRecord:
-    """Arguments under the names that the user writes: `model.up.kernel`."""
+    """Arguments under the names that the user writes, such as `model.up.kernel`."""
     if len(call.names) != len(inputs.leaves):
         return inputs
     pairs = zip(inputs.leaves, call.names, strict=True)
@@ -506,7 +506,7 @@ def _with_lines(collective: CollectiveRecord, lines: Mapping[str, SourceLine | N
 
 
 def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator[str]:
-    """Notes on stages for which the compiler computes fewer matrix products than planned, mostly vector products."""
+    """Notes on stages for which the compiler computes fewer matrix products than planned."""
     if module.flops is None:
         return
     compiled: dict[str, float] = {}

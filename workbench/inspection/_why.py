@@ -41,13 +41,13 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
     """Explains every collective of a program, and its large replicated arrays.
 
     Args:
-        record: From `inspect`, with a mesh.
-        large_bytes: Minimum size of a replicated array for it to be explained. Default: 1 MiB, or a tenth of the
-            largest value if all values are smaller than 1 MiB.
+        record: A record from `inspect`, for a program on a mesh.
+        large_bytes: Minimum size in bytes of the replicated arrays that are explained. Default: 1 MiB, or a tenth of
+            the largest value if all values are smaller than 1 MiB.
 
     Returns:
         One entry per compiled collective (per planned collective if nothing was compiled), sorted by decreasing bytes;
-        then the replicated arrays, largest first. `notes` list unexplained parts.
+        then the replicated arrays, largest first. The `notes` list unexplained parts.
     """
     notes: list[str] = []
     propagation = record.propagation
@@ -117,7 +117,7 @@ def _read_rule(text: str) -> _Rule | None:
 
 
 def _parts_of(factor: str) -> set[str]:
-    """The factors of one dimension; a reshaped dimension may have several: `jk`."""
+    """The factors of one dimension; a reshaped dimension may have several, such as `jk`."""
     return set(_FACTOR.findall(factor))
 
 
@@ -557,7 +557,7 @@ class _Reader:
         return [cause for cause in causes if cause not in vague][:1]
 
     def _elsewhere(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """The only operation that needs a collective of this kind and size, if the compiler moved the collective."""
+        """The operation that needs a collective moved by the compiler, if only one fits its kind and size."""
         causes: list[_Cause] = []
         lines = [(source.file, source.line) for source in collective.sources]
         if any(value.op_name in collective.op_names and _line_of(value) in lines for value in self.propagation.values):
@@ -1020,7 +1020,7 @@ class _Reader:
         return names
 
     def _constants(self) -> set[str]:
-        """Values that do not depend on any argument, such as masks: the compiler computes them where they are used."""
+        """Values that do not depend on any argument, such as masks, and are computed where they are used."""
         names: set[str] = set()
         for value in self.propagation.values:
             is_constant = value.operands and all(name in names for name in value.operands)
@@ -1049,7 +1049,7 @@ class _Reader:
         return f"No operand is sharded over {free}, so the result is not divided: constrain it, or shard an operand."
 
     def _lost(self, value: PlannedValueRecord, axes: set[str]) -> list[str]:
-        """The axes that an operation's operands have and its result does not, by the operation's sharding rule."""
+        """The axes that an operation's operands have but its result lacks, according to the sharding rule."""
         operands, rule = self._operands(value), _read_rule(value.rule)
         if rule is None or len(rule.inputs) != len(operands) or value.operation in ("input", "sharding_constraint"):
             return []
@@ -1110,7 +1110,7 @@ def _needed_dims(value: PlannedValueRecord, operand: PlannedValueRecord) -> tupl
 
 
 def _is_constraint(value: PlannedValueRecord) -> bool:
-    """Returns whether the user wrote a constraint; with explicit axes, JAX adds a constraint to every operation."""
+    """Returns whether a constraint is the user's rather than one that JAX adds with explicit axes."""
     return _last(value.op_name) in ("", "sharding_constraint", "reshard", "copy")
 
 

@@ -1,4 +1,4 @@
-"""Sharding decisions that cause many collectives: a mesh axis lost by the batch dimension."""
+"""Sharding decisions that cause many collectives, such as a batch dimension that loses a mesh axis."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -23,9 +23,10 @@ def find_causes(
     Args:
         values: Values of the propagation, in program order.
         collectives: The explanation of each collective.
-        factors: Returns the factors of all dimensions of a value's operands and result; None if they are unknown.
-        named: Returns the user's name for a value.
-        origin: Returns the origin of a value's axis, in words.
+        factors: Function that returns the factors of all dimensions of a value's operands and result; None if they are
+            unknown.
+        named: Function that returns the user's name for a value.
+        origin: Function that returns the origin of a value's axis, in words.
     """
     by_name = {value.name: value for value in values}
     causes: dict[str, WhyCauseRecord] = {}
@@ -120,7 +121,7 @@ def _cause(
 
 
 def _advice(value: PlannedValueRecord, spec: str) -> str:
-    """The constraint to add to the program: after a line that assigns a name, or around a value."""
+    """The constraint to add to the program, either after a line that assigns a name or around a value."""
     code = read_source_line(value.source.file, value.source.line) if value.source else ""
     assigned = re.match(r"\s*(\w+)\s*=[^=]", code)
     kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"

@@ -50,9 +50,9 @@ def build_tree(
     """The tree of a program.
 
     Args:
-        items: The program's work, each item with its source place.
+        items: Items of the program's work, each with its source place.
         name: Name of the program.
-        made_from: "compiled" or "jaxpr".
+        made_from: Source of the tree, "compiled" or "jaxpr".
         notes: Notes about missing figures.
         file: Source file of the program.
 

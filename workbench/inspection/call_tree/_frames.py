@@ -1,4 +1,4 @@
-"""Python frames as nodes of a tree: the user's frames, the start of the program, names of cells."""
+"""Python frames as nodes of a tree: the user's frames, the start of the program, and the names of cells."""
 
 import functools
 import re

@@ -75,7 +75,7 @@ def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
 
 
 def _entered(outer: _Site, equation: JaxprEqn, name: str) -> _Site:
-    """The site inside an equation that contains another jaxpr."""
+    """The place of the equations inside an equation that contains another jaxpr."""
     stack = trim((*outer.stack, *_frames(equation)), name)
     primitive = str(equation.primitive.name)
     scopes = (*outer.scopes, *_named(equation))

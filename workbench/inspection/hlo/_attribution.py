@@ -2,7 +2,7 @@
 
 Stages write their scope to `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop the scope from some instructions.
 These instructions take their stage, in this order, from the instructions fused into them, from the loop or call around
-them, and from their nearest neighbours in the graph of values, users first.
+them, and from the nearest instructions that use their value or, if none has a stage, compute their operands.
 
 All planned code belongs to some stage. An `op_name` without a stage therefore belongs to the loop over chunks of
 clients; its instruction also takes the stage from its neighbours. Unplanned code carries the scopes of the primitives
@@ -191,7 +191,7 @@ class StageFinder:
             pending = [i for i in pending if i not in assignments]
 
     def _look_ahead(self, collective: Instruction, neighbours: "Neighbours") -> None:
-        """Assigns a collective to the communicating stages whose work uses the collective's result first."""
+        """Assigns a collective to the communicating stages whose work is the first to use its result."""
         targets: list[NamedStage] = []
         witnesses: list[Instruction] = []
         reached, seen = [collective], {collective}

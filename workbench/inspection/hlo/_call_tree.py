@@ -297,7 +297,7 @@ class CallTreeReader:
         return self._stage_of[op_name]
 
     def _common_start(self, stacks: Iterable[tuple[Frame, ...]]) -> frozenset[tuple[str, str]]:
-        """Frames that all stacks share, down to the last library frame, if no stack names the program."""
+        """Frames that all stacks share, down to the last library frame; used if no stack names the program."""
         shared = functools.reduce(_common, stacks)
         start = 0
         for index, frame in enumerate(shared):
@@ -320,7 +320,7 @@ class CallTreeReader:
 
 
 def _interleaved(names: tuple[str, ...], loops: tuple[Scope, ...]) -> tuple[Scope, ...]:
-    """Name scopes, keeping only the loops that still contain the instruction, because XLA moves work out of loops."""
+    """Name scopes without the loops out of which XLA moved the instruction."""
     if not loops:
         return tuple(Scope(name, "scope") for name in names if name not in ("while", "cond"))
     waiting, scopes = list(loops), []

@@ -207,7 +207,7 @@ class CollectiveReader:
         return [instruction, *takers]
 
     def _shares(self, around: list[Instruction], operands: list[Shape]) -> dict[str, float]:
-        """Bytes of a combined payload by stage: each element of the result has a stage."""
+        """Bytes of a combined payload by stage; each element of the result belongs to a stage."""
         sizes: dict[str, int] = {}
         named = combined_stages(around[0].op_name)
         if len(around) == 1 and len(named) == len(operands):  # the parts are separate results in the module

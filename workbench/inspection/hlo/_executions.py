@@ -1,4 +1,4 @@
-"""Executions of every computation of a module per call: trip counts of loops, branches, calls."""
+"""Executions of every computation per call of a module, from loop trip counts, branches and calls."""
 
 import json
 import math
@@ -31,7 +31,8 @@ def count_runs(hlo: Hlo, weigh: Callable[[str], float]) -> Runs:
 
     Args:
         hlo: The module.
-        weigh: The work of one run of a computation, which decides which branch of a conditional is counted.
+        weigh: Function that returns the work of one run of a computation. Of a conditional's branches, the one with the
+            most work is counted.
 
     Returns:
         Number of executions per computation. A `while` loop of unknown length makes the counts of everything inside it
@@ -120,7 +121,7 @@ Scope = Mapping[int, tuple[Computation, str, "Scope"]]  # operands of the fusion
 
 
 class _Patience:
-    """Budget of values to visit: in a text of only 3 kB, one value can be reached on 2^40 paths."""
+    """Limit on the values to visit; even in a text of 3 kB, one value can be reached on 2^40 paths."""
 
     def __init__(self, visits: int = 2_000) -> None:
         self._visits = visits

@@ -206,7 +206,7 @@ def _real_products(shape: Shape) -> float:
 
 
 def _window(text: str) -> dict[str, list[int]]:
-    """`size=3x3 pad=1_1x1_1` -> the first number of every dimension, by field."""
+    """The first number of every dimension, by field, in text such as `size=3x3 pad=1_1x1_1`."""
     fields = dict(part.split("=", 1) for part in text.split() if "=" in part)
     return {
         key: [int(v.split("_")[0]) for v in value.split("x")] for key, value in fields.items() if key != "rhs_reversal"

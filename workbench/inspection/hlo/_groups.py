@@ -68,8 +68,8 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
         sizes: Their sizes.
 
     Returns:
-        Whole axes by name; parts of an axis as `a[4 of 8]`. No name, but a note, if the groups are not a product of
-        axes, do not cover the mesh exactly once, or contain one device each.
+        Whole axes by name; parts of an axis as `a[4 of 8]`. If the groups are not a product of axes, do not cover the
+        mesh exactly once, or contain one device each, there is a note instead of a name.
 
     Example:
         >>> group_axes(((0, 1), (2, 3)), ("clients", "model"), (2, 2)).names
@@ -202,7 +202,7 @@ def _mesh_groups(text: str) -> Groups | None:
 
 
 def _split_axes(axes: list[tuple[str, int]], references: str) -> tuple[list[int], list[int]]:
-    """Sizes of the mesh with sub-axes such as `'x':(2)4` split up, and the grouped axes in the named order."""
+    """Sizes of the mesh after splitting sub-axes such as `'x':(2)4`, and the grouped axes in the named order."""
     wholes = dict(axes)
     named: list[tuple[str, int]] = []  # (axis, size of its more major part)
     cuts: dict[str, list[tuple[int, int]]] = {}

@@ -49,7 +49,7 @@ def read_memory(
     Args:
         hlo: The module.
         stats: Result of `compiled.memory_analysis()`, or None.
-        source: Returns the user's line for an instruction.
+        source: Function that returns the user's line for an instruction.
         available: Memory of one device in bytes, if known.
 
     Returns:
@@ -162,7 +162,7 @@ class _Liveness:
         *,
         is_loop: bool,
     ) -> None:
-        """Runs one computation; `parameters` contains its parameters' buffers, `outside` stays alive throughout."""
+        """Runs one computation with its parameters' buffers in `parameters`; `outside` stays alive throughout."""
         values: dict[str, list[Buffer]] = {}
         self._steps -= len(outside)
         for instruction in computation.instructions:

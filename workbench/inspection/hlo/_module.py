@@ -155,7 +155,7 @@ def _slices(mesh: MeshRecord) -> tuple[int, ...] | None:
 
 
 def _hosts(mesh: MeshRecord) -> tuple[int, ...] | None:
-    """The host of every GPU; None for other devices, and if every GPU has a process of its own."""
+    """The host of every GPU; None for other devices, or if every GPU has its own process."""
     hosts = tuple(device.host for device in mesh.devices)
     several = len(set(hosts)) < len(hosts)
     return hosts if several and all(device.platform in _GPUS for device in mesh.devices) else None

@@ -23,9 +23,9 @@ class Place(NamedTuple):
 class Places:
     """The places of a module's instructions.
 
-    Compilers drop metadata from some instructions. Such an instruction takes the place of the instruction that reads
-    its value, otherwise of its operands, otherwise of the call around it. A fusion takes the place of its heaviest
-    part.
+    Compilers drop metadata from some instructions. Such an instruction is assigned the place of the instruction that
+    reads its value, otherwise of its operands, otherwise of the call around it. A fusion is assigned the place of its
+    heaviest part.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class ArrayShape:
 
 @dataclass(frozen=True)
 class Shape:
-    """An array or a (nested) tuple of arrays, flattened; `parse_shape` shares identical shapes."""
+    """An array or a (nested) tuple of arrays, flattened; `parse_shape` returns one object for identical shapes."""
 
     leaves: tuple[ArrayShape, ...]
     is_tuple: bool

@@ -1,4 +1,4 @@
-"""HLO text as statements: continued lines are joined, comments and indentation removed."""
+"""HLO text as statements: continued lines are joined, and comments and indentation are removed."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Statement(NamedTuple):
 
 
 class _Joiner:
-    """Joins physical lines until braces, parentheses and quotes balance; drops comments; linear time."""
+    """Joins physical lines until brackets and quotes balance, and drops comments, in linear time."""
 
     def __init__(self) -> None:
         self.number = 0

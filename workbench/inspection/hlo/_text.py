@@ -111,8 +111,8 @@ def parse_hlo(text: str) -> Hlo:
     """Parses the text of an HLO module.
 
     Args:
-        text: The result of `compiled.as_text()` from any backend; it may also be indented, have statements over several
-            lines, contain comments, or lack `%` before names.
+        text: The result of `compiled.as_text()` from any backend. It may also be indented, spread statements over
+            several lines, contain comments, or lack `%` before names.
 
     Returns:
         The complete module: every operand and every called computation exists.
@@ -150,7 +150,7 @@ def parse_hlo(text: str) -> Hlo:
 
 
 def _computation(statement: Statement) -> Computation:
-    """`ENTRY %main (x: f32[4]) -> f32[4] {`, or just `main {`."""
+    """Parses the start of a computation: `ENTRY %main (x: f32[4]) -> f32[4] {`, or just `main {`."""
     start = _COMPUTATION.match(statement.text)
     signature = statement.text[start.end() : -1].strip() if start else ""
     if start is None or (signature and not (signature.startswith("(") and "->" in signature)):
@@ -238,7 +238,7 @@ def _operands(arguments: str) -> list[str]:
 
 
 def _split(arguments: str) -> Iterator[str]:
-    """The parts between commas that are not inside brackets, because operands may be written with their shapes."""
+    """Splits text at commas outside brackets, because operands may be written with their shapes."""
     depth, start = 0, 0
     for match in _SEPARATORS.finditer(arguments):
         depth += {",": 0}.get(match[0], 1 if match[0] in "([{" else -1)

@@ -17,8 +17,8 @@ class Traffic:
     """Counts the main-memory bytes of one module's instructions.
 
     Counts operands and results at the boundary of a fusion, including the padding of their layout. A slice counts only
-    the elements it reads, an in-place update only the elements it updates. Values in other memory spaces (VMEM, CMEM,
-    the host) count as 0.
+    the elements it reads, and an in-place update counts only the elements it updates. Values in other memory spaces
+    (VMEM, CMEM, the host) count as 0.
     """
 
     def __init__(self, hlo: Hlo) -> None:

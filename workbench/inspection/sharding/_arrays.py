@@ -32,7 +32,7 @@ def inspect_sharding(tree: object, *, shards_at_most: int = SHARDS_LISTED) -> Sh
 
     Returns:
         One `LeafShardingRecord` per array, in the order of the tree. `bytes_per_device` is the number of bytes on the
-        fullest device. Host arrays are not on any device and count as 0; arrays whose sharding is unknown count in
+        fullest device. Host arrays are not on any device and count as 0; arrays with unknown sharding are counted in
         full.
 
     Raises:

@@ -22,8 +22,8 @@ _WRAP_AT = {"v2": 16, "v3": 32, "v5 lite": 16, "v5e": 16, "v6 lite": 16, "v6e": 
 def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
     """Reads a mesh of attached devices, of an ahead-of-time topology, or of abstract devices.
 
-    Hops are counted along every mesh axis on the physical torus, including the hop that closes the ring and including
-    wraparound links if the TPU generation has them. Hops are None if the devices have no coordinates (CPU, GPU,
+    Hops are counted along every mesh axis on the physical torus. They include the hop that closes the ring, and they
+    use wraparound links if the TPU generation has them. Hops are None if the devices have no coordinates (CPU, GPU,
     abstract) or if the axis crosses slices. The compiler may reorder a ring inside a group, so hops are distances
     between mesh neighbours rather than the compiler's route.
 
@@ -149,9 +149,9 @@ def link_distances(mesh: MeshRecord) -> np.ndarray | None:
 def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
     """Adds to a mesh the clients that each device holds for a placement.
 
-    Clients are assigned in order along the placement's mesh axes (the first axis outermost), `slots_per_device` to each
-    device, or otherwise `ceil(clients / devices along these axes)`; the last devices may have empty slots (`padding`).
-    Devices that differ only along other axes hold the same clients.
+    Clients are assigned in order along the placement's mesh axes (the first axis outermost). Each device receives
+    `slots_per_device` clients, or otherwise `ceil(clients / devices along these axes)`; the last devices may have empty
+    slots (`padding`). Devices that differ only along other axes hold the same clients.
 
     Args:
         mesh: A mesh from `inspect_mesh`.

@@ -1,3 +1,3 @@
-"""Trials of different shardings for the arguments: shards, bytes and collectives, before anything runs."""
+"""Shows shards, bytes and collectives for other shardings of the arguments, before anything runs."""
 
 from workbench.inspection.what_if._what_if import WhatIf as WhatIf
