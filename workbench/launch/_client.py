@@ -117,7 +117,7 @@ class Client:
 
 
 class Futures:
-    """A client's methods, as methods that return futures."""
+    """Versions of a client's methods that return futures."""
 
     def __init__(self, line: CallQueue, keeps: object = None) -> None:
         self._line = line

@@ -1,4 +1,4 @@
-"""Nodes on a Dask cluster, when one machine is too small."""
+"""Nodes on a Dask cluster, for programs that are too large for one machine."""
 
 import contextlib
 import functools
@@ -110,7 +110,7 @@ class DaskHost:
         return [(self._spec.label, silent, self._seen["stack"] or "")] if limit is not None and silent > limit else []
 
     def snapshot(self, label: str) -> dict[str, Any]:
-        """Returns the last reported numbers of a `NodeStateRecord`."""
+        """Returns the most recently reported numbers for a `NodeStateRecord`."""
         del label
         state = {name: value for name, value in self._seen.items() if name not in ("silent_seconds", "stack")}
         if state.get("heartbeat_age_seconds") is not None:
@@ -184,8 +184,8 @@ class DaskEngine:
     """The engine that runs nodes on a Dask cluster, on one or several machines.
 
     Service nodes are actors. Other nodes are tasks that occupy a thread of a worker while they run, so the cluster
-    needs more threads than it has such nodes. If a worker dies, the node's `Restart` policy applies. Dask cannot stop a
-    running thread, so a hung node is abandoned. Calls are faster with `Client(..., direct_to_workers=True)`.
+    needs more threads than there are such nodes. If a worker dies, the node's `Restart` policy applies. Dask cannot
+    stop a running thread, so a hung node is abandoned. Calls are faster with `Client(..., direct_to_workers=True)`.
 
     Args (of the constructor):
         client: A `distributed.Client`; the engine does not close it.

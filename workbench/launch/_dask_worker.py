@@ -30,7 +30,7 @@ _DIRECT_CALLS = 256
 
 
 class LostWorkerError(RuntimeError):
-    """Dask lost a worker and reran a node's task; the restart policy is launch's, not Dask's."""
+    """Raised if Dask lost a worker and reran its task, although only launch's policy may restart nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,10 +112,11 @@ class Launched(Live):
             timeout_seconds: Maximum time to wait; when it is over, the method returns normally.
 
         Returns:
-            The exit code of each node: 0 finished, 1 raised, -9 killed by signal 9, None while it runs.
+            The exit code of each node: 0 if it finished, 1 if it raised, -9 if it was killed by signal 9, or None while
+            it runs.
 
         Raises:
-            NodeError: if a node failed permanently; lists all such nodes with tracebacks.
+            NodeError: if a node failed permanently; the error lists all such nodes with tracebacks.
         """
         self._begin_to_watch()
         with self._changed:
@@ -173,7 +174,7 @@ class Launched(Live):
 
     @property
     def record(self) -> LaunchedRecord:
-        """The graph and current node states as plain data; `workbench.show` draws it."""
+        """The graph and current node states as plain data, for `workbench.show`."""
         return LaunchedRecord(
             graph=self.program.graph(),
             engine=self.engine,
@@ -208,7 +209,7 @@ class Launched(Live):
 
     @property
     def exit_codes(self) -> dict[str, int | None]:
-        """Exit codes: 0 finished or stopped, 1 raised, -9 killed by signal 9, None while running."""
+        """Exit codes: 0 if finished or stopped, 1 if raised, -9 if killed by signal 9, or None while running."""
         return {label: life.exit_code for label, life in self._nodes.items()}
 
     @property

@@ -17,7 +17,7 @@ RESERVED = ("futures", "within")  # attributes of every client
 
 
 class Node:
-    """Base class of nodes: a target to call with arguments after the launch."""
+    """Base class of nodes, each with a target that is called with arguments after the launch."""
 
     kind: "ClassVar[NodeKind]" = "function"
     concurrency: ClassVar[int] = 1  # default of `add_node`

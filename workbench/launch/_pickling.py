@@ -23,8 +23,8 @@ def pickled(value: object, folder: Path | None = None) -> bytes:
 
     Args:
         value: Value to send.
-        folder: Folder for NumPy arrays of 1 MiB or more, for a process on this computer. Loading the bytes removes the
-            files.
+        folder: Folder for NumPy arrays of 1 MiB or more, if the other process is on this computer. Loading the bytes
+            removes the files.
     """
     large: list[pickle.PickleBuffer] = []
     data = _dumped(value, None if folder is None else large)

@@ -94,7 +94,7 @@ class RayHost:
         return reports
 
     def snapshot(self, label: str) -> dict[str, Any]:
-        """Returns the last reported numbers of a `NodeStateRecord`."""
+        """Returns the most recently reported numbers for a `NodeStateRecord`."""
         state = {n: v for n, v in self._seen.get(label, {}).items() if n not in ("silent_seconds", "stack")}
         if state.get("heartbeat_age_seconds") is not None:
             state["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at

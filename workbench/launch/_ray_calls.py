@@ -65,7 +65,7 @@ class RayEndpoint:
         call.reference.future().add_done_callback(lambda _: notify())
 
     def results(self, calls: Sequence[_Sent]) -> list[Callable[[], Any]]:
-        """Returns one function for each call, which returns the result or raises the exception; asks Ray only once."""
+        """Returns, for each call, a function that returns its result or raises its exception; asks Ray only once."""
         ray = import_module("ray")
 
         references = [call.reference for call in calls]

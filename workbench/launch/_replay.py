@@ -21,9 +21,9 @@ class Replay:
         sampling: "uniform" (with replacement), "fifo" (each item once, oldest first; sampled items are removed), or
             "prioritized" (with replacement, probability ∝ priority ** `exponent`).
         min_size: `sample` waits until the table has had this many items.
-        samples_per_insert: Rate limit: after `min_size` items, the number of sampled items never exceeds this multiple
-            of the number of inserted items (`sample` waits); None for no limit. `insert` never waits: call `wanted`
-            first to stay within the rate limit.
+        samples_per_insert: Rate limit; after `min_size` items, `sample` waits so that the number of sampled items never
+            exceeds this multiple of the number of inserted items. None for no limit. `insert` never waits, so call
+            `wanted` first to stay within the rate limit.
         exponent: Exponent of the priorities; 0 is uniform.
         seed: Seed for sampling.
 

@@ -21,15 +21,15 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
     """Makes a service's method process many calls together.
 
     Each caller passes single values and receives a single result. The method receives a list per argument, with one
-    entry per call, and returns one result per call in the same order. Batches need concurrent callers: several nodes,
-    or `client.futures`.
+    entry per call, and returns one result per call in the same order. Batches form only if calls are concurrent, from
+    several nodes or through `client.futures`.
 
     Args:
         max_size: Number of calls at which the batch runs immediately.
         wait_seconds: Time after the first call at which a smaller batch runs anyway.
 
     Raises:
-        ProgramError: if `max_size` is below 1 or `wait_seconds` negative.
+        ProgramError: if `max_size` is below 1 or `wait_seconds` is negative.
 
     Example:
         >>> class Doubler:

@@ -139,7 +139,7 @@ class Threads:
 
 
 class _Clock:
-    """Processor seconds of this process's threads, cached for 0.2 s."""
+    """Processor time of this process's threads in seconds, cached for 0.2 s."""
 
     def __init__(self) -> None:
         self._read_at = -math.inf

@@ -57,7 +57,7 @@ class AsynchronousServer:
         self._changed = threading.Condition()
 
     def pull(self, client: str) -> dict[str, Any] | None:
-        """Waits until `client` may begin a round; returns parameters and version (None: done)."""
+        """Waits until `client` may begin a round; returns parameters and version, or None after its last round."""
         context = current_node()
         with self._changed:
             while not self._changed.wait_for(lambda: self._ahead(client) <= self._staleness, _WAIT_SECONDS):
