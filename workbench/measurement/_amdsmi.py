@@ -18,8 +18,8 @@ class AmdSmiReader:
     """Queries AMD SMI about the GPUs that JAX sees, in the order of `HIP_VISIBLE_DEVICES`.
 
     Raises:
-        MissingDependencyError: ROCm's Python package `amdsmi` is not installed.
-        RuntimeError: AMD SMI cannot be started, for example because there is no driver.
+        MissingDependencyError: if ROCm's Python package `amdsmi` is not installed.
+        RuntimeError: if AMD SMI cannot be started, for example because there is no driver.
     """
 
     def __init__(self, amdsmi: ModuleType | Any = None, visible: str | None = None) -> None:

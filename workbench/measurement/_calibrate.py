@@ -66,7 +66,7 @@ class _Trial:
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds of one operation, excluding the call and the loop; at least 1/20 of the wall time."""
+        """Time of one operation in seconds, excluding the call and the loop; at least 1/20 of the wall time."""
         call = statistics.median(self.calls) if self.calls else 0.0
         empty = call + self.loop_seconds * self.repeats
         return [max(wall - empty, wall / 20) / self.repeats / self.operations for wall in self.walls]
@@ -112,18 +112,18 @@ def calibrate(
 ) -> ChipRecord:
     """Measures the rates of all attached devices at once.
 
-    Runs matrix products by dtype and size, thin products, convolutions, elementwise operations (by bytes, and by
-    number), transcendental operations, reductions, transposes, gathers, scatters, sorts, copies to and from the host,
-    and every collective by size and mesh axis. Also measures the cost of one additional operation, one additional call,
-    and one additional array per call. All programs run in interleaved rounds; a program is finished when the quartiles
-    of its seconds are within 5 %. The bytes of an operation are the bytes that `inspect` counts in the compiled
-    program.
+    Runs matrix products by dtype and size, thin products, convolutions, elementwise operations (bound by memory and by
+    arithmetic), transcendental operations, reductions, transposes, gathers, scatters, sorts, copies to and from the
+    host, and every collective by size and mesh axis. Also measures the cost of one additional operation, one additional
+    call, and one additional array per call. All programs run in interleaved rounds; a program is finished when the
+    quartiles of its times are within 5 % of each other. The bytes of an operation are the bytes that `inspect` counts
+    in the compiled program.
 
     Args:
-        mesh: Mesh whose axes are used for collectives; None: one axis with all devices.
+        mesh: Mesh whose axes are used for collectives; None means one axis with all devices.
         seconds: Time for measuring; compilation takes additional time.
-        kinds: Programs to run in addition to elementwise operations, such as ("matrix product", "all-reduce"); None:
-            all.
+        kinds: Programs to run in addition to elementwise operations, such as ("matrix product", "all-reduce"); None
+            means all.
         progress: Whether to show a line with the name of the running program.
         store: Whether to store the result for `known_chip("here")`. There is one stored result per device kind and JAX
             version.
@@ -132,9 +132,9 @@ def calibrate(
         `.to_json()`; pass it as `on="here"` or `on="file.json"`.
 
     Raises:
-        MeshError: if `seconds` is not above 0.
+        MeshError: if `seconds` is not positive.
         ProgramError: in a forked child (`os.fork`), where JAX would wait forever.
-        KeyboardInterrupt: on Ctrl-C; no result is stored then.
+        KeyboardInterrupt: on Ctrl-C; in this case, no result is stored.
 
     Example:
         >>> chip = wb.calibrate(kinds=("call",), seconds=1, progress=False, store=False)
@@ -236,7 +236,7 @@ def _warm(trial: _Trial) -> bool:
 
 
 def _loop_seconds(mesh: Mesh) -> float:
-    """Seconds that an empty repetition takes; accelerators ask the host after each repetition whether to continue."""
+    """Time of an empty repetition in seconds; accelerators ask the host after each repetition whether to continue."""
     if mesh.devices.flat[0].platform == "cpu":
         return 0.0
     empty = _repeated(mesh, "operation", 0.0, lambda x: x, (8,))
@@ -249,7 +249,7 @@ def _loop_seconds(mesh: Mesh) -> float:
 
 
 def _timed(trial: _Trial, repeats: int) -> float:
-    """Wall seconds that one call takes with this number of repetitions."""
+    """Wall time of one call with this number of repetitions, in seconds."""
     start = time.perf_counter()
     trial.run(repeats)
     return time.perf_counter() - start
@@ -361,7 +361,7 @@ def _repeated(
 
 
 def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
-    """Memory bytes and number of large operations in one repetition, as `inspect` counts them."""
+    """Bytes and number of the large memory accesses in one repetition, as `inspect` counts them."""
     instructions = [instruction for instruction in inspect_module(compiled).instructions if not instruction.fused]
     pending = [name for instruction in instructions if instruction.opcode == "while" for name in instruction.calls]
     sizes: list[int] = []
@@ -376,7 +376,7 @@ def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
 
 
 def _many(platform: str, size_bytes: float) -> int:
-    """Number of operations in one repetition; small operations take less time than an accelerator's loop overhead."""
+    """Number of operations in one repetition: several if they are small, to hide an accelerator's loop overhead."""
     return _SMALL_MANY if platform != "cpu" and size_bytes <= _SMALL_BYTES else 1
 
 

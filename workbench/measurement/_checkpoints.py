@@ -31,12 +31,12 @@ def load_checkpoint(directory: str | Path, like: object, *, round: int | None = 
         directory: The `checkpoint_dir` of the run.
         like: A state with the same structure, shapes, dtypes and shardings, such as the initial state; typed PRNG keys
             and optax states keep their types.
-        round: Number of finished rounds in the checkpoint; None: the newest readable checkpoint.
+        round: Number of finished rounds in the checkpoint; None means the newest readable checkpoint.
 
     Returns: The number of finished rounds, the bitwise identical state after these rounds, and their history.
 
     Raises:
-        DataError: there is no such checkpoint, or no checkpoint matches `like`.
+        DataError: if there is no such checkpoint, or no checkpoint matches `like`.
 
     Example:
         >>> import tempfile
@@ -103,7 +103,7 @@ class Checkpoints:
 
     @_UNCONFIGURED_LOG
     def save(self, finished: int, state: PyTree[Array], rounds: Sequence[RoundRecord], *, program: str = "") -> None:
-        """Writes the state after `finished` rounds; if it fails, older checkpoints stay readable.
+        """Writes the state after `finished` rounds; if writing fails, older checkpoints stay readable.
 
         Copies the state to the host once to compute its digest, and writes only the new rounds of the history.
         """

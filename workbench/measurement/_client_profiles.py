@@ -27,10 +27,10 @@ class ClientProfiles:
         flops_per_second: Sustained speed of local training.
         down_bytes_per_second: Bandwidth from the server to the client.
         up_bytes_per_second: Bandwidth from the client to the server.
-        dropout_probability: Probability of dropping out during one round, 0..1.
+        dropout_probability: Probability of dropping out during one round, from 0 to 1.
 
     Raises:
-        MeasureError: the columns have different lengths, or a value is invalid.
+        MeasureError: if the columns have different lengths, or a value is invalid.
 
     Example:
         >>> profiles = ClientProfiles(
@@ -77,7 +77,7 @@ class ClientProfiles:
         """Reads clients from a table like the one that `to_pandas` returns; `dropout_probability` is optional.
 
         Raises:
-            MeasureError: a column is missing.
+            MeasureError: if a column is missing.
         """
         missing = [name for name in _COLUMNS[:-1] if name not in table.columns]
         if missing:
@@ -134,7 +134,7 @@ def sample_profiles(
         The table of clients.
 
     Raises:
-        MeasureError: `clients` or `spread` is negative, or a median is not positive.
+        MeasureError: if `clients` or `spread` is negative, or a median is not positive.
 
     References:
         Konečný et al., Federated Learning: Strategies for Improving Communication Efficiency, 2016, section 1.

@@ -20,10 +20,10 @@ def client_runs(
 ) -> tuple[ClientRunRecord, ...]:
     """Measures the seconds and steps of each client in a stage, using the loop over clients.
 
-    A client is one iteration of a loop: the outermost loop around the stage with as many iterations as the device has
+    A client is one iteration of the outermost loop around the stage that has as many iterations as the device has
     slots. XLA removes loops with one iteration, so on a device with one slot the whole stage belongs to that client.
     Steps are the iterations of the loop that contains most of the client's work. If a loop inside that loop contains
-    most of its work, the inner loop's iterations count instead, and so on.
+    most of its work, the inner loop's iterations are counted instead, and so on.
 
     Args:
         joined: A profile of the program, joined to its module.
@@ -77,8 +77,8 @@ def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
     Args:
         clients: Records with steps, measured while the clients ran one after another.
 
-    Returns: By device, maximum divided by mean number of steps, minus one; 0 if all clients take the same number of
-        steps.
+    Returns: For each device, the maximum number of steps divided by the mean, minus one; 0 if all clients take the same
+        number of steps.
 
     Example:
         >>> lockstep_waste([ClientRunRecord(stage="1", client=i, steps=1 + 2 * i, where="cpu:0") for i in range(2)])

@@ -57,7 +57,7 @@ def compare_runs(
         metric: Metric to compare; per-client metrics are averaged. Default: "loss" if present, otherwise the first
             metric.
         minimize: Whether smaller values are better.
-        last: Number of last rounds that are averaged to obtain the final value.
+        last: Number of rounds at the end of a run that are averaged to obtain the final value.
         confidence: Confidence level of all intervals (Student's t over the seeds).
         resamples: Number of random permutations to use if there are too many sign combinations to try them all.
         test: "permutation" (sign flips; exact for few seeds), "t" or "wilcoxon"; always paired by seed.
@@ -68,7 +68,7 @@ def compare_runs(
         out of means and tests and counted as `left_out`.
 
     Raises:
-        DataError: a result has a wrong type, or no result has the metric.
+        DataError: if a result has a wrong type, or no result has the metric.
 
     Example:
         >>> from workbench.records.live import RoundRecord
@@ -155,8 +155,8 @@ def overlay_runs(results: object, *, metric: str | None = None, minimize: bool =
     """Overlays several runs: curves with intervals over seeds, final states, and paired tests.
 
     Args:
-        results: A sweep; runs by name; or a list of runs, stored runs or histories, in which items with the same name
-            are treated as different seeds of one result.
+        results: A sweep, a dictionary of runs by name, or a list of runs, stored runs or histories. In a list, items
+            with the same name are treated as different seeds of one result.
         metric: Metric to show first. Default: "loss" if present, otherwise the first metric.
         minimize: Whether smaller values are better.
 
@@ -164,7 +164,7 @@ def overlay_runs(results: object, *, metric: str | None = None, minimize: bool =
         The record. `wb.show` draws the overlay live in a notebook; call `to_html` on this view to write a page.
 
     Raises:
-        DataError: `results` are not runs, or no run has finished a round.
+        DataError: if `results` are not runs, or no run has finished a round.
 
     Example:
         >>> from workbench.records.live import RoundRecord

@@ -146,7 +146,7 @@ def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Itera
     Args:
         plane: Plane of a device or of the host.
         shift: Number added to device numbers, because a second host's numbers start again at 0.
-        origin_ps: Origin of the returned seconds, because a float cannot represent picoseconds since 1970.
+        origin_ps: Origin of the returned seconds; it is needed because a float cannot represent picoseconds since 1970.
     """
     selects = isinstance(plane, Plane)
     plane = (_ShiftedLines if selects else _Shifted)(plane, origin_ps) if origin_ps else plane
@@ -432,14 +432,15 @@ def kernels_per_execution(kernels: list[str]) -> int:
 def execution_shares(
     events: Iterable[DeviceEvent], *, key: Callable[[DeviceEvent], Any] | None = None
 ) -> Iterator[tuple[DeviceEvent, float]]:
-    """Yields events with their share of an execution: below 1 if a GPU runs several kernels.
+    """Yields events with their share of an execution, which is below 1 if a GPU runs several kernels.
 
     Consecutive kernels of one instruction form one execution if no other instruction of their program runs between
     them, unless their names repeat from the beginning.
 
     Args:
         events: Events in time order on each device.
-        key: Returns the group within which an event can be consecutive with others; None: group by device and program.
+        key: Function that returns the group within which an event can be consecutive with others; None groups by device
+            and program.
     """
     key = key or (lambda event: (event.device, event.module, event.program))
     waiting: dict[Any, list[DeviceEvent]] = {}

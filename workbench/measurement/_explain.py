@@ -56,7 +56,7 @@ class watch_compilations:
 
     The block behaves as if it were not watched: its exceptions propagate, and the watcher itself raises no exceptions.
     Only the block's own thread or asyncio task is watched; blocks may overlap and nest. Implicit copies between host
-    and devices are not counted: XLA reports them only on the standard error of the process, with
+    and devices are not counted, because XLA reports them only on the standard error of the process, with
     `jax.transfer_guard("log")`.
 
     Args:

@@ -14,7 +14,7 @@ class Feed:
 
     Args:
         data: A function of the round, an iterator (one item per round), or any other value, which is passed unchanged.
-            None: pass the number of the round.
+            None passes the number of the round.
         key: A PRNG key, combined with the round's number by `fold_in`, or None.
         finished: Number of finished rounds, which an iterator skips.
     """
@@ -29,7 +29,7 @@ class Feed:
         """Arguments of `step` after the state.
 
         Raises:
-            ProgramError: the iterator was exhausted too early.
+            ProgramError: if the iterator was exhausted too early.
         """
         batch = self._batch(round)
         return (batch,) if self._key is None else (batch, jax.random.fold_in(self._key, round))

@@ -44,9 +44,8 @@ def name_kernels(kernels: Sequence[tuple[str, str]], module: ModuleRecord) -> di
     """Finds the instructions of kernels in command buffers.
 
     Args:
-        kernels: Each of the program's kernels on one device, listed once in the order of first execution: the
-            instruction's name (or a `graph_name`), and the kernel's name. The first run may have started before the
-            profile did.
+        kernels: One pair per kernel of the program on one device, in the order of first execution: the instruction's
+            name (or a `graph_name`), and the kernel's name. The first run may have started before the profile did.
         module: The compiled program.
 
     Returns:
@@ -73,7 +72,7 @@ def _named(
     kernels: Sequence[tuple[str, str]], expected: Sequence[tuple[str, list[InstructionRecord]]], calls: Collection[str],
     word_of: Callable[[tuple[str, str]], str],
 ) -> dict[str, str]:  # fmt: skip
-    """Matches kernels to the schedule from its first kernel; empty if the words differ."""
+    """Matches all kernels to the schedule, starting at its first kernel; empty if the order of words differs."""
     measured = _runs([kernel for kernel in kernels if not is_fill(kernel[1])], word_of)
     if [word for word, _ in measured] != [word for word, _ in expected]:
         return {}

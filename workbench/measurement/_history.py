@@ -119,7 +119,7 @@ class History(Sequence[RoundRecord]):
         """Writes the table of `to_pandas` to a Parquet file.
 
         Raises:
-            MissingDependencyError: `pyarrow` is not installed.
+            MissingDependencyError: if `pyarrow` is not installed.
         """
         if importlib.util.find_spec("pyarrow") is None:
             raise MissingDependencyError("pyarrow", extra="data", needed_for="`History.to_parquet`")
@@ -137,11 +137,11 @@ def read_metrics(
         round: Number of the round, used in descriptions of problems.
 
     Returns:
-        Metrics by name, nested names joined by a dot; and one problem per metric and client that is not finite (for the
-        first few clients, then one problem for all remaining clients).
+        Metrics by name, with nested names joined by a dot, and a list of problems: one per metric and client that is
+        not finite (for the first few clients, then one problem for all remaining clients).
 
     Raises:
-        ProgramError: a metric is not a number.
+        ProgramError: if a metric is not a number.
     """
     numbers: dict[str, float | tuple[Any, ...]] = {}
     problems: list[ProblemRecord] = []

@@ -30,8 +30,8 @@ class HistoryFile:
             rounds: All rounds.
             finished: Number of finished rounds, from the first.
 
-        Returns: The number of rounds, and the length in bytes and SHA-256 of the part of the file that contains them,
-            for `read`.
+        Returns: The number of rounds, and the length in bytes and the SHA-256 of their part of the file; pass them to
+            `read`.
         """
         new = "".join(f"{line_of(record)}\n" for record in rounds[self.rounds : finished]).encode()
         with self.path.open("r+b" if self.path.exists() else "w+b") as opened:
@@ -49,7 +49,7 @@ class HistoryFile:
         """Reads a checkpoint's rounds, without later rounds in the file.
 
         Raises:
-            DataError: if the rounds differ from the written rounds.
+            DataError: if the rounds differ from those that were written.
         """
         with self.path.open("rb") as opened:
             content = opened.read(about["bytes"])

@@ -1,4 +1,4 @@
-"""Intervals over seeds and paired tests, by `scipy.stats`."""
+"""Intervals over seeds and paired tests, computed with `scipy.stats`."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -57,8 +57,8 @@ def paired_tests(
         finals: Final value by name and seed.
         test: "permutation" flips the signs of the differences (exact for few seeds), "t" is Student's paired test, and
             "wilcoxon" is the signed-rank test.
-        correction: "holm" bounds the probability of any false difference, "benjamini-hochberg" the expected share of
-            false differences.
+        correction: "holm" bounds the probability of any false difference, and "benjamini-hochberg" bounds the expected
+            share of false differences.
         confidence: Confidence level of the interval for the mean difference.
         resamples: Number of random permutations to use if there are too many sign combinations to try them all.
 

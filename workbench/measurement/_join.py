@@ -22,7 +22,7 @@ _COLLECTIVES = frozenset(
 
 
 class JoinedEvent(NamedTuple):
-    """An event with its instruction (None: unknown) and the seconds spent waiting for other devices.
+    """An event with its instruction (None if unknown) and the seconds spent waiting for other devices.
 
     `execution_share` is below 1 if a GPU ran several kernels for one execution, so that the instruction's costs count
     once.
@@ -174,7 +174,7 @@ def _enclosing(module: ModuleRecord, ran: set[str]) -> set[str]:
 def find_instruction(instructions: Mapping[str, InstructionRecord], name: str) -> InstructionRecord | None:
     """Finds the instruction that an event names.
 
-    Older GPU profiles number library calls: `cudnn-conv.1.0`.
+    Older GPU profiles add numbers to the names of library calls, as in `cudnn-conv.1.0`.
 
     Args:
         instructions: Instructions of the module, by name.

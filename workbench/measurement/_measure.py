@@ -41,14 +41,15 @@ class ReadingOptions:
     """Options of `measure_compiled`.
 
     Attributes:
-        mesh: The mesh of the program; it determines the devices of a collective and the clients of a device.
+        mesh: The mesh of the program; it determines which devices take part in a collective and which clients run on a
+            device.
         client_stages: Paths of client stages whose clients run one after another on each device (probe mode).
         placement: Name of the placement of these clients; optional if the mesh has only one placement.
         clients: Number of clients, for a program without a mesh, which runs on one device.
         chip: Chip with published peaks, for utilization.
         dtype: dtype whose peak is used; if the chip has no peak for it, the nearest dtype is used.
-        max_events: Maximum number of spans in the timeline; each device's longest spans are kept. Sums always count all
-            spans.
+        max_events: Maximum number of spans in the timeline; each device's longest spans are kept. Sums always include
+            all spans.
         through: Profiling method; see `capture_profile`.
     """
 
@@ -88,8 +89,8 @@ def measure_compiled(
         compiled: The result of `jax.jit(fn).lower(...).compile()`.
         args: Its arguments.
         module: The record of this program, from `inspect_module`.
-        rounds: Calls to measure.
-        warmup: Calls before the measurement.
+        rounds: Number of calls to measure.
+        warmup: Number of calls before the measurement.
         options: The mesh, the probed stages, the chip.
 
     Returns:
@@ -97,8 +98,8 @@ def measure_compiled(
         `wait_seconds` includes the time spent waiting for other devices; `collective_seconds` never includes it.
 
     Raises:
-        MeasureError: `rounds` or `warmup` is out of range.
-        EngineError: the profiler is busy, or memory ran out.
+        MeasureError: if `rounds` or `warmup` is out of range.
+        EngineError: if the profiler is busy, or memory ran out.
 
     References:
         See `join_profile` for the classification of events, and `client_runs` for clients.

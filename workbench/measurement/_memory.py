@@ -133,7 +133,7 @@ def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[Arr
 
     Args:
         count: How many.
-        arrays: Arrays to consider; None: all live arrays.
+        arrays: Arrays to consider; None means all live arrays.
 
     Example:
         >>> import jax.numpy as jnp
@@ -151,7 +151,7 @@ def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[Arr
 
 
 def bytes_per_device(array: jax.Array) -> list[tuple[Any, int]]:
-    """Lists this host's devices that store a part of an array, and the part's bytes; empty if the array is deleted.
+    """Lists this host's devices that store a part of an array, with the part's bytes; empty for a deleted array.
 
     Uses only the sharding, because reading the shards would create new arrays.
     """
