@@ -61,7 +61,7 @@ class TracedCall:
         fn: The function as the caller passed it.
         stage: Result of JAX's `trace`, if the mesh that was current during tracing is still the current mesh.
         mesh: The mesh that the function was traced under; None without a mesh.
-        chunk_size: The `chunk_size` of `wb.jit`; "auto" for plain functions, None (all clients at once) for other
+        chunk_size: The `chunk_size` of `wb.jit`; "auto" for plain functions, and None (all clients at once) for other
             jitted functions.
         notes: Notes for the records made from this call.
     """

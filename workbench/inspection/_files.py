@@ -1,4 +1,4 @@
-"""Reads programs from text, bytes or files: HLO, HLO protos, StableHLO, exported programs, dump directories."""
+"""Reads programs from text, bytes or files: HLO, HLO protos, StableHLO, exported programs and dump directories."""
 
 import re
 import textwrap
@@ -92,7 +92,7 @@ def inspect_source(x: str | bytes | bytearray | Path, **options: object) -> Reco
     """Creates the record of a program given as text, bytes, a file or a directory of dumps.
 
     Raises:
-        InspectionError: if the argument is none of these, or is truncated; the message describes the argument.
+        InspectionError: if the argument is not such a program or is truncated; the message describes the argument.
     """
     if isinstance(x, str) and _is_path(x):
         x = Path(x)

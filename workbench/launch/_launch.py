@@ -22,8 +22,8 @@ def launch(
     """Starts every node of `program`.
 
     "threads" starts immediately, and all nodes share one JIT cache. "processes" starts one process per node (or per set
-    of colocated nodes) on this machine; these processes exit when this process exits. In a script, put the launch of
-    processes under `if __name__ == "__main__":`, because spawned processes import the script.
+    of colocated nodes) on this machine; these processes exit when this process exits. In a script, launch processes
+    under `if __name__ == "__main__":`, because spawned processes import the script.
 
     Args:
         program: The program.

@@ -165,7 +165,7 @@ class Launched(Live):
 
     @property
     def status(self) -> LaunchStatus:
-        """The state of the program: "running" while a node runs and `stop` was not called."""
+        """The state of the program: "running" while a node runs and `stop` has not been called."""
         if self._stopping and not self._stopped:
             return "stopping"
         if self.alive:

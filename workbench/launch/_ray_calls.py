@@ -79,7 +79,7 @@ class RayEndpoint:
         ]
 
     def connected(self) -> bool:
-        """Returns whether Ray is initialized; any other call would start a new cluster."""
+        """Returns whether Ray is initialized, without starting a new cluster."""
         return import_module("ray").is_initialized()
 
     def known(self) -> bool:

@@ -18,8 +18,8 @@ class Replay:
 
     Args (of the constructor):
         max_size: Maximum number of items.
-        sampling: "uniform" (with replacement), "fifo" (each item once, oldest first; sampled items are removed), or
-            "prioritized" (with replacement, probability ∝ priority ** `exponent`).
+        sampling: "uniform" (with replacement), "fifo" (oldest first; sampled items are removed), or "prioritized" (with
+            replacement; probability ∝ priority ** `exponent`).
         min_size: `sample` waits until the table has had this many items.
         samples_per_insert: Rate limit; after `min_size` items, `sample` waits so that the number of sampled items never
             exceeds this multiple of the number of inserted items. None for no limit. `insert` never waits, so call
@@ -100,7 +100,7 @@ class Replay:
         """Draws `count` items, waiting until the table's size and rate allow it.
 
         Returns:
-            `items`, their `keys`, and `probabilities`, the probability of each item in one draw.
+            The `items`, their `keys`, and their `probabilities` in one draw.
 
         Raises:
             TimeoutError: if waiting takes longer than `timeout_seconds`.

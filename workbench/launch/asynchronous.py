@@ -246,7 +246,8 @@ def actor_learner_program(
 
     Args:
         act: `act(params, random)` returns one item of experience and its priority; `random` is a NumPy generator.
-        learn: `learn(params, items, probabilities)` returns new parameters and new priorities for the items (or None).
+        learn: `learn(params, items, probabilities)` returns new parameters, and either new priorities for the items or
+            None.
         params: Initial parameters.
         actors: Number of actors.
         steps: Number of learner steps.

@@ -1,4 +1,4 @@
-"""Checkpoints of finished rounds, with orbax."""
+"""Checkpoints of finished rounds, written with orbax."""
 
 import contextlib
 import logging
@@ -29,11 +29,11 @@ def load_checkpoint(directory: str | Path, like: object, *, round: int | None = 
 
     Args:
         directory: The `checkpoint_dir` of the run.
-        like: A state with the same structure, shapes, dtypes and shardings, such as the initial state; typed PRNG keys
+        like: A state with the same structure, shapes, dtypes and shardings, such as the initial state. Typed PRNG keys
             and optax states keep their types.
         round: Number of finished rounds in the checkpoint; None means the newest readable checkpoint.
 
-    Returns: The number of finished rounds, the bitwise identical state after these rounds, and their history.
+    Returns: The number of finished rounds, the state after these rounds (bitwise identical), and their history.
 
     Raises:
         DataError: if there is no such checkpoint, or no checkpoint matches `like`.

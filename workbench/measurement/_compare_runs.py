@@ -1,4 +1,4 @@
-"""Compares runs over several seeds: intervals, paired tests, cost to a target, fairness, figures."""
+"""Compares runs over several seeds: intervals, paired tests, cost to a target, fairness and figures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ def compare_runs(
     test: Test = "permutation",
     correction: Correction = "holm",
 ) -> "RunComparison":
-    """Compares results over seeds: means with intervals, paired tests, cost to a target, fairness, figures.
+    """Compares results over seeds: means with intervals, paired tests, cost to a target, fairness and figures.
 
     Args:
         results: A sweep (each trial is a result, and its seeds are repetitions), or a dictionary by name. Each
@@ -60,7 +60,7 @@ def compare_runs(
         last: Number of rounds at the end of a run that are averaged to obtain the final value.
         confidence: Confidence level of all intervals (Student's t over the seeds).
         resamples: Number of random permutations to use if there are too many sign combinations to try them all.
-        test: "permutation" (sign flips; exact for few seeds), "t" or "wilcoxon"; always paired by seed.
+        test: "permutation" (sign flips; exact for few seeds), "t" or "wilcoxon". All tests are paired by seed.
         correction: "holm" or "benjamini-hochberg", for the number of compared pairs.
 
     Returns:

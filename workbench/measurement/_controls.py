@@ -6,7 +6,7 @@ _PATIENCE_AT_EXIT_SECONDS = 60.0
 
 
 class Controls:
-    """Three flags: `stop` (after the current round), `go` (if cleared, pause before the next round) and `over`."""
+    """Flags: `stop` (set to stop after the round), `go` (cleared to pause before the next), and `over` (the run ended)."""
 
     def __init__(self) -> None:
         self.stop, self.go, self.over = threading.Event(), threading.Event(), threading.Event()

@@ -60,7 +60,7 @@ class watch_compilations:
     `jax.transfer_guard("log")`.
 
     Args:
-        slow_seconds: Report compilations slower than this.
+        slow_seconds: Time in seconds from which compilations are reported as slow.
         quiet: Print nothing; the results are still available in `record`.
 
     Example:

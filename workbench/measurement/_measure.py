@@ -45,7 +45,7 @@ class ReadingOptions:
             device.
         client_stages: Paths of client stages whose clients run one after another on each device (probe mode).
         placement: Name of the placement of these clients; optional if the mesh has only one placement.
-        clients: Number of clients, for a program without a mesh, which runs on one device.
+        clients: Number of clients, if the program has no mesh and therefore runs on one device.
         chip: Chip with published peaks, for utilization.
         dtype: dtype whose peak is used; if the chip has no peak for it, the nearest dtype is used.
         max_events: Maximum number of spans in the timeline; each device's longest spans are kept. Sums always include
@@ -155,7 +155,7 @@ def measure_compiled(
 
 
 def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
-    """Keeps about `most` spans, in time order: the longest spans of each device, in equal shares."""
+    """Keeps about `most` spans, in time order: an equal number of each device's longest spans."""
     if len(spans) > most:
         by_device: defaultdict[str, list[EventRecord]] = defaultdict(list)
         for span in spans:

@@ -37,7 +37,7 @@ def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMem
 
     Args:
         device: A JAX device.
-        live: Bytes of live arrays per device id, from `live_bytes`; computed if omitted.
+        live: Bytes of live arrays, keyed by device id, as returned by `live_bytes`; computed if omitted.
 
     Returns:
         Bytes in use, the peak and the limit. On a TPU the peak includes the memory currently reserved for programs.

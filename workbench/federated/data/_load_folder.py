@@ -29,7 +29,7 @@ def load_folder(
 
     Args:
         folder: The folder.
-        pattern: Pattern for the files, as in `Path.glob`: `"*.npz"`, `"**/*.csv"`.
+        pattern: Pattern for the files, as in `Path.glob`, such as `"*.npz"` or `"**/*.csv"`.
         read: Function of a path that returns fields, each `[examples, *shape]`. Default: reads the arrays of a `.npz`
             archive without executing code.
         client: Function of a path that returns the client's id. Default: the path inside the folder without its

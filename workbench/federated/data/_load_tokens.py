@@ -30,9 +30,9 @@ def load_tokens(
     `length + 1` tokens.
 
     Args:
-        path: A file of JSON lines (`.jsonl`), Arrow (`.arrow`, file or stream format) or Parquet (`.parquet`), or a
-            folder of such files, such as a folder written by `save_to_disk`. Files in a folder are read in order of
-            their names. Arrow and Parquet need the extra `data`.
+        path: A file, or a folder of files, such as a folder written by `save_to_disk`. A file contains JSON lines
+            (`.jsonl`), Arrow (`.arrow`, file or stream format) or Parquet (`.parquet`). Files in a folder are read in
+            order of their names. Arrow and Parquet need the extra `data`.
         length: Number of tokens in a sequence.
         client: The field with each row's client; None assigns the rows to clients in rotation.
         field: The field with a row's token ids.
@@ -40,7 +40,7 @@ def load_tokens(
         separator: A token to insert between a client's rows, such as the end-of-text token.
 
     Returns:
-        Clients with `x` and `y`, int32 `[sequences, length]`, sorted by name.
+        Clients, sorted by name, with `x` and `y`, int32 `[sequences, length]`.
 
     Raises:
         DataError: for a truncated line, a missing field, ids that are not integers from 0 to 2³¹ − 1, or a client with

@@ -99,8 +99,8 @@ def pad_clients(
         Arrays, mask and counts, with the dtypes of `data`.
 
     Raises:
-        DataError: if a client has more than `examples` examples, a field is called `mask`, `weight` or `cohort`, or a
-            size is not positive.
+        DataError: if a client has more than `examples` examples, if a field is called `mask`, `weight` or `cohort`, or
+            if a size is not positive.
 
     Example:
         >>> data = ClientData(arrays={"a": {"x": np.array([1.0, 2.0, 3.0])}, "b": {"x": np.array([4.0])}})

@@ -78,7 +78,7 @@ def dirichlet(
         labels: The class of each example, `[examples]`.
         clients: Number of clients.
         alpha: Concentration, positive; `inf` is the limit in which every client has the global mixture.
-        seed: The same seed yields the same partition.
+        seed: Seed; the same seed yields the same partition.
         min_examples: Minimum number of examples per client.
         equal_sizes: Whether all clients have the same number of examples (± 1).
 

@@ -190,7 +190,7 @@ def python_reference(documents: int | None = None) -> Text:
     version.
 
     Args:
-        documents: Keep only this many of the longest topics; all by default.
+        documents: Number of topics to keep, longest first; all by default.
 
     Returns:
         `(data, vocabulary)`. The field `word`, int32 `[words_of_this_topic]`, contains indices into `vocabulary`, which

@@ -142,8 +142,8 @@ def load_cifar(path: str | Path) -> Examples:
     Args:
         path: A `.bin` file, or the folder `cifar-10-batches-bin` (training batches) or `cifar-100-binary`.
 
-    Returns: Examples with `x`, float32 `[examples, 3072]` from 0 to 1 (red, green, blue planes of 32 × 32), and `y`,
-        the class (for CIFAR-100, the fine class).
+    Returns: Examples with `x`, float32 `[examples, 3072]` from 0 to 1 (the red, green and blue planes of 32 × 32
+        pixels), and `y`, the class (for CIFAR-100, the fine class).
 
     Raises:
         DataError: if there is no such file (the message contains the download command), or if a file is truncated.

@@ -244,7 +244,7 @@ def _code_text(code: CodeType) -> str:
 
 
 class _Group:
-    """Trials that share a program, and their number of runs per call."""
+    """Trials that share a program, and the number of runs per call."""
 
     def __init__(self, program: GroupProgram, trials: list[int], notes: tuple[str, ...]) -> None:
         self.program, self.trials, self.notes = program, trials, notes
@@ -410,7 +410,7 @@ class _Driver:
         bar.update(sum(row[3] - first for row in rows), sum(row[1] not in ("running", "finished") for row in rows))
 
     def _size(self, group: _Group, count: int) -> int:
-        """Rounds `count` up to the group's size, or to a half, a quarter, … of it, to limit compilations."""
+        """Rounds `count` up to the group's size, or to that size divided by 2, 4, …, to limit compilations."""
         capacity = len(group.trials) * len(self.seeds)
         capacity = min(capacity, group.most or capacity)
         while -(-capacity // 2) >= count and capacity > 1:

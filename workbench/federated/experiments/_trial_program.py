@@ -154,7 +154,7 @@ class GroupProgram:
         static: Hyperparameters that are constants of the program.
         traced: Names of hyperparameters that are arguments of the program.
         length: Number of rounds in one call.
-        chunk_size: As for `jit`.
+        chunk_size: Chunk size, as for `jit`.
     """
 
     def __init__(

@@ -128,7 +128,7 @@ class RecordedSessions:
 
     Args (of the constructor):
         starts: Start of every session in seconds; a device's sessions are contiguous and in chronological order.
-        ends: Likewise.
+        ends: End of every session in seconds, in the same order.
         offsets: Index of each device's first session in `starts` and `ends`, `[devices + 1]`.
         periods: Time in seconds after which each device's record starts again, `[devices]`.
 

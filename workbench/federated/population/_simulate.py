@@ -39,7 +39,7 @@ class Simulation:
     sampled_staleness: Integer[np.ndarray, "rounds sampled"] = dataclasses.field(repr=False)
 
     def frame(self) -> "pd.DataFrame":
-        """One row per round; `hours`, gigabytes and kWh are totals since the first round."""
+        """One row per round; the columns of hours, gigabytes and kWh are totals since the first round."""
         with needs_library("pandas", needed_for="`Simulation.frame`"):
             import pandas as pd
         rounds = self.record.rounds

@@ -47,7 +47,7 @@ def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
         name: Name of the function.
 
     Returns:
-        The tree, with FLOPs, memory traffic as if elementwise operations were fused, and the collectives that the
+        The tree, with FLOPs, memory traffic (as if elementwise operations were fused), and the collectives that the
         program itself requests. A jaxpr does not contain the collectives that a partitioner will insert.
 
     Example:

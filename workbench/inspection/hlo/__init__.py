@@ -1,4 +1,4 @@
-"""Compiled modules: converts HLO text to instructions, executions, attribution, collectives, FLOPs and memory."""
+"""Converts the HLO text of compiled modules to instructions, stages, collectives, FLOPs and memory."""
 
 from workbench.inspection.hlo._groups import group_axes as group_axes, pair_axes as pair_axes
 from workbench.inspection.hlo._memory import with_padding as with_padding

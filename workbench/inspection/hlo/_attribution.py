@@ -2,7 +2,8 @@
 
 Stages write their scope to `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop the scope from some instructions.
 These instructions take their stage, in this order, from the instructions fused into them, from the loop or call around
-them, and from the nearest instructions that use their value or, if none has a stage, compute their operands.
+them, and from the nearest instructions that use their value or, if none of these has a stage, from the nearest
+instructions that compute their operands.
 
 All planned code belongs to some stage. An `op_name` without a stage therefore belongs to the loop over chunks of
 clients; its instruction also takes the stage from its neighbours. Unplanned code carries the scopes of the primitives
@@ -57,7 +58,7 @@ def stages_of(op_name: str) -> tuple[NamedStage, ...]:
 
 
 def combined_stages(op_name: str) -> list[NamedStage | None]:
-    """The stage of every name combined in an `op_name`, in order, with repetitions; None outside stages.
+    """The stage of every name combined in an `op_name`, in order, with repetitions; None for a name outside all stages.
 
     Args:
         op_name: The name in HLO, as in `stages_of`. A combined collective lists one name per operand.

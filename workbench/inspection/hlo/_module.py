@@ -62,7 +62,7 @@ def inspect_module(
             the peak.
 
     Returns:
-        The module. The record's `notes` list what is unknown: loop lengths, custom calls, the backend.
+        The module. The record's `notes` list what is unknown, such as loop lengths, custom calls or the backend.
 
     Raises:
         InspectionError: if `compiled` is not a compiled program, or if its text is truncated.
@@ -92,7 +92,7 @@ def inspect_module(
 
 
 def _opened(compiled: Foreign) -> tuple[str, Any | None, list[Any]]:
-    """Text, memory statistics and devices for a compiled program."""
+    """Text, memory statistics and devices of a compiled program."""
     if isinstance(compiled, str):
         return compiled, None, []
     if isinstance(compiled, bytes):

@@ -31,7 +31,7 @@ _CALLED = re.compile(
 class Instruction:
     """One line of HLO. `attributes` is the text after the operands, parsed on demand.
 
-    Text shared by many instructions is a single object, and parsed text (operands, JAX's metadata) is not stored twice,
+    Text shared by many instructions is a single object. Parsed text (operands, JAX's metadata) is not stored twice,
     because modules of 100 MB must fit into memory several times.
     """
 

@@ -28,7 +28,7 @@ def inspect_sharding(tree: object, *, shards_at_most: int = SHARDS_LISTED) -> Sh
     Args:
         tree: The pytree, or a single array.
         shards_at_most: Number of slices to list over all leaves, starting with the largest leaves. Other leaves are
-            summarised (shard shape, bytes and replication, no `shards`), with a note in `notes`.
+            only summarised (shard shape, bytes and replication, but no `shards`); a note in `notes` says so.
 
     Returns:
         One `LeafShardingRecord` per array, in the order of the tree. `bytes_per_device` is the number of bytes on the
