@@ -6,7 +6,7 @@ _PATIENCE_AT_EXIT_SECONDS = 60.0
 
 
 class Controls:
-    """Flags: `stop` (set to stop after the round), `go` (cleared to pause before the next), and `over` (the run ended)."""
+    """Flags that stop a run after its current round (`stop`), pause it (`go` is cleared) or mark its end (`over`)."""
 
     def __init__(self) -> None:
         self.stop, self.go, self.over = threading.Event(), threading.Event(), threading.Event()
