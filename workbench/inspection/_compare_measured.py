@@ -88,7 +88,7 @@ def _peak(record: Measured) -> float | None:
 
 
 def _stages(record: Measured) -> dict[str, float]:
-    """Seconds per stage, averaged over the devices, including waiting."""
+    """Time per stage in seconds, averaged over the devices, including waiting time."""
     if isinstance(record, WatchRecord):
         return {}
     by_stage: dict[str, list[float]] = {}

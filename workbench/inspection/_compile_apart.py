@@ -48,7 +48,7 @@ def check_survivable(stablehlo: str, name: str) -> None:
 
 
 def _partly_manual(stablehlo: str) -> tuple[list[str], list[str]] | None:
-    """The manual and the automatic axes of a `shard_map` with two or more automatic axes; None if there is none."""
+    """The manual and the automatic axes of a `shard_map` with two or more automatic axes, or None."""
     if _GATHER.search(stablehlo) is None:
         return None
     meshes = {name: {axis: int(size) for axis, size in _AXIS.findall(axes)} for name, axes in _MESH.findall(stablehlo)}

@@ -574,7 +574,7 @@ def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:
 
 
 def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh | None) -> ShardingRecord | None:
-    """Inputs, with the shardings that Shardy infers where none is given; None if Shardy's inputs do not match."""
+    """Inputs, with the shardings that Shardy infers for inputs without one; None if Shardy's inputs do not match."""
     leaves, structure = jax.tree.flatten(tree)
     planned = [value for value in propagation.values if value.operation == "input"]
     shapes = [tuple(jax.numpy.shape(leaf)) for leaf in leaves]

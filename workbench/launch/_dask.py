@@ -105,7 +105,7 @@ class DaskHost:
         return self._over
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Returns the label, silent seconds and stack of a hung node."""
+        """Returns the label, the seconds without a heartbeat, and the stack of a hung node."""
         limit, silent = self._spec.hang_seconds, self._seen.get("silent_seconds", 0.0)
         return [(self._spec.label, silent, self._seen["stack"] or "")] if limit is not None and silent > limit else []
 

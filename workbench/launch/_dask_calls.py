@@ -178,7 +178,7 @@ class DaskEndpoint:
 
 
 class InOrder:
-    """One caller's calls at the actor, which begin in the order of their numbers.
+    """The calls of one caller at the actor; they begin in the order of their numbers.
 
     Use this class only in the thread of the actor's event loop.
     """

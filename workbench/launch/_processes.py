@@ -119,7 +119,7 @@ class ProcessHost:
         return self._exited.is_set()
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Returns the label, silent seconds and stack of each hung node."""
+        """Returns the label, the seconds without a heartbeat, and the stack of each hung node."""
         unheard = time.monotonic() - self._last_event_at
         reports = []
         for spec in self.specs:
@@ -271,9 +271,9 @@ def exit_text(code: int | None) -> str:
 
 
 def _keep_no_socket() -> None:
-    """Registers the fork server's socket (and its own folder) for removal after a kill.
+    """Registers the fork server's socket (and its own folder) for removal if the process is killed.
 
-    A `multiprocessing` child may use its parent's folder, which must remain.
+    A `multiprocessing` child may use its parent's folder, which must not be removed.
     """
     from multiprocessing import forkserver  # exists only on platforms with this start method
 

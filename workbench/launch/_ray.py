@@ -80,7 +80,7 @@ class RayHost:
         return self._over
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Returns the label, silent seconds and stack of each hung node."""
+        """Returns the label, the seconds without a heartbeat, and the stack of each hung node."""
         unheard = time.monotonic() - self._last_event_at
         reports = []
         for spec in self.specs:

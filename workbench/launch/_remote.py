@@ -32,7 +32,7 @@ class RemoteTraceback(Exception):
 
 
 class NotSentError(Exception):
-    """The request did not reach the other process, so it can be sent again."""
+    """Raised if the request did not reach the other process and can therefore be sent again."""
 
 
 class Connection(managers.BaseProxy):

@@ -55,7 +55,7 @@ class ThreadHost:
         return context.attempt < 0 or context.ended_at is not None  # threads outlive their last event briefly
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Returns the label, silent seconds and stack of a hung node."""
+        """Returns the label, the seconds without a heartbeat, and the stack of a hung node."""
         limit, silent = self.specs[0].hang_seconds, self._runner.silent_seconds()
         return [(self.specs[0].label, silent, self._runner.stack())] if limit is not None and silent > limit else []
 

@@ -70,7 +70,7 @@ class DeviceEvent(NamedTuple):
 
     @property
     def self_seconds(self) -> float:
-        """Seconds, excluding the instructions inside this instruction."""
+        """Time in seconds, excluding the instructions inside this instruction."""
         return max(0.0, self.seconds - self.inner_seconds)
 
 

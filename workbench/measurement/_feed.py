@@ -16,7 +16,7 @@ class Feed:
         data: A function of the round, an iterator (one item per round), or any other value, which is passed unchanged.
             None passes the number of the round.
         key: A PRNG key, combined with the round's number by `fold_in`, or None.
-        finished: Number of finished rounds, which an iterator skips.
+        finished: Number of finished rounds; an iterator skips their items.
     """
 
     def __init__(self, data: object, key: jax.Array | None, *, finished: int) -> None:

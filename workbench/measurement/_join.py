@@ -24,8 +24,8 @@ _COLLECTIVES = frozenset(
 class JoinedEvent(NamedTuple):
     """An event with its instruction (None if unknown) and the seconds spent waiting for other devices.
 
-    `execution_share` is below 1 if a GPU ran several kernels for one execution, so that the instruction's costs count
-    once.
+    `execution_share` is below 1 if a GPU ran several kernels for one execution, so that the instruction's costs are
+    counted once.
     """
 
     event: DeviceEvent
@@ -69,7 +69,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
         profile: Profile captured while the module ran.
         module: The compiled module, from `inspect_module`.
         mesh: Mesh that determines which devices take part in a collective over some of its axes. Without a mesh, all
-            devices are assumed to take part, which can only decrease the work and increase the waiting.
+            devices are assumed to take part, which can only underestimate the work and overestimate the waiting time.
 
     Returns:
         The events in time order, and the shares of events with an instruction and with a stage.
@@ -228,7 +228,7 @@ def _of_module(
 def _waits(
     events: Sequence[DeviceEvent], collectives: Mapping[str, CollectiveRecord], mesh: MeshRecord | None
 ) -> dict[int, float]:
-    """Seconds that each event waited, by event id."""
+    """Waiting time of each event in seconds, keyed by event id."""
     together: dict[tuple[str, int | None, tuple[int, ...]], list[DeviceEvent]] = defaultdict(list)
     for event in events:
         together[event.name, event.run, _group(collectives.get(event.name), event.device, mesh)].append(event)
@@ -243,8 +243,8 @@ def _waits(
 def _meetings(events: Sequence[DeviceEvent]) -> Iterator[list[DeviceEvent]]:
     """Groups the events of one execution of a collective, by count within a run or by time.
 
-    No device leaves a collective before the last device has entered, so events of one execution overlap. So a lost
-    event, or an event that the profiler split, affects only its own execution and not all later executions.
+    No device leaves a collective before the last device has entered, so events of one execution overlap. A lost event,
+    or an event that the profiler split, therefore affects only its own execution and not all later executions.
     """
     per_device: dict[int, list[DeviceEvent]] = defaultdict(list)
     for event in events:

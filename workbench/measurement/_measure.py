@@ -255,7 +255,7 @@ def _fullest(devices: Iterable[Any], *, peak: bool = False) -> int | None:
 
 
 def _peak(devices: Sequence[Any], before: int | None, module: ModuleRecord) -> int | None:
-    """The peak that the backend reports; on TPUs, which omit program memory, at least the planned peak."""
+    """The peak that the backend reports; on TPUs, whose peak omits program memory, at least the planned peak."""
     reported = _fullest(devices, peak=True)
     planned = module.memory.temporary_bytes
     if devices[0].platform != "tpu" or before is None or planned is None:

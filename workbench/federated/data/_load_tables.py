@@ -24,7 +24,7 @@ def load_parquet(
 
     Args:
         path: A `.parquet` file, or a folder of `.parquet` files.
-        client: The column with the client of each row.
+        client: The column that contains each row's client.
         fields: The columns to keep; by default, all other columns. Columns of (nested) lists become arrays.
         label: The column with the classes. "auto" uses `y`, `label` or another common name if present.
         allow_nan: Accept NaN.
@@ -68,7 +68,7 @@ def load_hugging_face(
 
     Args:
         path: The folder.
-        client: The column with the client of each row.
+        client: The column that contains each row's client.
         split: Name of the split, for folders with several splits.
         fields: The columns to keep; by default, all other columns.
         label: As in `load_parquet`. The names of a `ClassLabel` become the classes.

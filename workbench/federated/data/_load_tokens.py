@@ -34,7 +34,7 @@ def load_tokens(
             (`.jsonl`), Arrow (`.arrow`, file or stream format) or Parquet (`.parquet`). Files in a folder are read in
             order of their names. Arrow and Parquet need the extra `data`.
         length: Number of tokens in a sequence.
-        client: The field with each row's client; None assigns the rows to clients in rotation.
+        client: The field that contains each row's client; None assigns the rows to clients in rotation.
         field: The field with a row's token ids.
         clients: Number of clients, if `client` is None.
         separator: A token to insert between a client's rows, such as the end-of-text token.

@@ -16,9 +16,9 @@ def work_of(program: object, *, spread: float = 0.0) -> WorkRecord:
 
     Returns:
         The work. Downloads are the plan's broadcasts, and uploads are its reductions. FLOPs are counted in the clients'
-        stages, with separate counts for matrix products and elementwise operations. Loops count all iterations;
-        conditionals count the most expensive branch. Memory is a lower bound that covers the values that one client
-        receives, keeps and sends, but not activations.
+        stages, with separate counts for matrix products and elementwise operations. All iterations of a loop are
+        counted, but only the most expensive branch of a conditional. Memory is a lower bound that covers the values
+        that one client receives, keeps and sends, but not activations.
 
     Raises:
         ProgramError: if the program has no clients, or has a loop of unknown length.

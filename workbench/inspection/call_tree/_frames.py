@@ -58,7 +58,7 @@ def trim(
         name: Name of the compiled function.
         outer: Files and functions that called the compilation, as found by `outer_frames`.
         called: Names of the jitted functions in the stack. JAX caches their jaxprs with the stack of the program that
-            called them first, so only the frames inside these functions count.
+            called them first, so only the frames inside these functions are used.
 
     Returns:
         The frames from the function's first frame inwards; without such a frame, all frames except the outer frames.

@@ -20,7 +20,7 @@ class Scope(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Amounts:
-    """Figures to which amounts are added."""
+    """Figures that accumulate amounts."""
 
     flops_matmul: float = 0.0
     flops_elementwise: float = 0.0

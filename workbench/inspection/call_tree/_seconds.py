@@ -1,4 +1,4 @@
-"""Seconds on the nodes of a call tree: predicted for a chip, or measured in a profile."""
+"""Times of a call tree's nodes in seconds, predicted for a chip or measured in a profile."""
 
 from collections.abc import Mapping
 

@@ -19,7 +19,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class HeldAtPeak(NamedTuple):
-    """A part of the peak in bytes, and the instruction whose value it stores; None for an unknown value."""
+    """A part of the peak in bytes, and the instruction whose value it stores (None if unknown)."""
 
     instruction: Instruction | None
     size_bytes: float

@@ -263,7 +263,7 @@ def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
 
     Args:
         kind: Kind of collective.
-        payload_bytes: Bytes of one device's operand.
+        payload_bytes: Size of one device's operand in bytes.
         group_size: Number of devices in a group.
 
     Returns:

@@ -20,7 +20,7 @@ class ElementwiseCounter:
         self._computations: dict[str, float] = {}
 
     def instruction(self, instruction: Instruction) -> float:
-        """FLOPs of one run; a fusion counts everything inside it; loops and calls themselves count as 0."""
+        """FLOPs of one run, including everything inside a fusion; loops and calls themselves count as 0."""
         opcode = instruction.opcode
         if opcode in _ARITHMETIC:
             return float(instruction.shape.elements)

@@ -1,4 +1,4 @@
-"""FLOPs of HLO instructions: dot products and convolutions; a multiply-add counts as 2 FLOPs.
+"""FLOPs of dot products and convolutions in HLO; a multiply-add counts as 2 FLOPs.
 
 Elementwise operations and reductions are not counted: a roofline's peak refers to the matrix unit, and memory bandwidth
 limits all other operations. If a compiler rewrites a product with a vector as elementwise operations, the product

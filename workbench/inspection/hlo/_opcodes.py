@@ -21,7 +21,7 @@ def note_on_opcode(opcode: str) -> str | None:
     """Note about an operation's cost.
 
     Args:
-        opcode: The opcode as printed in HLO; asynchronous parts count as the operation they belong to.
+        opcode: The opcode as printed in HLO; an asynchronous part is treated as the operation to which it belongs.
 
     Returns:
         A note, or None for an operation whose cost is known.

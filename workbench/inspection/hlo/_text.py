@@ -77,7 +77,7 @@ class Computation:
 
     @property
     def users(self) -> dict[str, list[tuple[Instruction, int]]]:
-        """Readers of each value, each with the number of the operand."""
+        """The readers of each value, each with the position of the value among its operands."""
         if self._users is None:
             self._users = {name: [] for name in self.by_name}
             for instruction in self.instructions:

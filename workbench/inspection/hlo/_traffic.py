@@ -94,7 +94,7 @@ class Traffic:
         return self._read[body.name, name]
 
     def _count_reads_of(self, body: Computation, name: str) -> int:
-        """Bytes read from one value; a sliced, gathered or converted value counts only the elements that are read."""
+        """Bytes read from one value; of a sliced, gathered or converted value, only the elements read are counted."""
         shape = body.by_name[name].shape
         full = sum(leaf.padded_bytes for leaf in shape.leaves)
         total = full if body.root is not None and body.root.name == name else 0

@@ -31,7 +31,7 @@ def compare_compiled(
 ) -> tuple[TrafficRecord, ...]:
     """Compares compiled collectives.
 
-    A collective that was combined from several stages counts in each stage in proportion to the stage's share.
+    A collective that was combined from several stages is divided among these stages in proportion to their shares.
     """
     return _compare(_compiled(before), _compiled(after), stages)
 
@@ -39,7 +39,7 @@ def compare_compiled(
 def compare_planned(
     before: Iterable[PlannedCollectiveRecord], after: Iterable[PlannedCollectiveRecord], stages: Mapping[str, str]
 ) -> tuple[TrafficRecord, ...]:
-    """Compares planned collectives. Each count is a number of places in the program; a place in a loop counts once."""
+    """Compares planned collectives. Each count is a number of places in the program, regardless of loops."""
     return _compare(_planned(before), _planned(after), stages)
 
 
