@@ -45,7 +45,7 @@ def assert_collectives(program: object, expected: Mapping[str, Mapping[str, floa
     Raises:
         AssertionError: if collectives differ; the message lists every difference, with the source lines of unexpected
             collectives.
-        InspectionError: if bytes are not given as a valid number of bytes.
+        InspectionError: if a number of bytes is invalid.
 
     Example:
         >>> import jax, workbench as wb
@@ -214,8 +214,8 @@ def assert_no_compilation() -> Iterator[None]:
     """Fails if the block recompiles or retraces a function; make each function's first call before the block.
 
     Raises:
-        AssertionError: if functions were recompiled; the message lists each with the reason, the seconds and the line
-            of the call.
+        AssertionError: if functions were recompiled; the message lists each with the reason, the time and the line of
+            the call.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -26,14 +26,14 @@ def watch_devices(
 ) -> "DeviceMonitor":
     """Starts sampling memory, utilisation, power and temperature in the background.
 
-    Samples the devices and the host. A sample takes about a millisecond, or more with thousands of live arrays. Slow
-    samples are taken less often, so that sampling never takes more than 1/20 of the time. The monitor stops with
-    `stop()`, at the end of a `with` block, or when nothing refers to it any more.
+    Samples the devices and the host. A sample takes about a millisecond, or more with thousands of live arrays. If
+    taking a sample is slow, samples are taken less often, so that sampling never takes more than 1/20 of the time. The
+    monitor stops with `stop()`, at the end of a `with` block, or when nothing refers to it any more.
 
     Args:
         interval_seconds: Time between samples.
         history: Number of samples to keep; the oldest are dropped.
-        arrays: Number of live arrays in each sample, with the lines that created them; the largest are listed.
+        arrays: Number of the largest live arrays to list in each sample, with the lines that created them.
         devices: Devices to sample; None: all devices of this process.
 
     Returns:
@@ -162,7 +162,7 @@ class DeviceMonitor:
         return display_object("DeviceMonitor", repr(self)[1:-1], rows)
 
     def _take(self) -> float:
-        """Takes a sample and notifies every listener; returns the seconds until the next sample."""
+        """Takes a sample and notifies every listener; returns the time until the next sample in seconds."""
         try:
             sample = self._sampler.sample(self._started)
         except Exception as error:  # a silent crash of the thread would look like idle devices

@@ -1,4 +1,4 @@
-"""Opens profiles recorded elsewhere, reads them in one pass and joins them to their HLO."""
+"""Opens profiles recorded elsewhere, reads them in one pass, and matches their events to HLO instructions."""
 
 import re
 from collections import Counter, defaultdict
@@ -49,22 +49,22 @@ _MOST_TEXT = 1000  # maximum number of characters of one instruction
 
 
 def open_profile(path: str | Path, program: object = None, *, max_events: int = 20_000) -> ProfileRecord:
-    """Opens a recorded profile, with the seconds of every operation, device, program and line.
+    """Opens a recorded profile, with the time of every operation, device, program and line.
 
-    Reads profiles from `jax.profiler` and XProf, for any number of hosts, with their HLO. Files are streamed, so memory
-    grows with the number of distinct operations and with `max_events`, not with the file size.
+    Reads profiles from `jax.profiler` and XProf, with any number of hosts, and the HLO that they contain. Files are
+    streamed, so memory grows with the number of distinct operations and with `max_events`, not with the file size.
 
     Args:
         path: A TensorBoard or XProf log directory (its newest recording is read), a `*.xplane.pb`, or a
             `trace.json.gz`.
-        program: A name that selects one program in the profile: one of `profile.programs`, or a unique module name. Or
-            a `Traced`, a `ProgramRecord` or a `ModuleRecord` of the same program in this process; its HLO is used if
-            the profile has no HLO of that name.
+        program: A name that selects one program in the profile: one of `profile.programs`, or a unique module name.
+            Alternatively, a `Traced`, a `ProgramRecord` or a `ModuleRecord` of the same program in this process; its
+            HLO is used if the profile has no HLO of that name.
         max_events: Maximum number of events in the timeline, divided evenly among the devices; sums always count all
             events.
 
     Returns:
-        The profile. `joined` is the share of events that are instructions of the HLO, `unjoined` names all other
+        The profile. `joined` is the share of events that match an instruction of the HLO, `unjoined` names all other
         events, and `notes` lists missing data. Only `predicted_seconds` is a prediction; all other values are measured.
 
     Raises:
@@ -192,7 +192,7 @@ class _Recorder:
         )
 
     def _take_from_containers(self, modules: Mapping[str, ModuleRecord]) -> None:
-        """Subtracts inner operations from loops, calls and branches, whose CPU events enclose them."""
+        """Subtracts inner operations from the loops, calls and branches whose CPU events enclose them."""
         for program, module in modules.items():
             inside: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
             for instruction in module.instructions:

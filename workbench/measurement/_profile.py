@@ -124,7 +124,7 @@ class RunningProfile:
 
 
 def _let_finish() -> None:
-    """Waits for earlier work, whose last events would be attributed to the profiled function."""
+    """Waits for earlier work to finish; otherwise, its last events would be attributed to the profiled function."""
     for array in jax.live_arrays():
         try:
             array.block_until_ready()

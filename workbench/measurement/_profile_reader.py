@@ -47,7 +47,7 @@ class MeasuredSum:
 
 @dataclass(slots=True)
 class MeasuredDevice:
-    """Measurements of one device, and the facts stated in its plane."""
+    """Measurements of one device, and the facts that its plane in the profile states."""
 
     platform: str
     kind: str = ""
@@ -86,8 +86,8 @@ class ProfileReader:
 
     Args:
         max_events: Maximum number of events in the timeline, per device.
-        given: Modules to join events to.
-        only: The program to read, by its name or module name; for all other programs, only seconds are counted.
+        given: Modules whose instructions are matched to the events.
+        only: The program to read, by its name or module name; for all other programs, only the total time is recorded.
     """
 
     def __init__(self, max_events: int, modules: Sequence[ModuleRecord], only: str | None = None) -> None:

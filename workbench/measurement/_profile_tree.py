@@ -1,4 +1,4 @@
-"""Adds measured seconds to a program's call tree."""
+"""Adds measured times to a program's call tree."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,10 +15,10 @@ UNKNOWN = "measured, but not found in the program"
 def measured_tree(
     tree: CallTreeRecord, operations: Iterable[ProfiledOperationRecord], module: ModuleRecord | None = None
 ) -> CallTreeRecord:
-    """Adds every operation's measured seconds to its nodes in the tree.
+    """Adds the measured time of every operation to its nodes in the tree.
 
-    If an instruction was fused from several lines, its seconds are divided in the same proportions as in the tree.
-    Operations without a node are assigned to a separate node, so that the root contains all seconds.
+    If an instruction was fused from several lines, its time is divided in the same proportions as in the tree.
+    Operations without a node are assigned to a separate node, so that the root contains the total time.
 
     Args:
         tree: Call tree of the compiled module.

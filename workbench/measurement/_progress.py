@@ -14,7 +14,7 @@ _SHOWN_METRICS = 3
 
 
 class Progress:
-    """A progress bar with the first metrics (per-client metrics averaged) and the number of problems."""
+    """A progress bar that shows the first metrics, averaged over clients, and the number of problems."""
 
     def __init__(self, rounds: int | None, finished: int, *, shown: bool, unit: str = "round") -> None:
         self._bar: std.tqdm | None = None
@@ -38,7 +38,7 @@ class Progress:
         self._bar.update()
 
     def close(self, status: str) -> None:
-        """Closes the bar, with the reason if the run ended early."""
+        """Closes the bar, and shows the reason if the run ended early."""
         if self._bar is None:
             return
         if status != "finished":

@@ -39,7 +39,7 @@ class RoundEngine(Protocol):
     """Interface of the engines in `workbench.engines` that `run_rounds` can use."""
 
     def run(self, fn: Callable, *args: object) -> RunRecord:
-        """Runs `fn`; the record's `results` are its return value."""
+        """Runs `fn`, and stores its return value as the record's `results`."""
         ...
 
 
@@ -251,7 +251,7 @@ class Run:
         return self._raise_error()
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """Waits without blocking the event loop; starts the run if it is not started."""
+        """Waits without blocking the event loop; starts the run if it has not started yet."""
         if self._status == "ready":
             self.start(background=True)
         return asyncio.to_thread(self.wait).__await__()
@@ -592,7 +592,7 @@ def run_rounds(
         checkpoint_every: Number of rounds between checkpoints; the last finished round is always written.
         resume: If False, a `checkpoint_dir` that already has rounds is an error.
         evaluate: Called as `evaluate(state)` with the state after a round; like a step, it returns metrics, which are
-            added to the metrics of the round. The time that `evaluate` takes is not part of the round's seconds.
+            added to the metrics of the round. The time that `evaluate` takes is not included in the round's time.
         every: Number of rounds between evaluations; the last round is always evaluated.
         stop_when: Called with the record of each round; returning True stops the run.
         client_rounds: Number of latest rounds that keep every client's metrics; older rounds keep only the mean, so
@@ -612,7 +612,7 @@ def run_rounds(
         background: Whether to return immediately and run in a thread.
 
     Returns:
-        The run: finished, stopped early, or (with `background`) running.
+        The run, which is finished, stopped early, or (with `background`) still running.
 
     Raises:
         RoundError: a round failed; `error.run` contains the state and history of the finished rounds.
@@ -650,7 +650,7 @@ def run_rounds(
 
 
 def _program_of(step: Callable) -> str:
-    """Name and code digest of a step, to detect a folder with another program's states."""
+    """Name and code digest of a step, used to detect a folder that contains another program's states."""
     code = getattr(inspect.unwrap(step), "__code__", None)
     name = getattr(step, "__qualname__", type(step).__name__)
     return name if code is None else f"{name} {hashlib.sha256(code.co_code).hexdigest()[:12]}"

@@ -51,12 +51,12 @@ class RunFolder:
     """Writes a run into a new folder: provenance, one line per round, and the program.
 
     Args:
-        folder: The registry; the run's folder in it is named after the time and the run's name.
+        folder: The registry; the run's folder in it is named after the start time and the run's name.
         name: Name of the run.
         program: Whether to store the step, its first state, data and key (with cloudpickle), for `StoredRun.rerun`.
 
     Attributes:
-        path: The folder of this run, after its start.
+        path: The folder of this run; available once the run has started.
     """
 
     def __init__(self, folder: str | Path, *, name: str = "", program: bool = True) -> None:

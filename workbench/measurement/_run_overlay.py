@@ -16,7 +16,7 @@ _LIVE = ("ready", "running", "paused")
 
 
 def record_of(comparison: RunTables) -> RunOverlayRecord:
-    """Makes the record for the view of a comparison."""
+    """Makes the record that the view of a comparison shows."""
     statuses = {state for seeds in comparison.outcomes.values() for state, _ in seeds.values()}
     running = bool(statuses & set(_LIVE))
     longest = max(len(history) for seeds in comparison.results.values() for history in seeds.values())

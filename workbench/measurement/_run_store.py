@@ -73,7 +73,7 @@ class StoredRun(Generic[R]):
         return self.make_run(*(entries[name] for name in names), progress=progress, **settings)
 
     def differences(self, run: _HasHistory) -> list[str]:
-        """Describes differences from another run, in versions, devices, and the bits of metrics.
+        """Describes how this run differs from another in versions, devices, and the exact values of metrics.
 
         Returns: Sentences; empty if both runs had the same set-up and produced the same numbers.
         """

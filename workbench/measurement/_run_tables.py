@@ -105,7 +105,7 @@ class RunTables:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
     def to_target(self, target: float, *, bytes_per_round: Mapping[str, float] | float | None = None) -> "pd.DataFrame":
-        """Computes the rounds, bytes and seconds until the metric first reaches a value.
+        """Computes the number of rounds, bytes and seconds until the metric first reaches a value.
 
         Args:
             target: The value; an upper bound if the metric is minimised, otherwise a lower bound.
@@ -138,7 +138,7 @@ class RunTables:
 
         Args:
             target: Value to reach; the cost is the number of rounds until the metric reaches it. None: the cost is the
-                final value itself, which must be positive and minimised.
+                final value itself, which must be positive, and smaller values must be better.
 
         Returns:
             One row per result and τ: `result`, `tau`, `share`.

@@ -27,7 +27,7 @@ class Sampler:
 
     Args:
         devices: The devices to watch.
-        arrays: Number of largest live arrays in a sample.
+        arrays: Number of live arrays to list in a sample, largest first.
         nvml: Reader for NVIDIA GPUs; None: created if there is such a device.
         tpu: Reader for TPUs; None: created if there is such a device.
         amd: Reader for AMD GPUs; None: created if there is such a device.

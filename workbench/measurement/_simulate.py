@@ -115,7 +115,7 @@ def simulate_rounds(
 
     Args:
         profiles: All clients.
-        flops_per_client: As in `simulate_round`, like the next two arguments.
+        flops_per_client: As in `simulate_round`; the next two arguments also have the same meaning as there.
         down_bytes: Per client.
         up_bytes: Per client.
         rounds: How many.
@@ -195,7 +195,7 @@ def _check(deadline_seconds: float | None, count: int | None, clients: int) -> N
 
 
 def _durations(profiles: ClientProfiles, flops: ArrayLike, down: ArrayLike, up: ArrayLike) -> np.ndarray:
-    """Seconds that every client spends in every phase, `[clients, 3]`."""
+    """Time that every client spends in every phase in seconds, `[clients, 3]`."""
     rates = (profiles.down_bytes_per_second, profiles.flops_per_second, profiles.up_bytes_per_second)
     columns = []
     for name, amount, rate in zip(

@@ -19,8 +19,8 @@ class TpuMetrics:
     """Queries the SDK periodically without blocking; gives up after a failed query.
 
     Args:
-        command: Command that prints one JSON object of lists with one value per chip. None: libtpu's SDK in this
-            Python.
+        command: Command that prints one JSON object, whose values are lists with one item per chip. None: libtpu's SDK
+            in this Python.
         timeout_seconds: Time after which a query counts as hanging and its process is killed.
         every_seconds: Time between two queries.
     """
@@ -37,7 +37,7 @@ class TpuMetrics:
         self.problem: str | None = None
 
     def poll(self) -> dict[str, list[float]]:
-        """Returns the last answer, after reading a finished answer and starting the next query if it is due."""
+        """Reads an answer if one has arrived, starts the next query if it is due, and returns the last answer."""
         now = time.monotonic()
         if self._process is None:
             if self.problem is None and now - self._last_request >= self._every:

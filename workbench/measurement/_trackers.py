@@ -17,7 +17,7 @@ _TEXTS = ("code_sha256", "data_sha256", "state_sha256")
 
 
 def scalars_of(record: RoundRecord) -> dict[str, float]:
-    """Numbers for a tracker: each metric, with mean, minimum and maximum for per-client metrics.
+    """Numbers for a tracker: every metric, and for per-client metrics the mean, minimum and maximum.
 
     Example:
         >>> scalars_of(RoundRecord(round=0, seconds=0.5, metrics={"loss": (1.0, 3.0)}))

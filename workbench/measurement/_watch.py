@@ -283,7 +283,7 @@ class Watch:
     # Loops of several functions.
 
     def steps(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Iterates over batches: each iteration is a step, and iterator time counts as input time.
+        """Iterates over batches: each iteration is a step, and the time spent in the iterator is input time.
 
         Use it for loops whose step consists of more than one function. Use `log` to record values of a step.
 
@@ -368,7 +368,7 @@ class Watch:
         self.close("failed" if error is not None else "finished")
 
     def close(self, status: WatchStatus = "finished") -> None:
-        """Ends the record after the calls so far; further calls to the function are not recorded."""
+        """Ends the record once all calls so far are recorded; further calls to the function are not recorded."""
         self._see_ready(time.perf_counter())
         self._core.close(status)
         if self._finish.detach() is not None and self._opened:
@@ -396,7 +396,7 @@ class Watch:
 
     @property
     def step_seconds(self) -> float | None:
-        """The typical seconds of a step so far; None before the first step without a compilation."""
+        """The typical time of a step so far in seconds; None before the first step without a compilation."""
         return self._core.step_seconds
 
     @property
@@ -414,7 +414,7 @@ class Watch:
         return self._core.shown.program
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Returns one row per stored step: seconds and their parts, outputs, rates, memory."""
+        """Returns one row per stored step: the time and its parts, outputs, rates, memory."""
         return History(self.record.history).summary()
 
     def pause(self) -> None:

@@ -218,8 +218,8 @@ class Core:
     def _see(self) -> None:
         """Records when the results of each step were ready.
 
-        If several steps are ready when the thread wakes, only the end of the last step is known, so the seconds are
-        divided among these steps.
+        If several steps are ready when the thread wakes, only the end of the last step is known, so the time is divided
+        among these steps.
         """
         last = -math.inf
         waiting: list[WatchedStep | None] = [self._queue.get()]
@@ -353,7 +353,7 @@ class Core:
         return values
 
     def _hear(self, step: WatchedStep) -> float:
-        """The seconds that the call spent compiling."""
+        """The time that the call spent compiling, in seconds."""
         if step.heard is None or not step.heard:
             return 0.0
         compilations, retraces = step.heard.compilations(), step.heard.retraces()
@@ -427,7 +427,7 @@ class Core:
         version.rates = rates
 
     def _join(self, step: WatchedStep) -> dict[str, float]:
-        """Joins a step's profile to lines; returns mean compute and collective seconds per device."""
+        """Matches a step's profile to lines; returns the mean compute and collective time per device in seconds."""
         assert step.profile is not None
         try:
             profile = step.profile.stop()
@@ -523,7 +523,7 @@ class Core:
 
     @property
     def step_seconds(self) -> float | None:
-        """The typical seconds of a step."""
+        """The typical time of a step in seconds."""
         return _typical([entry[0] for entry in tuple(self._recent)])
 
     @property
@@ -646,7 +646,7 @@ _UNKNOWN = StepProgram()
 
 
 def _typical(seconds: list[float]) -> float | None:
-    """The median over means of ten steps, because a step end that is noticed late shortens the next step."""
+    """The median over means of ten steps; a single step looks short if the end of the step before was noticed late."""
     if len(seconds) < 2 * _TOGETHER:
         return statistics.fmean(seconds) if seconds else None
     last = len(seconds) - len(seconds) % _TOGETHER

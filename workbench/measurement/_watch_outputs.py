@@ -1,4 +1,4 @@
-"""Finds the outputs of a call that `watch` reads, and their paths for the next call."""
+"""Finds the outputs that `watch` reads from a call, and their paths for the next call."""
 
 import ast
 import collections
@@ -216,7 +216,7 @@ def _named(
 
 
 def _getter(path: tuple[Any, ...], call: WatchedCall, leaf: object) -> Getter:
-    """Returns a function that reads the array at a path, without flattening if the keys allow this."""
+    """Returns a function that reads the array at a path; if the keys allow this, it does not flatten the pytree."""
     steps: list[Getter] = []
     place: Any = tuple(call)
     try:

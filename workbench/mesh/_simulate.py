@@ -19,7 +19,7 @@ _THREADS_PER_DEVICE = 4  # fewer threads starved XLA's rendezvous, which aborts 
 def simulate_devices(count: int) -> None:
     """Makes JAX show `count` CPU devices; must be called before any device is used.
 
-    Costs threads, but no memory. Calling it again with the same count does nothing.
+    The devices need threads, but no additional memory. Calling it again with the same count does nothing.
 
     Args:
         count: Number of CPU devices, at least 1.

@@ -37,7 +37,7 @@ class AlikeRows:
                 self._look_at(step, step.jaxpr)
 
     def find(self, v: Var) -> AlikeRow | None:
-        """The common row for `v`; None if clients differ, or if the value is on the server."""
+        """The common row for `v`; None if its rows differ between clients, or if the value is on the server."""
         if v not in self._rows and v in self._places:
             self._rows[v] = self._make(*self._places[v])
         row = self._rows.get(v)

@@ -15,7 +15,7 @@ from workbench.primitives import CALLBACKS, calls_back
 
 
 def call_present(closed: ClosedJaxpr, present: Array, operands: Sequence[Any]) -> list[Any]:
-    """The outputs of a client function whose callbacks run only if the client is `present`, a bool."""
+    """The outputs of a client function whose callbacks run only if the bool `present` is true."""
     return _Present(present).run(closed, operands)
 
 

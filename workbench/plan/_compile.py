@@ -68,9 +68,10 @@ def jit(
             additional axes and the client uses callbacks, kernels or Refs, or gathers over two additional axes.
         plan: The `plan_choice` of a tuned program, from this process or read from JSON. It replaces `chunk_size` and
             `spread`, and results in the same plan on any machine.
-        tune_seconds: With "tune", no new candidate starts after this many seconds, including compilation. The result is
-            stored on disk for this program, these shapes, devices and versions. The returned program's `plan_choice`
-            states the choice and its reason. After an interrupt, this process uses the best candidate found so far.
+        tune_seconds: With "tune", no new candidate starts after this many seconds; compilation time is included. The
+            result is stored on disk for this program, these shapes, devices and versions. The returned program's
+            `plan_choice` states the choice and its reason. After an interrupt, this process uses the best candidate
+            found so far.
         **options: Options of `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
 
     Returns:

@@ -51,7 +51,7 @@ def describe_plan(
     Args:
         plan: The plan.
         names: The names of the plan's inputs.
-        chunks: Returns how many clients a device computes together; called on first access.
+        chunks: Function that returns how many clients a device computes together; called on first access.
         kept_bytes: Size limit for all kept rows together; above it, rows are recomputed at the later level that reads
             them.
         notes: Further notes.

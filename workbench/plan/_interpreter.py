@@ -294,7 +294,7 @@ class PythonInterpreter(Interpreter[Any]):
     """An interpreter for concrete values: loops are Python loops, and only the selected branch is evaluated."""
 
     def scan(self, flow: Scan[Any], operands: Sequence[Any]) -> list[Any]:
-        """Evaluates one iteration after the other."""
+        """Evaluates the iterations one after another."""
         consts, carry, xs = flow.split(operands)
         carries, stacked = len(carry), []
         for number in flow.iterations:
@@ -306,7 +306,7 @@ class PythonInterpreter(Interpreter[Any]):
         return [*carry, *(self.stack([row[i] for row in stacked], aval) for i, aval in enumerate(avals))]
 
     def while_loop(self, flow: While[Any], operands: Sequence[Any]) -> list[Any]:
-        """Evaluates one iteration after the other."""
+        """Evaluates the iterations one after another."""
         for_condition, for_body, carry = flow.split(operands)
         number = 0
         while bool(self.body(flow, flow.condition, [*for_condition, *carry], "?")[0]):

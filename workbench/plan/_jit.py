@@ -76,12 +76,12 @@ def _trace(
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
-    """The arrays in a call, and the call's structure with other leaves as static parts."""
+    """The arrays in a call, and the structure of the call, in which all other leaves are static parts."""
     return jax.tree.flatten(_hidden((args, kwargs)))
 
 
 def _hidden(tree: PyTree[Array]) -> PyTree[Array]:
-    """`tree` with leaves that are not arrays turned into static parts; unchanged if there are no such leaves."""
+    """`tree`, in which all leaves that are not arrays are static parts; unchanged if there are no such leaves."""
     if all(hasattr(x, "dtype") or is_array(x) for x in jax.tree.leaves(tree)):
         return tree
     return hide_static(tree)

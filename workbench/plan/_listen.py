@@ -41,7 +41,7 @@ class Emitted:
 
 @dataclasses.dataclass(frozen=True)
 class CapturedValue:
-    """One emitted array: `axes` names its leading axes, `call` is the number of the call of `program`."""
+    """One emitted array; `axes` names its leading axes, and `call` numbers the calls of `program`."""
 
     program: str
     call: int

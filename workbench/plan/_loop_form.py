@@ -14,7 +14,7 @@ class LoopForm:
 
     Attributes:
         spread: How clients are spread over a mesh; see `jit`.
-        kept_bytes: Maximum size of the client rows kept for a later pass, in bytes over all rows and all devices. Above
+        kept_bytes: Maximum total size of the client rows kept for a later pass, in bytes, over all devices. Above
             the limit, rows are computed a second time, so that memory stays constant.
         unroll: Number of client chunks that one iteration of the loop computes, one after another.
     """

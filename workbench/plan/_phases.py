@@ -60,7 +60,7 @@ class Phase:
 
     @property
     def row_bytes(self) -> int:
-        """Rough peak bytes of one client's function: inputs, outputs and intermediates."""
+        """Rough peak memory of one client's function in bytes: inputs, outputs and intermediates."""
         inputs = sum(size_bytes(v) for v in self.rows) // max(self.placement.size, 1)
         inner = sum(size_bytes(v) for step in self.steps if step.jaxpr for e in step.jaxpr.eqns for v in e.outvars)
         return inputs + inner
@@ -89,7 +89,7 @@ def find_phases(plan: Plan, *, kept_bytes: float = KEPT_BYTES, alike: bool = Tru
 
 
 def waiting_bytes(plan: Plan) -> int:
-    """Bytes of all recomputable client rows that are kept for a later pass."""
+    """Size in bytes of all recomputable client rows that are kept for a later pass."""
     return _Flow(plan, math.inf, alike=True).waiting_bytes
 
 

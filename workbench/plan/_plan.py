@@ -292,7 +292,7 @@ def _stage_key(position: int, step: Step) -> tuple:
 
 
 def operation_name(step: Step) -> str:
-    """The name that the user wrote: `reduce_weighted_mean` instead of its sums."""
+    """The name that the user wrote, such as `reduce_weighted_mean`, instead of the sums that it consists of."""
     if step.kind == "reduce":
         for scope in str(step.equation.source_info.name_stack).split("/"):
             if scope in ("reduce_weighted_mean", "reduce_logsumexp"):

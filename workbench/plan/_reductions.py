@@ -16,7 +16,7 @@ from workbench.primitives import by_key_p, group_rows, highest, lowest, max_p, m
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """A reduction, computed with one accumulator at a time.
+    """A reduction as functions that add rows to an accumulator.
 
     `start(equation)` → accumulator · `add(equation, accumulator, rows, mask)` ·
     `add_one(equation, accumulator, row, present)` · `merge(a, b)` · `finish(equation, accumulator)` → result.

@@ -19,8 +19,8 @@ def retarget(closed: ClosedJaxpr, mesh: AbstractMesh) -> ClosedJaxpr:
     """The program as if it had been traced under another mesh.
 
     Raises:
-        RebaseError: if the program must be traced again: it enters a `shard_map`, constrains values over axes that the
-            mesh lacks, or its value types depend on other Explicit axes.
+        RebaseError: if the program must be traced again, because it enters a `shard_map`, constrains values over axes
+            that the mesh lacks, or has value types that depend on other Explicit axes.
     """
     program_mesh = mesh_of_program(closed)
     if program_mesh is not None and program_mesh.shape == mesh.shape:

@@ -69,8 +69,8 @@ class TunedJitted(Jitted):
         """Tunes the program before the first call; the arguments can be shapes.
 
         Args:
-            *args: Arguments as for a call; a `jax.ShapeDtypeStruct` is replaced by random numbers with its sharding
-                (integers: by zeros, which are valid labels and indices).
+            *args: Arguments as for a call; a `jax.ShapeDtypeStruct` is replaced by random numbers with its sharding, or
+                for integers by zeros, which are valid labels and indices.
             **kwargs: Keyword arguments, treated in the same way.
 
         Returns:
@@ -143,7 +143,7 @@ class Contest:
         self._timed: dict[Candidate, list[tuple[float, float]]] = {}  # seconds, and ratio to the paired run of the rule
 
     def choose(self) -> PlanChoiceRecord:
-        """The choice. Programs without clients, and programs that call back, print or write, get the rule's choice."""
+        """The choice. Programs without clients, or that print, write or use callbacks, get the rule's choice."""
         plan = self._plan()
         sizes = candidate_sizes(plan)
         if len(sizes) < 2:

@@ -1,4 +1,4 @@
-"""Host callbacks that raise on a mesh, where XLA would otherwise abort because other devices wait."""
+"""Guards host callbacks on a mesh: if one raised there, XLA would abort, because other devices wait."""
 
 import functools
 import inspect

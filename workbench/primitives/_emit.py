@@ -34,7 +34,7 @@ def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
         value: An array or number of any shape.
 
     Raises:
-        ProgramError: if `name` is not a string or `value` not an array.
+        ProgramError: if `name` is not a string, or if `value` is not an array.
 
     Example:
         >>> import workbench as wb
@@ -73,7 +73,7 @@ _dropped: set[str] = set()  # names in programs that plain JAX compiled
 
 
 def take_dropped_emissions() -> list[str]:
-    """Returns names emitted in programs that plain JAX compiled since the last call; no listener received them."""
+    """Returns names emitted without a listener, in programs that plain JAX compiled since the last call."""
     names = sorted(_dropped)
     _dropped.clear()
     return names

@@ -1,4 +1,4 @@
-"""Maximum and minimum over clients as primitives; their derivative goes to the clients that have the extreme value."""
+"""Maximum and minimum over clients as primitives; clients with the extreme value receive the derivative."""
 
 import functools
 from collections.abc import Callable

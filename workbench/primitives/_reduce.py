@@ -59,9 +59,9 @@ def reduce_max(
     over: str | None = None,
     where: Bool[ArrayLike, " clients"] | None = None,
 ) -> PyTree[Shaped[Array, " *shape"]]:
-    """The largest value over the clients, elementwise.
+    """The elementwise maximum over the clients.
 
-    Its derivative goes to the clients that have the maximum, in equal parts if there are several (as in `jnp.max`).
+    The clients that have the maximum receive its derivative, in equal parts if there are several (as in `jnp.max`).
 
     Args:
         x: Pytree of real-valued arrays `[clients, *shape]`.
@@ -92,9 +92,9 @@ def reduce_min(
     over: str | None = None,
     where: Bool[ArrayLike, " clients"] | None = None,
 ) -> PyTree[Shaped[Array, " *shape"]]:
-    """The smallest value over the clients, elementwise.
+    """The elementwise minimum over the clients.
 
-    Its derivative goes to the clients that have the minimum, in equal parts if there are several (as in `jnp.min`).
+    The clients that have the minimum receive its derivative, in equal parts if there are several (as in `jnp.min`).
 
     Args:
         x: Pytree of real-valued arrays `[clients, *shape]`.

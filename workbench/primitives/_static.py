@@ -1,4 +1,4 @@
-"""Leaves that are not arrays (an activation function, a name) as static parts of a pytree."""
+"""Turns leaves that are not arrays (an activation function, a name) into static parts of a pytree."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Source files: safely reads the text at a `SourceLine`, shortens names, and finds libraries.
 
-File names come from compiled modules and loaded artifacts, so their author chooses the names. The text is included in
+File names come from compiled modules and loaded artifacts, whose author can choose any name. The text is included in
 pages that people share. Therefore, only modules that this process has imported and cells in its notebook are read.
 Other files below the working folder, which may be a home folder, and folders whose name starts with a dot are never
 read.
@@ -70,7 +70,7 @@ def read_source_lines(file: str) -> tuple[str, ...]:
 
 
 def _numbered_cell(file: str) -> tuple[str, ...] | None:
-    """The lines of a notebook cell by its number, "In [3]"; None for files."""
+    """The lines of a notebook cell, given its number, such as "In [3]"; None for files."""
     match = re.fullmatch(r"In \[(\d+)\]", file)
     shell = sys.modules["IPython"].get_ipython() if match is not None and "IPython" in sys.modules else None
     if match is None or shell is None:

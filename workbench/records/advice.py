@@ -79,7 +79,7 @@ class FindingRecord(Record):
 
     @property
     def run_gain(self) -> GainRecord | None:
-        """Measured seconds before and after the change; None if the programs were not run."""
+        """Measured time in seconds before and after the change; None if the programs were not run."""
         return next((row for row in self.compared if row.quantity == "measured seconds"), None)
 
     @property
@@ -138,7 +138,7 @@ class ShardingChoiceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRecord(Record):
-    """The smallest slice of a chip family on which a program fits, and its seconds per call."""
+    """The smallest slice of a chip family on which a program fits, and the time of a call on it."""
 
     chip: str
     target: str  # "v5e:4x4"; the largest tried slice if none fits
@@ -181,7 +181,7 @@ class SearchRecord(Record):
 
     @property
     def specs(self) -> Mapping[str, Spec]:
-        """The specs of the best choice for every leaf, in the form for `what_if`."""
+        """The specs of the best choice for every leaf, in the form that `what_if` accepts."""
         specs = self.best.specs
         return {leaf: specs[group.pattern] for group in self.groups for leaf in group.leaves if group.pattern in specs}
 
@@ -214,7 +214,7 @@ class SearchRecord(Record):
         )
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per choice with predicted seconds and bytes per mesh axis, or one row per slice.
+        """One row per choice, with the predicted time and the bytes per mesh axis; or one row per slice.
 
         Raises:
             MissingDependencyError: without pandas.

@@ -27,7 +27,7 @@ class CallCollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFiguresRecord(Record):
-    """A node's cost in one call of the program; seconds are None without a chip.
+    """A node's cost in one call of the program; times are None if no chip is known.
 
     For a compiled module, costs are per device. For a jaxpr, costs are for all devices together, excluding work that
     XLA's partitioner will add.
@@ -319,7 +319,7 @@ def _one_of_each_layer(tree: CallTreeRecord) -> CallTreeRecord:
 
 
 def _scope_of_layers(tree: CallTreeRecord, node: CallNodeRecord, names: Mapping[int, str]) -> str:
-    """The module path of a node with ranges of numbers: `decoder/blocks_0…11/mlp`."""
+    """The module path of a node, with numbers combined into ranges: `decoder/blocks_0…11/mlp`."""
     parts = node.scope.split("/")
     for above in reversed(tree.path(node)):
         last, length = above.scope.count("/") + 1, above.name.count("/") + 1

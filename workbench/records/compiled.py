@@ -67,10 +67,10 @@ class InstructionRecord(Record):
         )
 
     def time_by_stage(self) -> tuple[tuple[StagePartRecord, float], ...]:
-        """The parts of `by_stage`, each with its share of the seconds.
+        """The parts of `by_stage`, each with its share of the time.
 
-        Shares are proportional to matrix products if there are any, otherwise to bytes. The call tree divides the
-        seconds of a fusion in the same way.
+        Shares are proportional to matrix products if there are any, otherwise to bytes. The call tree divides the time
+        of a fusion in the same way.
         """
         parts = self.by_stage()
         weights = [part.flops for part in parts] if self.flops else [float(part.accessed_bytes) for part in parts]
@@ -215,7 +215,7 @@ class StageCostRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCostRecord(Record):
-    """Predicted work of one client per call; `padded_examples` is the number of computed examples, with padding."""
+    """Predicted work of one client per call; `padded_examples` counts computed examples, including padding."""
 
     client: int
     device_id: int | None
@@ -272,7 +272,7 @@ class ProgramRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRecord(Record):
-    """A target machine, such as `v5e:16x16*4`; counts are over all slices.
+    """A target machine, such as `v5e:16x16*4`; counts are totals over all slices.
 
     `topology` is `16x16` (chips along the axes of one slice's torus) or `4x8` (hosts x GPUs of one slice).
     """

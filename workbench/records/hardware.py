@@ -85,7 +85,7 @@ RateKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateRecord(Record):
-    """Measured seconds of one small program per device, run on all attached devices at once."""
+    """Measured time of one small program per device, run on all attached devices at once."""
 
     kind: RateKind
     # FLOPs, elementwise operations, transcendental results, bytes of main memory, or bytes of one device's operand

@@ -21,7 +21,7 @@ class RetraceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilationRecord(Record):
-    """Seconds of tracing, lowering and compiling a function in the block, over all compilations."""
+    """Time of tracing, lowering and compiling a function in the block, over all compilations."""
 
     function: str
     count: int
@@ -199,7 +199,7 @@ class TimelineRecord(Record):
 
     @property
     def finished(self) -> tuple[int, ...]:
-        """The clients whose updates count."""
+        """The clients whose updates are included in the result."""
         return tuple(outcome.client for outcome in self.outcomes if outcome.status == "finished")
 
     @property

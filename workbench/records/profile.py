@@ -1,4 +1,4 @@
-"""Records of profiles from real devices; all seconds are measured."""
+"""Records of profiles from real devices; all times are measured."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ from workbench.records.run import EventRecord, RunRecord, StageRunRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledOperationRecord(Record):
-    """One HLO instruction of a program, with measured seconds summed over all devices.
+    """One HLO instruction of a program, with its measured time, summed over all devices.
 
     `flops` (of dot products and convolutions), `elementwise_flops` and `accessed_bytes` are per device and execution;
     None if neither the profile nor its HLO contains them. A profile without HLO has only one FLOP count: `flops` is
@@ -46,7 +46,7 @@ class ProfiledOperationRecord(Record):
 
     @property
     def seconds_per_execution(self) -> float:
-        """Mean measured seconds of one execution on one device."""
+        """Mean measured time of one execution on one device, in seconds."""
         return self.seconds / self.executions if self.executions else 0.0
 
     @property
@@ -155,23 +155,23 @@ class ProfileRecord(Record):
 
     @property
     def tree(self) -> CallTreeRecord | None:
-        """The call tree of the program that takes the most seconds."""
+        """The call tree of the program that takes the most time."""
         return self.trees.get(self.programs[0].name) if self.programs else None
 
     @property
     def seconds(self) -> float:
-        """Self seconds of all operations on all devices."""
+        """Self time of all operations on all devices, in seconds."""
         return sum(operation.seconds for operation in self.operations)
 
     def seconds_by_category(self) -> dict[str, float]:
-        """Self seconds on all devices by XProf's category, largest first."""
+        """Self time on all devices by XProf's category in seconds, largest first."""
         totals: dict[str, float] = {}
         for operation in self.operations:
             totals[operation.category] = totals.get(operation.category, 0.0) + operation.seconds
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def seconds_by_path(self) -> dict[str, float]:
-        """Seconds per device by call path (the `op_name`, or otherwise the category), largest first."""
+        """Time per device by call path (the `op_name`, or otherwise the category) in seconds, largest first."""
         devices = max(1, len(self.devices))
         totals: dict[str, float] = {}
         for operation in self.operations:

@@ -13,7 +13,7 @@ _STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLine(Record):
-    """A place in the user's code, without frames of the workbench and JAX."""
+    """A place in the user's code; frames of the workbench and of JAX are excluded."""
 
     file: str
     line: int
@@ -209,7 +209,7 @@ Spread = Literal["auto", "shard_map", "vmap"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCandidateRecord(Record):
-    """One tried configuration of the client loop, and the program's seconds with it."""
+    """One tried configuration of the client loop, and the time that the program took with it."""
 
     chunk_size: int | Literal["auto"] | None  # "auto": chosen by the rule; None: all clients of a device together
     spread: Spread = "auto"  # sharding of clients over a mesh

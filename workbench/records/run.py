@@ -1,4 +1,4 @@
-"""Records of runs: on engines and meshes, played, overlaid, and simulated populations."""
+"""Records of runs: measured runs, played runs, overlaid runs, and simulated populations."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,7 +10,7 @@ from workbench.records.program import DisclosedRecord, SourceLine, StageKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRunRecord(Record):
-    """Measured seconds of one stage at one place, per call."""
+    """Measured time of one stage at one place, per call."""
 
     stage: str
     where: str  # "cpu:3", "thread 2", "worker tcp://…"
@@ -91,7 +91,7 @@ class RunRecord(Record):
 class PlayedValueRecord(Record):
     """One array that a stage computed.
 
-    At clients, the lists have one entry per client; otherwise, they have one entry.
+    For values at the clients, the lists have one entry per client; otherwise, they have one entry.
     """
 
     name: str

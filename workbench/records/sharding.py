@@ -38,7 +38,7 @@ class ShardRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafShardingRecord(Record):
-    """Layout of one array in a pytree on the devices."""
+    """How one array of a pytree is laid out on the devices."""
 
     path: str  # source notation: `params['w']` for a program, `jax.tree_util.keystr` for a pytree
     shape: tuple[int, ...]
@@ -82,7 +82,7 @@ class ShardingRecord(Record):
         """Groups the arrays by module path, outer groups first, then large replicated groups.
 
         Args:
-            depth: Number of path parts to distinguish; None: down to the modules of the arrays.
+            depth: Number of path parts to distinguish; None: all, down to the modules that contain the arrays.
 
         Returns:
             One record per module path, the whole pytree first. A chain of modules without branches is one group.
@@ -139,7 +139,7 @@ _PART = re.compile(r"""\[['"]([^\]]*)['"]\]|\[(\d+)\]|\[([^\]]*)\]|\.?([A-Za-z_]
 def _grouped(
     leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], start: int, limit: int | None
 ) -> Iterator[ShardingGroupRecord]:
-    """Yields the group of leaves whose first `start` path parts are the same, then its inner groups."""
+    """Yields the group of leaves that have the first `start` path parts in common, then the groups inside it."""
     depth = start
     while leaves and all(len(path) > depth + 1 and path[depth] == leaves[0][0][depth] for path, _ in leaves):
         depth += 1  # a chain without branches: no separate group

@@ -98,7 +98,7 @@ def _blocks(lines: Sequence[str]) -> list[Markup]:
 
 @functools.singledispatch
 def _rows(record: object) -> list[Row] | None:
-    """The rows of a record that is clear as a table; None for a record that is clearer as lines of text."""
+    """The rows of a record that reads well as a table; None for a record that reads better as lines of text."""
     return None
 
 

@@ -26,7 +26,7 @@ def render_roofline_svg(
         live: Whether to leave the colours to the page that embeds the picture.
 
     Returns:
-        The picture; empty if there is no chip, or no stage that both computes and moves memory.
+        The picture; empty if there is no chip, or no stage that both computes and accesses memory.
     """
     chip, points = cost.chip, _points(cost)
     if chip is None or not points:

@@ -34,7 +34,7 @@ def render_label_skew(
         sort: Whether to order the clients from largest to smallest.
 
     Returns:
-        A matplotlib figure without a window; a notebook displays it, and `figure.savefig(path)` saves it.
+        A matplotlib figure, which opens no window; a notebook displays it, and `figure.savefig(path)` saves it.
 
     Raises:
         ValueError: if `kind` is unknown.

@@ -89,7 +89,7 @@ def run_disclosed_lines(run: RunRecord) -> list[str]:
 
 
 def types_text(values: Sequence[DisclosedRecord | ValueRecord]) -> str:
-    """The types of values, each repeated type with its count.
+    """The types of values; a type that occurs several times is written once, with its count.
 
     Example:
         >>> value = ValueRecord(name="", shape=(3,), dtype="float32", size_bytes=12)
@@ -122,7 +122,7 @@ def draw_marks(layout: ProgramLayout, plan: PlanRecord) -> list[Markup]:
 
 
 def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
-    """The legend under a picture; increases `layout.height` by its lines. None without marks."""
+    """The legend under a picture; increases `layout.height` by the height of the legend. None without marks."""
     if not plan.disclosed:
         return None
     reported = disclosed_rows(plan)
@@ -201,7 +201,7 @@ def _plain(name: str) -> str:
 
 
 def _iterations(plan: PlanRecord, stage: str) -> int:
-    """Number of times that the enclosing loops execute a stage, as far as known."""
+    """How many times the enclosing loops execute a stage, as far as this is known."""
     iterations, stages = 1, plan.stages
     while inside := next((s for s in stages if stage.startswith((f"{s.path}.", f"{s.path}["))), None):
         iterations *= inside.trip_count or 1

@@ -37,7 +37,7 @@ class CellGrid:
 def lay_out_grid(
     axes: Sequence[tuple[str, int]], *, width: float, height: float = 900.0, cell: float = 44.0
 ) -> CellGrid:
-    """Lays out one cell per position on the axes; the last two long axes span a panel, other axes form panels.
+    """Lays out one cell per position on the axes; the last two long axes span a panel, and other axes form panels.
 
     Long rows are wrapped into bands, and cells shrink (down to 3 pixels) until the page is at most `width` wide and, if
     possible, at most `height` high.

@@ -1,4 +1,4 @@
-"""Pictures of measured runs: a timeline per device, and the seconds per stage as text."""
+"""Pictures of measured runs: a timeline per device, and the time per stage as text."""
 
 import math
 from collections import defaultdict
@@ -85,7 +85,7 @@ def describe_run(run: RunRecord) -> str:
 
 
 def render_run_text(run: RunRecord) -> str:
-    """Seconds per stage as a table in plain text: the mean over the devices, per call.
+    """Time per stage as a table in plain text: the mean over the devices, per call.
 
     Example:
         >>> stage = StageRunRecord(stage="1", where="cpu:0", compute_seconds=0.25)
@@ -113,9 +113,9 @@ def render_run_text(run: RunRecord) -> str:
 
 
 def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
-    """Measured and predicted seconds of every stage in separately named columns.
+    """Measured and predicted time of every stage, in separately named columns.
 
-    Measured seconds are averaged over the devices, per call, without waiting for other devices. `ratio` is measured /
+    Measured times are averaged over the devices, per call, without waiting for other devices. `ratio` is measured /
     predicted; it is missing without a prediction.
 
     Example:
@@ -165,7 +165,7 @@ def _parts_of(run: RunRecord) -> dict[str, str]:
 
 
 class Chart:
-    """Rows of bars over one axis of seconds, with a legend above; shared by all timelines.
+    """Rows of bars over one time axis, with a legend above; shared by all timelines.
 
     Args:
         rows: Names of the rows.

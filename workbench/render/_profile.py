@@ -1,4 +1,4 @@
-"""A recorded profile as text: seconds by device, category, operation and line."""
+"""A recorded profile as text: time by device, category, operation and line."""
 
 from workbench.records.profile import ProfileRecord
 from workbench.render._call_tree import tree_lines

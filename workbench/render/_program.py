@@ -126,7 +126,7 @@ def _describe_ordinary(record: ProgramRecord) -> str:
 
 
 def _answers(record: ProgramRecord) -> list[str]:
-    """The mesh, the predicted seconds and the peak memory."""
+    """The mesh, the predicted time and the peak memory."""
     lines, cost = [], record.cost
     if record.mesh is not None and record.mesh.axes:
         lines.append(describe_mesh(record.mesh) + ".")
@@ -138,7 +138,7 @@ def _answers(record: ProgramRecord) -> list[str]:
 
 
 def _predicted(cost: CostRecord, tree: CallTreeRecord | None, chip: str) -> str:
-    """The predicted seconds with their error, or the reason why they are unknown."""
+    """The predicted time with its error, or the reason why the time is unknown."""
     if cost.seconds is not None:
         longest = max(cost.stages, key=lambda stage: stage.seconds or 0.0, default=None)
         bound = "" if longest is None or longest.bound == "unknown" else f", {longest.bound}-bound"

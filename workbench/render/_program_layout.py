@@ -311,7 +311,7 @@ def _named(stage: StageRecord, side: Literal["inputs", "outputs"]) -> tuple[Valu
 def client_blocks(
     stage: StageRecord, mesh: MeshRecord | None, x: float, y: float, width: float
 ) -> tuple[tuple[ClientBlock, ...], str, float]:
-    """The clients of a stage by device: their blocks, a text about omitted clients, and the height."""
+    """The clients of a stage by device: their blocks, a note about omitted clients, and the height."""
     groups = device_groups(mesh, stage.placement or "", stage.clients)
     if len(groups) > MOST_BLOCKS:
         block = ClientBlock(x, y, width, 64.0, 0, stage.clients, ())

@@ -75,7 +75,7 @@ def _measured_text(choice: ShardingChoiceRecord) -> str:
 
 
 def _slices_text(search: SearchRecord) -> str:
-    """The smallest fitting slice of each family with peak and seconds, and why smaller slices do not fit."""
+    """The smallest fitting slice of each family, with its peak and time, and why smaller slices do not fit."""
     lines = [f"The smallest slice of each family on which {search.name} fits:"]
     for row in search.slices:
         peak = "unknown" if row.peak_bytes is None else bytes_text(row.peak_bytes)
@@ -127,7 +127,7 @@ def sharding_code(
 
     Args:
         choice: A choice from a `SearchRecord`.
-        style: "rules" generates rules by path that place the arguments, for any way of compiling the function.
+        style: "rules" generates rules by path that place the arguments, however the function is compiled.
             "in_shardings" passes the same rules to `jax.jit` and needs no arrays. "nnx" generates one
             `nnx.with_partitioning` per parameter.
         arguments: The names of the arguments, in order; by default all arguments that have a spec.
@@ -211,7 +211,7 @@ def placement_code(
     references: bool = False,
     exact: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> str:
-    """Code that places the arrays in the arguments, for any way of compiling the function.
+    """Code that places the arrays in the arguments, however the function is compiled.
 
     Args:
         specs: Specs by array path, with `*` for layer numbers; optimizer states follow their parameter.

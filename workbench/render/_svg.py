@@ -133,7 +133,7 @@ def path(commands: str, **attributes: object) -> Markup:
 
 
 def text_width(content: str, size: float = 12, *, mono: bool = False) -> float:
-    """Approximate width of `content` in pixels; an overestimate rather than an underestimate."""
+    """Approximate width of `content` in pixels, more likely too large than too small."""
     return len(content) * size * (_EM_PER_MONO_CHARACTER if mono else _EM_PER_CHARACTER)
 
 

@@ -45,7 +45,7 @@ def text(record: object, **options: Option) -> str:
 
     Args:
         record: Any record, or the playback of a propagation.
-        options: `details=True` writes every step of the answers of `why`.
+        options: `details=True` writes every step in the answers from `why`.
 
     Example:
         >>> print(text(MeshRecord(axes=(), devices=())))

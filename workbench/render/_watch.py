@@ -10,7 +10,7 @@ _MEASURED = ("_seconds", "_bytes", "_share", "_per_second")
 
 
 def render_watch_text(record: WatchRecord) -> str:
-    """Describes steps and seconds first, then work, memory, outputs, compilations, changes and problems.
+    """Describes steps and their times first, then work, memory, outputs, compilations, changes and problems.
 
     Example:
         >>> print(render_watch_text(WatchRecord(name="step", status="running", steps=3, step_seconds=0.5)))

@@ -101,7 +101,7 @@ class ReplicaContext:
             op: How to combine the values.
 
         Returns:
-            The same pytree, each leaf `[n / replicas, ...]`: replica `i` has the i-th part.
+            The same pytree, each leaf `[n / replicas, ...]`: replica `i` receives the i-th part.
 
         Raises:
             PlacementError: for an unknown `op`, for arrays that cannot be split evenly, or if called outside `step_fn`.
@@ -140,7 +140,8 @@ class ReplicaContext:
 
         Args:
             tree: This replica's pytree of arrays.
-            to: Maps each sender to its receiver; or an int: the distance to the receiver in the ring of replicas.
+            to: Maps each sender to its receiver; alternatively, an int, the distance to the receiver in the ring of
+                replicas.
 
         Raises:
             PlacementError: for unknown replicas or replicas that receive twice, or if called outside `step_fn`.

@@ -1,4 +1,4 @@
-"""Checks that replicas call the same collectives in order and return identical states.
+"""Checks that replicas call the same collectives in the same order and return identical states.
 
 The checks read the step's jaxpr. Every value is either identical on all replicas or may vary. Batches, `replica_id` and
 values computed from them vary, until an all-reduce or an all-gather makes them identical. A collective in a branch or

@@ -87,9 +87,9 @@ class Replicator:
                 False, you assert that it is identical.
 
         Returns:
-            A function of the batches `[replicas, ...]` and states `[replicas, ...]` (see `replicate`); returns the new
-            states and the metrics, `[replicas, ...]`. Its only collectives are those that `step_fn` calls. Use it under
-            `jax.set_mesh(mesh)`.
+            A function that takes the batches `[replicas, ...]` and the states `[replicas, ...]` (see `replicate`), and
+            returns the new states and the metrics, `[replicas, ...]`. Its only collectives are those that `step_fn`
+            calls. Use it under `jax.set_mesh(mesh)`.
 
         Raises:
             ProgramError: at trace time, if replicas would call different collectives, the state may differ between
