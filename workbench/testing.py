@@ -126,7 +126,7 @@ def assert_bytes_sent(program: object, at_most: int | str, *, axis: str | None =
 
 
 def _exact(amount: float) -> str:
-    """All digits of a number: two numbers that differ do not look the same."""
+    """Writes all digits of a number, so that two different numbers never look the same."""
     return f"{amount:.0f}" if float(amount).is_integer() else repr(float(amount))
 
 
@@ -243,8 +243,8 @@ def assert_no_compilation() -> Iterator[None]:
 def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: bool | None = None) -> None:
     """Fails if a record differs from a file; writes the file if it does not exist.
 
-    Texts of modules, individual instructions and folders of source files are omitted. A snapshot thus contains stages,
-    shardings, collectives, memory, figures and lines.
+    Texts of modules, individual instructions and folders of source files are omitted. A snapshot therefore contains
+    stages, shardings, collectives, memory, other figures and source lines.
 
     Args:
         record: Any record.
@@ -278,14 +278,15 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
 
 
 def snapshot_differences(file_text: str, now: str) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Differences between two snapshot texts: figures as in `compare`, and lines.
+    """Differences between two snapshot texts: differing figures, as `compare` lists them, and differing lines.
 
     Args:
         file_text: JSON of the stored record, from `assert_snapshot`.
         now: JSON of the current record.
 
     Returns:
-        Name, old and new value of each figure for programs; the lines of a unified diff.
+        First, the name, old value and new value of each differing figure (only for programs); second, the lines of a
+        unified diff.
     """
     lines = list(difflib.unified_diff(file_text.splitlines(), now.splitlines(), "kept", "now", lineterm=""))
     try:

@@ -64,7 +64,7 @@ class MeasuredDevice:
 
 
 class ThinnedLine:
-    """Points over time; if there are too many, drops every second point."""
+    """A series of points over time; whenever there are too many points, every second one is dropped."""
 
     def __init__(self, most: int = 4096) -> None:
         self.points: list[tuple[float, int]] = []
@@ -203,7 +203,7 @@ class ProfileReader:
             )
 
     def _is_of_chosen(self, event: DeviceEvent, where: str) -> bool:
-        """Returns whether an event belongs to the selected program; other events are summed."""
+        """Returns whether an event belongs to the selected program; if not, adds its time to a sum."""
         program = program_name(event.module, event.program)
         if self.only in (program, event.module):
             device = self.devices.setdefault(where, MeasuredDevice(where.rsplit("/", 1)[-1].split(":")[0]))
@@ -306,7 +306,7 @@ class ProfileReader:
                 self.protos[kind.name] = proto
 
     def _allocations(self, plane: Plane, place: str, origin: int) -> None:
-        """Reads allocator reports; on TPUs, array bytes do not include program reservations."""
+        """Reads allocator reports; adds reservations of programs, which array bytes on TPUs do not include."""
         for line in plane.lines():
             for event in plane.events(line, kinds=("MemoryAllocation", "MemoryDeallocation")):
                 stats = event.stats

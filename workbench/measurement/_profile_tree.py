@@ -23,8 +23,8 @@ def measured_tree(
     Args:
         tree: Call tree of the compiled module.
         operations: Measured operations of the same program.
-        module: The program. If given, an asynchronous copy that the compiler inserted counts at the node of the copied
-            value.
+        module: The program. If given, the time of an asynchronous copy that the compiler inserted is added to the node
+            of the copied value.
     """
     operands_of = {i.name: i.operands[:1] for i in module.instructions} if module is not None else {}
     places: dict[str, list[tuple[int, float]]] = {}

@@ -602,9 +602,9 @@ def run_rounds(
         nonfinite: Reaction to a non-finite metric: "note" records it with round, metric and client; "stop" stops the
             run with the state before that round.
         progress: Whether to show a progress bar.
-        log: Where to log finished rounds: trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
-            `TrackioLog`, or your own with the same three methods), or a folder that becomes a registry of runs as JSON
-            lines (`Run.load`, `list_runs`, `workbench runs`).
+        log: Where to log finished rounds: a folder, which becomes a registry of runs as JSON lines (`Run.load`,
+            `list_runs`, `workbench runs`), or trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
+            `TrackioLog`, or your own with the same three methods).
         name: Name of the run, for trackers. Default: the step's name.
         engine: An engine of `workbench.engines` that runs the step (a program), instead of a call in this process.
             `data` may then be a `ClientReader`, whose clients need not fit in memory: `MeshEngine()` reads them again

@@ -112,9 +112,9 @@ class RunTables:
             bytes_per_round: Bytes per round, for all results or by name (from a plan:
                 `sum(stage.moved_bytes for stage in plan.stages)`).
 
-        Returns: One row per result and `unit` ("rounds", "seconds", "bytes"): how many of the `seeds` `reached` the
-            target and, over these seeds, `mean` with `low` and `high`. Seconds are included only if rounds were timed
-            one by one.
+        Returns: One row per result and `unit` ("rounds", "seconds", "bytes"): the number of `seeds`, the number that
+            `reached` the target, and for those that did, `mean` with `low` and `high`. Seconds are included only if
+            rounds were timed one by one.
         """
         rows = []
         for name, seeds in self.results.items():

@@ -59,7 +59,7 @@ class Sampler:
         psutil.cpu_percent(interval=None)  # meaningless at first; later calls report the load since the last call
 
     def sample(self, started: float) -> SampleRecord:
-        """Takes one sample; `started` is the `time.monotonic()` origin of its time.
+        """Takes one sample; its time is measured from `started`, a value of `time.monotonic()`.
 
         Problems with a device never raise an exception.
         """

@@ -200,7 +200,7 @@ class Watch:
                 stop_hearing(token)
 
     def _see_ready(self, now: float) -> None:
-        """Records that the previous call is ready, before the waiting thread sees it."""
+        """Records that the previous call is ready, if the waiting thread has not noticed it yet."""
         last = self._last
         probe: Foreign = None if last is None else last.probe  # `is_ready` has no stub
         if last is None or last.ready is not None or probe is None:

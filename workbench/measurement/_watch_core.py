@@ -69,7 +69,7 @@ class WatchedStep:
 
 
 class StepProgram:
-    """Data about the program for arguments with the same shapes; parts are None or empty until they are known."""
+    """Data about the program for one set of argument shapes; parts are None or empty until they are known."""
 
     __slots__ = ("call_tree", "codes", "program", "rates")
 
@@ -610,7 +610,7 @@ def changes_of(
     *,
     is_timed: bool = True,
 ) -> tuple[str, ...]:
-    """Describes differences between two versions of a step: first the whole call, then the top lines.
+    """Describes differences between two versions of a step: first those of the whole call, then those of a few lines.
 
     Args:
         old: The version before.

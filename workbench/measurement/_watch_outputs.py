@@ -28,7 +28,7 @@ _METRIC = re.compile(r"learning_rate|\blr\b|loss|norm|accuracy|total")
 
 
 class WatchedCall(NamedTuple):
-    """A finished call; the path of each value starts with the value's index in this tuple."""
+    """A finished call as a tuple; the path of each value starts with the value's index in the tuple."""
 
     result: Argument
     args: tuple[Argument, ...]
@@ -43,11 +43,12 @@ class Reader:
         wanted: Outputs that the user chose; see `watch`. None: at most eight floating-point scalars in the results,
             shallowest first.
         call: A finished call, which determines the paths.
-        before: Argument arrays before the call, by `id`, because results that are arguments are already ready.
+        before: Argument arrays before the call, by `id`; results that are among them are excluded, because they were
+            ready before the call.
 
     Attributes:
         problems: Messages about chosen outputs that do not exist.
-        of_state: Outputs deep inside a result, which the next call may donate.
+        of_state: Names of outputs deep inside a result; the next call may donate these outputs.
     """
 
     def __init__(self, fn: Callable | None, selection: Wanted, call: WatchedCall, before: Mapping[int, object]) -> None:

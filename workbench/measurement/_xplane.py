@@ -148,7 +148,7 @@ class Plane:
         _release(buffer, position, line.span.stop)
 
     def forget(self) -> None:
-        """Drops cached data about the plane's events, which other planes do not need."""
+        """Drops cached data about the plane's events; other planes do not need these data."""
         self._known_stats.clear()
 
     def kind(self, key: int) -> EventKind:

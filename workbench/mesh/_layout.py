@@ -151,7 +151,7 @@ def gather(x: jax.Array, layout: Layout | None) -> jax.Array:
 
 
 def align(x: jax.Array, like: jax.Array, axes: range) -> jax.Array:
-    """Shards the unsharded `axes` of `x` explicitly like those of `like`, because vmap requires identical types."""
+    """Gives unsharded `axes` of `x` the explicit sharding that they have in `like`; vmap requires identical types."""
     sharding, target = jax.typeof(x).sharding, jax.typeof(like).sharding
     if target.mesh.empty or not any(target.spec[axis] for axis in axes if axis < len(target.spec)):
         return x

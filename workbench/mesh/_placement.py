@@ -107,7 +107,7 @@ def _as_axes(axes: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class active:
-    """Makes `scope` active in this thread, task or generator step; a class, for speed: every call enters it."""
+    """Makes `scope` active in this thread, task or generator step; a class, because that is faster."""
 
     __slots__ = ("_key", "_scope", "_token")
 

@@ -157,7 +157,7 @@ class MeshRewriting(Rewriting):
 
 
 def _as_operations(equation: JaxprEqn) -> JaxprEqn:
-    """The equation, or its operations if its parameters hide types with the traced mesh (Equinox, Lineax)."""
+    """The equation, expanded into operations if its parameters hide types with the traced mesh (Equinox, Lineax)."""
     return _jax_compat.expanded(equation) if _jax_compat.is_of_equinox(equation) else equation
 
 

@@ -58,7 +58,7 @@ def store_choice(plan: Plan, form: LoopForm, choice: PlanChoiceRecord) -> None:
 
 
 def loop_fields(chunk_size: object, form: LoopForm) -> dict[str, Any]:
-    """A client loop as fields of a record; a chunk size chosen by a function becomes "auto"."""
+    """The parameters of a client loop by field name; a chunk size chosen by a function becomes "auto"."""
     return {
         "chunk_size": "auto" if callable(chunk_size) else chunk_size,
         "spread": form.spread,

@@ -74,7 +74,7 @@ class ClientLoop:
     def run_batch(
         self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array], *, number: jax.Array, size: int
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Runs batch `number` of a larger divisible phase; the batch's `size` clients fill all devices evenly.
+        """Runs one batch of a divisible phase, batch `number`; its `size` clients fill all devices evenly.
 
         Returns this batch's kept rows and totals, merged over the mesh but not finished.
         """
@@ -229,7 +229,7 @@ def _spread_by_shard_map(
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Runs each shard at its mesh position; totals are merged by one collective per reduction.
 
-    `first` is the shard number of the first position, if it is not 0.
+    `first` is the shard number of the first position; it is omitted if this number is 0.
     """
 
     def per_device(

@@ -63,9 +63,10 @@ def jit(
             iteration, the spread, and whether to keep rows for a gradient's second pass. None computes all of a
             device's clients together.
         spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, isolated from the
-            clients on other devices. "vmap": the compiler partitions one program with a device axis; this works for
-            operations that a partly manual program must not contain. "auto": uses "vmap" only if the mesh has
-            additional axes and the client uses callbacks, kernels or Refs, or gathers over two additional axes.
+            clients on other devices. "vmap": the compiler partitions one program with a device axis; this also works
+            for operations that JAX or XLA cannot compile in a partly manual program. "auto": uses "vmap" only if the
+            mesh has additional axes and the client uses callbacks, kernels or Refs, or gathers over two additional
+            axes.
         plan: The `plan_choice` of a tuned program, from this process or read from JSON. It replaces `chunk_size` and
             `spread`, and results in the same plan on any machine.
         tune_seconds: With "tune", no new candidate starts after this many seconds; compilation time is included. The
@@ -78,8 +79,8 @@ def jit(
         A callable like the result of `jax.jit`, with `lower` and `trace`; `jax.export.export` also accepts it.
 
     Raises:
-        ProgramError: if `chunk_size` is neither "auto", "tune", None nor a positive int, `spread` is unknown, `plan` is
-            not a choice or is combined with one of these, or `tune_seconds` is not positive.
+        ProgramError: if `chunk_size` is neither "auto", "tune", None nor a positive int; if `spread` is unknown; if
+            `plan` is not a choice, or is combined with `chunk_size` or `spread`; or if `tune_seconds` is not positive.
 
     Example:
         >>> from workbench import program, reduce_mean, map_fn

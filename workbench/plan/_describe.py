@@ -29,8 +29,8 @@ _MOST_EQUATIONS = 100  # in a stage's text; printing 6,000 takes as long as read
 class Chunks(NamedTuple):
     """Number of clients that a device computes together.
 
-    `limit` is the requested size, for any number of clients; `slots` are the slots per device for each placement, if
-    chunks leave some slots empty.
+    `limit` is the requested size, for any number of clients; `slots` is the number of slots per device for each
+    placement whose chunks leave some slots empty.
     """
 
     size: int | None = None
@@ -52,8 +52,8 @@ def describe_plan(
         plan: The plan.
         names: The names of the plan's inputs.
         chunks: Function that returns how many clients a device computes together; called on first access.
-        kept_bytes: Size limit for all kept rows together; above it, rows are recomputed at the later level that reads
-            them.
+        kept_bytes: Size limit for all kept rows together; above it, rows are not kept, but recomputed at the later
+            level that reads them.
         notes: Further notes.
 
     Returns:

@@ -12,7 +12,8 @@ class Differs(Interpreter[bool]):
 
     Attributes:
         executions: Number of executions of the current equation per execution of the function.
-        tally: Counts of a subclass. A loop is interpreted until its flags are known, but it is counted only once.
+        tally: Counts that a subclass makes. A loop is interpreted until its flags are known, but it is counted only
+            once.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class Differs(Interpreter[bool]):
         return [index or any(flags) for flags in zip(*branches, strict=True)]
 
     def call(self, flow: InnerCall[bool], operands: Sequence[bool]) -> list[bool]:
-        """Evaluates a call without a name scope, because no operations are created."""
+        """Evaluates a call; it opens no name scope, because no operations are created."""
         return self.run(flow.body, operands)
 
     def _loop(

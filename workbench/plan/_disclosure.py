@@ -125,7 +125,7 @@ def _place(key: tuple[str, int, int]) -> tuple[list[int], int, int]:
 
 
 def _follow(plan: Plan, path: str, results: set[int], records: Records) -> set[int]:
-    """Adds a plan's records, given that the server reads these results; returns the inputs that it then reads."""
+    """Adds a plan's records, assuming that the server reads these results; returns the inputs that the server reads."""
     outputs, inputs = plan.closed.jaxpr.outvars, plan.closed.jaxpr.invars
     server_reads: set[Any] = {outputs[i] for i in results if not isinstance(outputs[i], Literal)}
     of_clients: set[Any] = set()
@@ -163,7 +163,7 @@ def _of_clients(plan: Plan, position: int, path: str, server_reads: set[Any], re
 
 
 def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records: Records) -> set[int]:
-    """The operands of a loop that the server reads, either inside the loop or after it through these results."""
+    """The loop operands that the server reads, either inside the loop or through the given results after the loop."""
     flow = control_flow(step.equation)
     assert flow is not None
     bodies = [plan_jaxpr(closed, plan.name) for closed in flow.bodies]

@@ -68,7 +68,7 @@ def bodies(equation: JaxprEqn) -> list[Jaxpr]:
 
 
 def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
-    """The numbers of clients over which a program maps outside loops."""
+    """Yields the numbers of clients of all MapReduce primitives outside loops."""
     for equation in jaxpr.eqns:
         if equation.primitive in MAPREDUCE_PRIMITIVES and "placement" in equation.params:
             yield equation.params["placement"].size

@@ -102,7 +102,7 @@ def _argument_name(fn: Callable, path: KeyPath) -> str:
 
 
 def _refuse_readers(fn: Callable, arguments: object) -> None:
-    """Raises an error for clients that are read during a run, because compiled programs cannot read clients."""
+    """Raises an error for arguments whose clients are read during a run; compiled programs cannot read clients."""
     reader = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
     if reader is not None:
         name, kind = getattr(fn, "__name__", "the program"), type(reader).__name__

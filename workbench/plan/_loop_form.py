@@ -1,4 +1,4 @@
-"""Form of the loop over a device's clients, apart from the chunk size."""
+"""Parameters of the loop over a device's clients, apart from the chunk size."""
 
 import dataclasses
 

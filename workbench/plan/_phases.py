@@ -166,7 +166,7 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
 
 
 def _kept_before(flow: _Flow, v: Var, level: int) -> bool:
-    """Returns whether an earlier pass kept the rows; if so, they are read even if another output is recomputed."""
+    """Returns whether an earlier pass kept the rows of `v`; kept rows are read even if another output is recomputed."""
     made_by = flow.producer.get(v)
     return v in flow.kept and made_by is not None and made_by.kind == "clients" and made_by.level < level
 

@@ -63,7 +63,7 @@ class Plan:
     placements: tuple[Placement, ...]
 
     def shown_kind(self, stage: Stage, path: str = "") -> str:
-        """The displayed kind of a stage in the plan at `path`: a program without clients has no server.
+        """The displayed kind of a stage in the plan at `path`; "program" if the program has no clients.
 
         The plan of a loop or branch (with a nonempty path) may have no clients and still belong to the server.
         """
@@ -168,7 +168,7 @@ class _Levels:
         return step
 
     def _after(self, equation: JaxprEqn, placement: Placement | None = None) -> int:
-        """The first level at which all inputs are available; clients need not wait for their own rows."""
+        """The first level at which all inputs are available; clients can read their own rows at the same level."""
         levels = [0]
         for v in equation.invars:
             if isinstance(v, Literal):

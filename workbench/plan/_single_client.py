@@ -51,7 +51,7 @@ class _Values:
 
 
 def single_client(plan: Plan, step: Step) -> str:
-    """Names the one client whose value a reduction returns: "client 3", "one client" if unknown; "" if all take part.
+    """The only client whose value a reduction returns: "client 3", "one client" if its number is unknown, else "".
 
     A mask is recognized if it compares client numbers, or if a small set of operations computes it from constants and
     one integer on the server. Masks must multiply or select a value before `reduce_sum` or `reduce_mean`, inside

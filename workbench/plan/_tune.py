@@ -307,7 +307,7 @@ def candidate_sizes(plan: Plan) -> list[Size]:
 
 
 def _waiting_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best three chunk sizes, with the opposite decision about keeping or recomputing rows."""
+    """The best three chunk sizes, with the opposite choice between keeping and recomputing rows."""
     waiting = waiting_bytes(plan)
     form = ranked[0].form
     if not waiting or waiting > _LARGEST_BYTES or form.kept_bytes != KEPT_BYTES:

@@ -45,7 +45,7 @@ def broadcast(
         [2.0, 2.0, 2.0]
 
     References:
-        DrJAX (2024), section 3; its transpose is `reduce_sum` (arXiv 2301.07806).
+        DrJAX (2024), section 3; arXiv 2301.07806 (the transpose is `reduce_sum`).
     """
     placement, outer = resolve("broadcast", to)
     if at is not None and at not in [p.name for p in outer]:

@@ -65,8 +65,8 @@ def reduce_by_key(
         [2.0, 5.0]
 
     References:
-        Dean and Ghemawat, "MapReduce", OSDI 2004; its transpose passes each group's cotangent back to the group's
-        items.
+        Dean and Ghemawat, "MapReduce", OSDI 2004. The transpose of the primitive passes each group's cotangent back to
+        the group's items.
     """
     placement, outer = resolve("reduce_by_key", over)
     if op not in ("sum", "mean"):

@@ -31,8 +31,8 @@ def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[
     """The arrays in `tree`, and its structure with other leaves (functions, names) as static parts.
 
     Raises:
-        ProgramError: if leaves are neither arrays nor possible static parts, or are deleted arrays; the message names
-            all of them.
+        ProgramError: if leaves are deleted arrays, or are neither arrays nor values that can be static parts; the
+            message names all of them.
     """
     leaves, treedef = jax.tree.flatten(tree)
     refuse_forked(operation)

@@ -362,7 +362,7 @@ def _jvp_together(
     layout: Layout | None,
     name: str,
 ) -> tuple[list[Array], list[Array | ad.Zero]]:
-    """One map of outputs and tangents, for operations that have only forward derivatives, such as Pallas kernels."""
+    """A map that computes outputs and tangents, for operations with only forward derivatives (Pallas kernels)."""
     moving = [not isinstance(t, ad.Zero) for t in tangents]
     moved = [t for t in tangents if not isinstance(t, ad.Zero)]
     outputs_move = [not _jax_compat.is_float0(aval.to_tangent_aval()) for aval in jaxpr.out_avals]

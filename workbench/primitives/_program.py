@@ -53,7 +53,7 @@ def program(
 
 
 class ProgramContext:
-    """The result of `program`: decorates a function, or opens a block, with its placements."""
+    """The result of `program`: decorates a function, or opens a block, in which its placements are active."""
 
     def __init__(self, placements: tuple[Placement, ...]) -> None:
         self.placements = placements

@@ -48,7 +48,7 @@ def reduce_sum(
         6.0
 
     References:
-        DrJAX (2024), section 3; its transpose is `broadcast` (arXiv 2301.07806).
+        DrJAX (2024), section 3; arXiv 2301.07806 (the transpose is `broadcast`).
     """
     return reduce_leaves("reduce_sum", x, over, where, accumulator)
 

@@ -162,7 +162,7 @@ def shorten_paths(value: Value) -> Value:
             unchanged.
 
     Returns: The value, in which absolute names of `.py` files are relative to the nearest of the working folder, the
-        import folders and the home folder (`~/`); for other files, only the name without folders is kept.
+        import folders and the home folder (`~/`); a file in none of these keeps only its name.
 
     Example:
         >>> shorten_paths({"line": "/opt/secret/project/train.py:12"})

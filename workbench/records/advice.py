@@ -73,7 +73,7 @@ class FindingRecord(Record):
 
     @property
     def costs(self) -> tuple[GainRecord, ...]:
-        """Totals that the compiled change increases by over 5 %, excluding elementwise FLOPs and measured seconds."""
+        """Totals that the compiled change increases by over 5 %, excluding elementwise FLOPs and measured time."""
         apart = ("elementwise FLOPs", "measured seconds")
         return tuple(g for g in self.compared if g.quantity not in apart and g.after > 1.05 * g.before)
 
@@ -84,7 +84,7 @@ class FindingRecord(Record):
 
     @property
     def saved_seconds(self) -> float | None:
-        """Share of seconds that the compiled change saves, measured or otherwise predicted; None if unknown."""
+        """Share of the time that the compiled change saves: measured, or predicted if not measured; None if unknown."""
         shares = {row.quantity: row.saved_share for row in self.compared}
         return shares.get("measured seconds", shares.get("seconds"))
 
@@ -191,7 +191,7 @@ class SearchRecord(Record):
         Args:
             choice: Position in `choices`.
             style: "rules" writes rules by path and places the arguments with them; "in_shardings" passes the rules to
-                `jax.jit`, which needs no arrays; "nnx" writes one `nnx.with_partitioning` per parameter.
+                `jax.jit` and needs no arrays; "nnx" writes one `nnx.with_partitioning` per parameter.
 
         Raises:
             InspectionError: for "in_shardings", if an argument contains a `jax.Ref`.

@@ -74,10 +74,10 @@ class CallFiguresRecord(Record):
 class CallNodeRecord(Record):
     """One node of a call tree; `id` is its index in `CallTreeRecord.nodes`, parents first.
 
-    Kinds: `root` is the program; `function` a Python function, at the line of its definition if known; `call` a line
-        that calls the function below it; `line` a line with its own operations; `scope` a name scope or module path
-        without a function; `loop` a `scan`, `while` or `cond`; `operation` an HLO instruction or an equation;
-        `unattributed` operations without a place in the user's code.
+    Kinds: `root` is the program; `function` is a Python function, at the line of its definition if known; `call` is a
+        line that calls the function below it; `line` is a line with its own operations; `scope` is a name scope or
+        module path without a function; `loop` is a `scan`, `while` or `cond`; `operation` is an HLO instruction or an
+        equation; `unattributed` contains operations without a place in the user's code.
     """
 
     id: int
@@ -157,7 +157,7 @@ class CallTreeRecord(Record):
         """Folds some nodes into their parents or siblings; no cost is lost, and the root is unchanged.
 
         Args:
-            hidden: Fold library frames, so that their cost counts on the user's line.
+            hidden: Fold library frames, so that their cost is attributed to the user's line.
             passes: Fold a line's transposed and rematerialised work into the line.
             operations: Also fold individual operations.
             layers: Also fold identical layers into one node, `12 × blocks_0…11`; see `fold_layers`.
@@ -329,7 +329,7 @@ def _scope_of_layers(tree: CallTreeRecord, node: CallNodeRecord, names: Mapping[
 
 
 def _is_pass(node: CallNodeRecord, tree: CallTreeRecord) -> bool:
-    """Returns whether a node only marks which pass (such as backward) the work on its parent's line belongs to."""
+    """Returns whether a node only marks one pass (such as backward) of the work on its parent's line."""
     if node.kind not in ("line", "call") or node.parent is None:
         return False
     parent = tree.nodes[node.parent]

@@ -25,10 +25,11 @@ class StagePartRecord(Record):
 class InstructionRecord(Record):
     """One HLO instruction; `executions` is the number of runs per call (None: unknown).
 
-    `executions` is the product of the enclosing loops' trip counts. `flops` (of dot products and convolutions),
-    `elementwise_flops` (one per element of an arithmetic operation or reduction) and `accessed_bytes` (of main memory)
-    are per device and per execution; multiply by `executions`. A fusion has the costs of all instructions fused into
-    it, and `fused` instructions have no costs, so that sums over all instructions are the module's costs.
+    `executions` is the product of the enclosing loops' trip counts. Costs are per device and per execution; multiply
+    them by `executions`. `flops` counts dot products and convolutions, `elementwise_flops` counts one FLOP per element
+    of an arithmetic operation or reduction, and `accessed_bytes` counts bytes of main memory. A fusion has the costs of
+    all instructions fused into it, and `fused` instructions have no costs, so that sums over all instructions are the
+    module's costs.
     """
 
     name: str
@@ -81,7 +82,7 @@ class InstructionRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord(Record):
-    """One collective: bytes of one device's operand per run, and bytes that the device sends (ring algorithm)."""
+    """One collective; bytes are per run: one device's operand, and what the device sends (ring algorithm)."""
 
     name: str
     kind: CollectiveKind
@@ -181,7 +182,7 @@ class ModuleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCostRecord(Record):
-    """Predicted cost of one stage per device and call; seconds are None without a chip."""
+    """Predicted cost of one stage per device and call; times are None if no chip is known."""
 
     stage: str
     kind: StageKind | Literal[""]
@@ -201,9 +202,9 @@ class StageCostRecord(Record):
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of operations and of the visible part of collectives; None if a part is unknown.
+        """Time of operations and of the visible part of collectives, in seconds; None if a part is unknown.
 
-        Without a compiled module, operations take max(compute, memory).
+        Without a compiled module, the time of operations is the larger of their compute and memory times.
         """
         if self.compute_seconds is None or self.memory_seconds is None or self.collective_seconds is None:
             return None
@@ -308,8 +309,8 @@ class TargetAvailability(Record):
 class TargetCompilation(Record):
     """Ahead-of-time compilation for absent hardware; contains no measurements of that hardware.
 
-    A program that does not fit has `memory.fits` False, `error` with the compiler's message, and the HLO of the last
-    completed phase (scheduled and with buffers assigned, before code generation).
+    For a program that does not fit, `memory.fits` is False, `error` is the compiler's message, and `hlo` is from the
+    last completed phase (scheduled and with buffers assigned, before code generation).
     """
 
     target: TargetRecord
@@ -347,9 +348,9 @@ class ScaledCostRecord(Record):
 class TrafficRecord(Record):
     """The collectives with the same kind, mesh axes and stage in two versions of a program.
 
-    Runs and bytes are per call of the program, including all loop iterations, and zero if there are no collectives;
-    `_bytes` is the sum of one device's operands. They are None if a loop of unknown length contains some of the
-    collectives.
+    Runs and bytes are per call of the program, including all loop iterations, and zero if there are no such
+    collectives; bytes are sums over the operands of one device. They are None if a loop of unknown length contains some
+    of the collectives.
     """
 
     kind: PlannedCollectiveKind
@@ -377,7 +378,7 @@ class TrafficRecord(Record):
 class WhatIfRecord(Record):
     """A program compared with a version that has different argument shardings; neither was run.
 
-    `planned` compares the collectives that Shardy requests (sites in the program; sites in loops count once).
+    `planned` compares the collectives that Shardy requests; a collective in a loop counts once.
     `compiled` holds the comparison of the compiled modules' collectives (None if not compiled). The two are never
     mixed.
     """

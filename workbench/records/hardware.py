@@ -8,7 +8,7 @@ from workbench.records._base import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisRecord(Record):
-    """A mesh axis; hops are counted along the axis on the torus, None if coordinates are unknown."""
+    """A mesh axis; hops are counted along the axis on the torus, and are None if coordinates are unknown."""
 
     name: str
     size: int
@@ -106,7 +106,7 @@ class RateRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipRecord(Record):
-    """A chip's published peaks (per chip; `devices_per_chip` JAX devices share them), or its measured rates."""
+    """A chip's published peaks, which `devices_per_chip` JAX devices share, or its measured rates."""
 
     name: str
     peak_flops_per_second: dict[str, float]  # by JAX's dtype name: "bfloat16", "float8_e4m3fn", "int4"

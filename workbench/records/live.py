@@ -38,7 +38,7 @@ class CompilationRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveArrayRecord(Record):
-    """Arrays of one kind that were live when memory ran out, with the line that created them and their variables."""
+    """Arrays of one kind that were live when memory ran out, their variables, and the line that created them."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -268,7 +268,7 @@ class TapRecord(Record):
         return next((value for value in self.values if value.nonfinite), None)
 
     def find(self, name: str, **where: object) -> tuple[TappedValueRecord, ...]:
-        """All values of a name, one per round and step, filtered by `stage`, `round` or `steps`.
+        """All values with this name, one per round and step, filtered by `stage`, `round` or `steps`.
 
         Example:
             >>> @wb.program(clients=4)
@@ -311,7 +311,7 @@ def _unused(node: dict[str, Any], name: str) -> str:
 class WatchRecord(Record):
     """A training loop recorded by `watch`: steps, their parts, compilations, problems.
 
-    Seconds are medians over the recent steps without a compilation; None before the first such step. `step_seconds` is
+    Times are medians over the recent steps without a compilation; None before the first such step. `step_seconds` is
     a median over means of ten steps. FLOPs, bytes and collectives are those of the compiled step on one device; None if
     they are unknown (`notes` states the reason).
     """

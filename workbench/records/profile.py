@@ -68,7 +68,7 @@ class ProfiledOperationRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledDeviceRecord(Record):
-    """One device in a profile; measured seconds do not overlap, except `overlapped_seconds`."""
+    """One device in a profile; of its measured times, only `overlapped_seconds` overlaps with the others."""
 
     where: str
     platform: str
@@ -86,18 +86,18 @@ class ProfiledDeviceRecord(Record):
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds of all non-overlapping work."""
+        """Time of all work in seconds, excluding `overlapped_seconds`."""
         return self.compute_seconds + self.collective_seconds + self.copy_seconds + self.other_seconds
 
     @property
     def idle_share(self) -> float:
-        """Idle share of the device's span, 0..1; concurrent streams count separately as busy."""
+        """Idle share of the device's span, 0..1; the busy times of concurrent streams are added up."""
         return max(0.0, 1.0 - self.busy_seconds / self.span_seconds) if self.span_seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledProgramRecord(Record):
-    """One program in a profile; `hlo` is the state of its HLO."""
+    """One program in a profile; `hlo` states whether its HLO is available."""
 
     name: str  # "jit_step(17)"
     module: str  # "jit_step"

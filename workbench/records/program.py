@@ -56,11 +56,11 @@ class PlacementRecord(Record):
 class StageRecord(Record):
     """One stage in a plan.
 
-    `flops_per_client` (of dot products and convolutions), `elementwise_flops_per_client` (one per element of an
-    arithmetic operation or reduction) and `bytes_per_client` are for one call of the unbatched function (predicted from
-    its jaxpr). `moved_bytes` are the bytes moved between server and clients (a broadcast counts the value once per
-    client). A stage of kind `loop` or `branch`, and a `clients` stage with an inner placement, have inner stages in
-    `body`.
+    The costs per client are predicted from the jaxpr of the unbatched function, for one call of it: `flops_per_client`
+    (of dot products and convolutions), `elementwise_flops_per_client` (one per element of an arithmetic operation or
+    reduction) and `bytes_per_client`. `moved_bytes` are the bytes moved between server and clients (a broadcast counts
+    the value once per client). A stage of kind `loop` or `branch`, and a `clients` stage with an inner placement, have
+    inner stages in `body`.
     """
 
     index: int
@@ -108,7 +108,7 @@ class StageRecord(Record):
 
     @property
     def elementwise_flops(self) -> float | None:
-        """Predicted FLOPs of elementwise operations and reductions, as for `total_flops`."""
+        """Predicted FLOPs of elementwise operations and reductions, over the same executions as in `total_flops`."""
         return self._in_all(self.elementwise_flops_per_client)
 
     def _in_all(self, amount: float | None) -> float | None:
@@ -188,7 +188,7 @@ def _moved(stages: tuple[StageRecord, ...]) -> float | None:
 
 
 def _moved_inside(stage: StageRecord) -> float | None:
-    """Bytes moved by a stage's body over all iterations and clients; for branches, by the largest branch."""
+    """Bytes that a stage's body moves over all iterations and clients; for branches, the largest of their amounts."""
     if stage.kind == "branch":
         branches: dict[str, list[StageRecord]] = {}
         for inner in stage.body:
@@ -252,7 +252,7 @@ class FieldRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDataRecord(Record):
-    """Counts of the data per client; per-client tuples are in the order of `clients`."""
+    """Statistics of client data; tuples with one entry per client are in the order of `clients`."""
 
     name: str = ""
     clients: tuple[str, ...] = ()

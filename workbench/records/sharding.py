@@ -79,7 +79,7 @@ class ShardingRecord(Record):
     notes: tuple[str, ...] = ()
 
     def groups(self, depth: int | None = None) -> tuple[ShardingGroupRecord, ...]:
-        """Groups the arrays by module path, outer groups first, then large replicated groups.
+        """Groups the arrays by module path; outer groups come first, and groups with more replicated bytes before others.
 
         Args:
             depth: Number of path parts to distinguish; None: all, down to the modules that contain the arrays.

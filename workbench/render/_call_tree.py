@@ -46,7 +46,7 @@ def describe_call_tree(tree: CallTreeRecord) -> str:
 
 
 def render_call_tree_text(tree: CallTreeRecord, *, most: int = 24) -> str:
-    """The tree as a table: shares of every figure by function, line and module, heaviest rows only.
+    """The tree as a table of the heaviest functions, lines and modules, with their share of every figure.
 
     Args:
         tree: A call tree.
@@ -80,9 +80,9 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
 
 
 def collective_lines(tree: CallTreeRecord, *, most: int = 16) -> list[str]:
-    """One line per communicating place, the `most` that send most: executions, collective, axes, line and module.
+    """One line for each of the `most` places that send most: executions, collective, axes, line and module.
 
-    Identical layers are one place; the places that send least are counted in a last line.
+    Identical layers count as one place; a last line counts the remaining places.
     """
     tree = tree.fold(hidden=False, passes=False, layers=True)
     groups: dict[tuple, list[CallCollectiveRecord]] = {}
@@ -114,7 +114,7 @@ def collective_lines(tree: CallTreeRecord, *, most: int = 16) -> list[str]:
 
 
 def _size_text(payload: float, executions: float, together: Sequence[CallCollectiveRecord]) -> str:
-    """The bytes of each of several collectives, or of all of them where their sizes differ."""
+    """The size of each of several collectives or, if their sizes differ, their total size."""
     largest = max((c.largest_bytes if c.largest_bytes is not None else math.inf for c in together), default=math.inf)
     if executions == 1 or (executions and bytes_text(largest) == bytes_text(payload / executions)):
         return f"{bytes_text(payload / executions)} each"

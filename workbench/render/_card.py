@@ -91,7 +91,7 @@ def display_object(
 
 
 def _blocks(lines: Sequence[str]) -> list[Markup]:
-    """Lines that wrap between words, and lines aligned in columns, which scroll if the card is narrow."""
+    """Blocks of lines: text wraps between words, and lines aligned in columns scroll if the card is narrow."""
     blocks = itertools.groupby(lines, key=lambda line: re.search(r"\S {2,}\S", line) is not None)
     return [element("pre", "\n".join(block), style=_COLUMNS if columns else _BODY) for columns, block in blocks]
 

@@ -45,7 +45,7 @@ def render_memory_text(memory: MemoryRecord) -> str:
 
 
 def memory_parts(memory: MemoryRecord) -> list[str]:
-    """The compiler's totals in one line, with the reason if they exceed the peak; empty if there are no totals."""
+    """The compiler's totals in one line, and a reason if they exceed the peak; empty if there are no totals."""
     parts = [f"{name} {bytes_text(getattr(memory, key))}" for key, name in _PARTS if getattr(memory, key) is not None]
     if memory.alias_bytes:
         parts.append(f"shared by inputs and outputs {bytes_text(memory.alias_bytes)}")

@@ -55,7 +55,7 @@ def render_program_svg(
 
 
 def describe_program(record: ProgramRecord) -> str:
-    """Summarizes a program in one sentence: its name, its target, and its cost or its stages and communication."""
+    """Summarizes a program in one sentence: name, target, and either its cost or its stages and communication."""
     if is_ordinary(record):
         return _describe_ordinary(record)
     stages = list(record.plan.walk())
@@ -91,7 +91,7 @@ def is_ordinary(record: ProgramRecord) -> bool:
 
 
 def _client_counts(record: ProgramRecord) -> str:
-    """`64 clients`; for nested placements `8 pods × 32 clients`."""
+    """The clients as text: `64 clients` or, for nested placements, `8 pods × 32 clients`."""
 
     def nested(stages: Sequence[StageRecord]) -> dict[str, int]:
         chains = [

@@ -39,7 +39,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class ClientBlock:
-    """The clients `start` to `stop`, which share devices; `dots` are their positions, empty for many clients."""
+    """The clients `start` to `stop`, which share devices; `dots` are their positions (none for many clients)."""
 
     x: float
     y: float

@@ -16,7 +16,7 @@ Style = Literal["rules", "in_shardings", "nnx"]
 
 
 def render_search_text(search: SearchRecord) -> str:
-    """Formats the choices as a table with their specs, fastest fitting choice first, or the smallest slices."""
+    """Formats a search as a table: the choices with their specs, fastest fitting one first, or the smallest slices."""
     if search.slices:
         return _slices_text(search)
     bar = f" ({search.error_bar})" if search.error_bar else ""
@@ -97,7 +97,7 @@ def _slices_text(search: SearchRecord) -> str:
 
 
 def _own(row: SliceRecord) -> str:
-    """Beginning of the reason for the row's own slice, whose figures the row already shows."""
+    """The beginning of a reason that is about the row's own slice; the row already shows that slice's figures."""
     return f"{row.target}: a device needs"
 
 
@@ -133,7 +133,7 @@ def sharding_code(
         arguments: The names of the arguments, in order; by default all arguments that have a spec.
         function: The name of the function.
         references: Whether an argument contains a `jax.Ref`.
-        groups: The groups of all arguments: a rule that also matches arrays of another group gets exceptions.
+        groups: The groups of all arguments, used to make exceptions to rules that also match arrays of another group.
 
     Returns:
         Python source; "rules" and "in_shardings" run unchanged if the arguments have these names.
@@ -220,7 +220,7 @@ def placement_code(
         imports: Additional import lines.
         others_stay: Whether arrays without a spec keep their sharding; if not, they are replicated.
         references: Whether an argument contains a `jax.Ref`, which is replaced by a reference to the placed array.
-        exact: Specs by whole path, which come before the others.
+        exact: Specs by whole path; they take precedence over the other specs.
 
     Returns:
         Python source that runs unchanged if the arguments have these names.
@@ -312,7 +312,7 @@ def _ordered(
 def _exceptions(
     specs: Mapping[str, Sequence[Sequence[str]]], groups: Sequence[SpecGroupRecord]
 ) -> dict[str, Sequence[Sequence[str]]]:
-    """Rules by whole path for the arrays to which the other rules give a spec of another group."""
+    """Rules by whole path, for arrays that would otherwise get the spec of another group."""
     spec_of_leaf = {leaf: specs.get(group.pattern, ()) for group in groups for leaf in group.leaves}
     rules, groups_of = _ordered(specs, {}), {}
     for group in groups:

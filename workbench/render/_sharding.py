@@ -142,7 +142,7 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
 
 
 def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, most: int = 16) -> list[str]:
-    """Arrays summed by module path, replicated and large arrays first; large unsharded arrays by name.
+    """Large unsharded arrays by name, then the arrays summed by module path, replicated and large groups first.
 
     Args:
         record: The shardings of a pytree.

@@ -179,7 +179,7 @@ def overlay_table(overlay: RunOverlayRecord) -> "pd.DataFrame":
 
 @to_pandas.register(RunRecord)
 def run_table(run: RunRecord) -> "pd.DataFrame":
-    """Every measured stage at every place, in seconds per call."""
+    """The measured times of every stage at every place, in seconds per call."""
     columns = (
         "stage where compute_seconds collective_seconds copy_seconds wait_seconds calls flops_per_second "
         "elementwise_flops_per_second "

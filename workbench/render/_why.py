@@ -74,7 +74,7 @@ def _one_by_one(groups: list[list[WhyCollectiveRecord]], details: bool) -> list[
 
 
 def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
-    """One paragraph per reason and set of axes: number of collectives, bytes, and the largest places."""
+    """One paragraph per reason and set of axes: number of collectives, bytes, and the places with the most bytes."""
     groups: dict[tuple[str, ...], list[WhyCollectiveRecord]] = {}
     for collective in collectives:
         groups.setdefault((collective.reason, *collective.axes), []).append(collective)
@@ -121,7 +121,7 @@ def _total(group: Sequence[WhyCollectiveRecord]) -> float:
 
 
 def _sizes(sizes: Sequence[int]) -> str:
-    """`512 KiB`, `2 MiB, 12 B`, or `1 of 2 MiB, 4 of 512 KiB (together 4 MiB)`."""
+    """Sizes as text: `512 KiB`, `2 MiB, 12 B`, or `1 of 2 MiB, 4 of 512 KiB (together 4 MiB)`."""
     counts = Counter(map(bytes_text, sizes))
     if len(sizes) == len(counts) <= 3:
         return ", ".join(counts)

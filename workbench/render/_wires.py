@@ -105,7 +105,7 @@ def _nets(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> dict[tu
 
 
 def _makers(level: Level, values: Sequence[ValueRecord]) -> list[int]:
-    """The stages that produce these outputs, matched by name or otherwise by shape and dtype (the last match)."""
+    """For each value, the last stage with an output of this name or, if there is none, of this shape and dtype."""
     makers: set[int] = set()
     for value in values:
         named = [i for i, stage in enumerate(level.stages) if value.name in {output.name for output in stage.outputs}]
@@ -201,7 +201,7 @@ def _aside(level: Level, net: _Net) -> float:
 
 
 def _crossings(level: Level, nets: list[_Net], arrivals: Mapping[int, Sequence[float]]) -> list[Wire]:
-    """One line per broadcast and reduction, from its farthest incoming wire to the start of its output."""
+    """One line across each broadcast and reduction, from the farthest incoming wire to the start of the output."""
     departures = {
         net.maker: _aside(level, net) if net.side else level.lanes[net.lane].centre + net.offset for net in nets
     }

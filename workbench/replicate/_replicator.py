@@ -92,8 +92,8 @@ class Replicator:
             calls. Use it under `jax.set_mesh(mesh)`.
 
         Raises:
-            ProgramError: at trace time, if replicas would call different collectives, the state may differ between
-                replicas, or `step_fn` raises or returns a different structure.
+            ProgramError: at trace time, if replicas would call different collectives, if the state may differ between
+                replicas, or if `step_fn` raises or returns a different structure.
         """
         replica_step = ReplicaStep(step_fn, self.context, check_state)
 
