@@ -32,7 +32,7 @@ _VERSIONS = ("jax", "jaxlib", "numpy", "optax", "flax", "equinox", "dm-haiku", "
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Protocol for `run_rounds(log=[…])`: three methods; a tracker that raises is removed with a note."""
+    """Protocol of the trackers in `run_rounds(log=[…])`; a tracker that raises is removed, and a note is added."""
 
     def start(self, about: Mapping[str, Any], program: object) -> None:
         """Called before the first round and on resume, with provenance and data for a rerun."""

@@ -161,7 +161,7 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 def shapes_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> tuple[Any, ...]:
-    """Shapes and dtypes of array arguments, and values of static arguments, as a program key."""
+    """The key of a program: shapes and dtypes of array arguments, and values of static arguments."""
     try:
         leaves = jax.tree.leaves((args, kwargs))
     except (TypeError, ValueError):

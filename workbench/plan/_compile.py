@@ -65,7 +65,7 @@ def jit(
         spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, isolated from the
             clients on other devices. "vmap": the compiler partitions one program with a device axis; this also works
             for operations that JAX or XLA cannot compile in a partly manual program. "auto": uses "vmap" only if the
-            mesh has additional axes and the client uses callbacks, kernels or Refs, or gathers over two additional
+            mesh has additional axes, and the client uses callbacks, kernels, Refs, or a gather over two additional
             axes.
         plan: The `plan_choice` of a tuned program, from this process or read from JSON. It replaces `chunk_size` and
             `spread`, and results in the same plan on any machine.

@@ -438,7 +438,7 @@ _DENSE: dict[str, Callable[[_Equation], float]] = {
 
 
 def _copies(equation: _Equation) -> int:
-    """Number of executions of an equation's jaxpr: clients in a placement, devices in a shard_map."""
+    """Number of executions of an equation's jaxpr: one per client of a placement, or per device of a shard_map."""
     params = equation.params
     size = getattr(params.get("placement"), "size", None)
     if size is not None:

@@ -20,7 +20,7 @@ Records = dict[tuple[str, int, int], DisclosedRecord]
 def find_disclosed(
     plan: Plan, inputs: Sequence[ValueRecord]
 ) -> tuple[tuple[DisclosedRecord, ...], tuple[ValueRecord, ...]]:
-    """Lists the values that the server receives from a client, and the inputs that it never receives.
+    """Lists the values that the server receives from a client, and the inputs that the server never receives.
 
     Returns:
         First, one record per disclosed value, in program order: a client's partial result of a reduction, or a row that

@@ -319,7 +319,7 @@ def _waiting_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _loop_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best candidate with more chunks per iteration, and with its clients spread by a `vmap`."""
+    """Variants of the best candidate: with more chunks per iteration, and with clients spread by a `vmap`."""
     best = ranked[0]
     phases = [phase for phase in _phases(plan) if phase.divisible]
     chunks = max((_per_shard(phase) // _together(best, phase) for phase in phases), default=1)

@@ -24,8 +24,8 @@ def valid_positions(
         out: Output positions.
         stride: Step of the window.
         padding_low: Padding before the first element; negative values crop.
-        base_dilation: Distance between two input elements.
-        dilation: Distance between two taps.
+        base_dilation: Distance between adjacent input elements.
+        dilation: Distance between adjacent taps.
 
     Returns:
         The number of pairs.
@@ -47,7 +47,7 @@ def valid_positions(
 
 
 def _hits(first: int, step: int, count: int, last: int, modulus: int) -> int:
-    """Counts the values `first + i*step`, i < count, in [0, last] that are multiples of `modulus`."""
+    """Counts the multiples of `modulus` in [0, last] among the values `first + i*step`, i < count."""
     start = max(0, -(first // step))
     stop = min(count - 1, (last - first) // step)
     if modulus == 1:

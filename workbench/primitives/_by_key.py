@@ -46,7 +46,7 @@ def reduce_by_key(
             client's whole value goes to one group.
         num_keys: Number of groups.
         op: "sum" or "mean".
-        over: Name of the placement; needed only with several placements.
+        over: Name of the placement; needed only if there are several placements.
         accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
             result.
 

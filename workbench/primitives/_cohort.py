@@ -40,7 +40,7 @@ def select(
     Args:
         tree: Pytree of arrays `[clients, *shape]`.
         indices: Client indices, ints `[cohort]`; clients may be repeated.
-        over: Name of the placement; needed only with several placements. Clients of an inner placement are selected
+        over: Name of the placement; needed only if there are several placements. Clients of an inner placement are selected
             within each outer client; `indices` are then either the same everywhere or one row per outer client,
             `[outer, cohort]`.
 
@@ -120,7 +120,7 @@ def sample(
     Args:
         key: A PRNG key: `jax.random.key(seed)` or a raw key.
         size: Number of clients to draw, at most the number of clients.
-        over: Name of the placement; needed only with several placements. Clients of an inner placement are drawn
+        over: Name of the placement; needed only if there are several placements. Clients of an inner placement are drawn
             separately within each outer client.
         form: "index" for `select`, "mask" for the `where=` of a reduction.
         weights: Relative probability that each client is drawn next, `[clients]`, non-negative. Default: equal. A

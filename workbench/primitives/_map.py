@@ -45,7 +45,7 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
     Args:
         fn: Function for one client. Its arguments lack the leading client axis.
         args: Pytree of arrays `[clients, ...]`. A tuple is unpacked: `fn(*args)`.
-        over: Name of the placement; needed only with several placements.
+        over: Name of the placement; needed only if there are several placements.
         mesh: Mesh to spread the clients over, instead of the mesh set by `jax.set_mesh`.
 
     Returns:

@@ -31,7 +31,7 @@ def reduce_sum(
 
     Args:
         x: Pytree of arrays `[clients, *shape]`.
-        over: Name of the placement; needed only with several placements.
+        over: Name of the placement; needed only if there are several placements.
         where: Which clients take part, bool `[clients]`; the values of all other clients are ignored. Default: all.
         accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
             result.
@@ -65,7 +65,7 @@ def reduce_max(
 
     Args:
         x: Pytree of real-valued arrays `[clients, *shape]`.
-        over: Name of the placement; needed only with several placements.
+        over: Name of the placement; needed only if there are several placements.
         where: Which clients take part, bool `[clients]`. If no client takes part, the result is the lowest value of the
             dtype (-inf).
 
@@ -98,7 +98,7 @@ def reduce_min(
 
     Args:
         x: Pytree of real-valued arrays `[clients, *shape]`.
-        over: Name of the placement; needed only with several placements.
+        over: Name of the placement; needed only if there are several placements.
         where: Which clients take part, bool `[clients]`. If no client takes part, the result is the highest value of
             the dtype (inf).
 

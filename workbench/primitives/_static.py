@@ -44,7 +44,7 @@ def is_array(leaf: object) -> bool:
 
 
 def is_opaque(leaf: object) -> bool:
-    """Returns whether a leaf may hide arrays (unregistered dataclasses) or is consumed by reading (iterators).
+    """Returns whether a leaf may hide arrays (unregistered dataclasses) or is consumed when it is read (iterators).
 
     Example:
         >>> is_opaque(iter([1.0])), is_opaque("relu")
@@ -86,7 +86,7 @@ def refuse_forked(operation: str) -> None:
     """Checks that this process is not an `os.fork` child of a process that used JAX.
 
     Raises:
-        ProgramError: if it is, because JAX would deadlock.
+        ProgramError: if it is one; JAX would deadlock.
     """
     waiting = _jax_compat.waits_forever(f"`{operation}`")
     if waiting and _jax_compat.at_top_level():

@@ -31,7 +31,7 @@ def reduce_mean(
 
     Args:
         x: Pytree of arrays `[clients, *shape]`. Integers and bools become floats.
-        over: Name of the placement; needed only with several placements.
+        over: Name of the placement; needed only if there are several placements.
         where: Which clients take part, bool `[clients]`; absent clients do not count. If no client takes part, the mean
             is 0.
         accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
@@ -74,7 +74,7 @@ def reduce_weighted_mean(
         x: Pytree of arrays `[clients, *shape]`. Integers become floats.
         weight: Non-negative weight of each client, `[clients]`, numbers or bools; or a pytree of such vectors that is a
             prefix of `x`. In federated averaging, this is the number of examples.
-        over: Name of the placement; needed only with several placements.
+        over: Name of the placement; needed only if there are several placements.
         accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
 
     Returns:
@@ -176,7 +176,7 @@ def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None
 
     Args:
         x: Pytree of real floating-point arrays `[clients, *shape]`.
-        over: Name of the placement; needed only with several placements.
+        over: Name of the placement; needed only if there are several placements.
         where: Which clients take part, bool `[clients]`. If no client takes part, the result is -inf.
 
     Returns:

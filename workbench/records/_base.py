@@ -86,8 +86,8 @@ def renderer() -> ModuleType:
 class Record:
     """Base class of frozen records; subclasses only add fields.
 
-    Fields contain `None`, numbers, strings, other records, tuples and string-keyed mappings of these. Fields that are
-    excluded from comparisons (`compare=False`: results and values of a program) are not in the JSON form.
+    Fields contain `None`, numbers, strings, other records, tuples and string-keyed mappings of these. The JSON form
+    omits fields that are excluded from comparisons (`compare=False`): results and values of a program.
     """
 
     def __init_subclass__(cls) -> None:
@@ -108,12 +108,12 @@ class Record:
         return {"version": VERSION, **_fields(self)}
 
     def to_json(self, *, indent: int | None = None, short_paths: bool = False) -> str:
-        """Converts the record to JSON text; NaN is written as `{"float": "NaN"}`, infinities likewise.
+        """Converts the record to JSON text; NaN is written as `{"float": "NaN"}`, and infinities in the same way.
 
         Args:
             indent: Spaces per level; None: one line.
-            short_paths: Name source files relative to the working folder, a library folder or the home folder, to hide
-                the folders of this machine.
+            short_paths: Whether to name source files relative to the working folder, a library folder or the home
+                folder, to hide the folders of this machine.
 
         Returns:
             The text for `from_json`.

@@ -84,7 +84,7 @@ def _may_be_read(path: str) -> bool:
 
 
 def _is_cell(file: str) -> bool:
-    """Returns whether code without a file was run under this name: a cell, a doctest."""
+    """Returns whether code without a file, such as a cell or a doctest, was run under this name."""
     entry = linecache.cache.get(file)
     return entry is not None and (len(entry) == 1 or entry[1] is None or cell_name(file) is not None)
 

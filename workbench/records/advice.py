@@ -103,7 +103,7 @@ class AdviceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecGroupRecord(Record):
-    """Arguments that share one spec: a parameter in all layers, with its optimizer state."""
+    """Arguments that share one spec, such as a parameter in all layers together with its optimizer state."""
 
     pattern: str  # "params['layers'][*]['up']"
     shape: tuple[int, ...]

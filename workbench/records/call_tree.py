@@ -277,7 +277,7 @@ def _number_in(name: str) -> int:
 
 
 def _layers_name(names: Sequence[str]) -> str:
-    """`6 × blocks_0…5`, or `5 × blocks_0, 2…5` if a layer in between is of another kind."""
+    """A group of layers as text: `6 × blocks_0…5`, or `5 × blocks_0, 2…5` if a layer in between is different."""
     numbers = [_number_in(name) for name in names]
     runs: list[list[int]] = []
     for number in numbers:

@@ -231,7 +231,8 @@ class ClientCostRecord(Record):
 class CostRecord(Record):
     """A cost prediction with its assumptions; never contains measured numbers.
 
-    `clients` is empty above 100,000 clients; the stages and the waste figures still include the clients' work.
+    `clients` is empty if there are more than 100,000 clients; the stages and the waste figures still include the
+    clients' work.
     """
 
     stages: tuple[StageCostRecord, ...]

@@ -146,7 +146,7 @@ class OverlaidMetricRecord(Record):
 
     Attributes:
         metric: Name of the metric; per-client metrics are averaged.
-        rounds: Rounds for which the curves have points; long runs are thinned out.
+        rounds: Rounds for which the curves have points; for long runs, some rounds are left out.
         mean: Mean over the compared seeds; None if unknown.
         low: Lower end of the interval; None if there is a single seed.
         high: Upper end of the interval.

@@ -38,7 +38,7 @@ class ShardRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafShardingRecord(Record):
-    """How one array of a pytree is laid out on the devices."""
+    """The layout of one array (of a pytree) on the devices."""
 
     path: str  # source notation: `params['w']` for a program, `jax.tree_util.keystr` for a pytree
     shape: tuple[int, ...]
@@ -79,7 +79,7 @@ class ShardingRecord(Record):
     notes: tuple[str, ...] = ()
 
     def groups(self, depth: int | None = None) -> tuple[ShardingGroupRecord, ...]:
-        """Groups the arrays by module path; outer groups come first, and groups with more replicated bytes before others.
+        """Groups the arrays by module path; outer groups come first, then those with more replicated bytes.
 
         Args:
             depth: Number of path parts to distinguish; None: all, down to the modules that contain the arrays.

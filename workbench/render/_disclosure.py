@@ -201,7 +201,7 @@ def _plain(name: str) -> str:
 
 
 def _iterations(plan: PlanRecord, stage: str) -> int:
-    """How many times the enclosing loops execute a stage, as far as this is known."""
+    """The number of times that the enclosing loops execute a stage, as far as this is known."""
     iterations, stages = 1, plan.stages
     while inside := next((s for s in stages if stage.startswith((f"{s.path}.", f"{s.path}["))), None):
         iterations *= inside.trip_count or 1

@@ -42,7 +42,7 @@ def play_back(
     Args:
         record: From `propagate_shardings`.
         arrivals: The result of `trace_axes` for the propagation.
-        values_at_most: Maximum number of values, in program order: inputs come first.
+        values_at_most: Maximum number of values; values are in program order, with inputs first.
 
     Example:
         >>> play_back(PropagationRecord(), ()).steps

@@ -138,7 +138,7 @@ def text_width(content: str, size: float = 12, *, mono: bool = False) -> float:
 
 
 def fit_text(content: str, width: float, size: float = 12, *, mono: bool = False) -> str:
-    """Shortens `content` with an ellipsis if it is wider than `width` pixels; keeps line numbers.
+    """Shortens `content` with an ellipsis if it is wider than `width` pixels, but keeps line numbers.
 
     Example:
         >>> fit_text("reduce_weighted_mean", 80), fit_text("federated_round.py:27", 80)

@@ -129,7 +129,7 @@ for _kind, _writer in (
 
 
 def _lines(value: object, depth: int) -> list[str]:
-    """Fields of a record, one below the other; short values on one line, long lists truncated."""
+    """Fields of a record, one below another; short values take one line each, and long lists are truncated."""
     pad = "  " * depth
     if not isinstance(value, Record):
         return [pad + str(value)]

@@ -11,7 +11,7 @@ from workbench.replicate._context import ReplicaContext
 def batch_moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array]:
     """Computes the mean and variance of each feature over all replicas' examples.
 
-    Keep running averages of both in the state, and use them in evaluation: `sync_batch_norm(ctx, x, moments=running)`.
+    Store running averages of both in the state, and use them in evaluation: `sync_batch_norm(ctx, x, moments=running)`.
     Costs one all-gather of `3 * features` numbers per replica.
 
     Args:
@@ -19,8 +19,8 @@ def batch_moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array]:
         x: This replica's examples `[batch, ..., features]`.
 
     Returns:
-        Mean and variance `[features]`, at least float32, identical on all replicas. The variance divides by the number
-        of examples.
+        Mean and variance `[features]`, at least float32, identical on all replicas. The variance is the mean of the
+        squared deviations, without Bessel's correction.
 
     Raises:
         PlacementError: outside `step_fn`.
