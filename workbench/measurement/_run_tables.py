@@ -113,8 +113,8 @@ class RunTables:
                 `sum(stage.moved_bytes for stage in plan.stages)`).
 
         Returns: One row per result and `unit` ("rounds", "seconds", "bytes"): the number of `seeds`, the number that
-            `reached` the target, and for those that did, `mean` with `low` and `high`. Seconds are included only if
-            rounds were timed one by one.
+            `reached` the target, and for those that did, `mean` with `low` and `high`. The unit "seconds" is included
+            only if rounds were timed one by one.
         """
         rows = []
         for name, seeds in self.results.items():

@@ -158,7 +158,7 @@ class Core:
             thread.start()
 
     def close(self, status: WatchStatus = "finished", *, wait: bool = True) -> None:
-        """Ends the record after the calls so far."""
+        """Ends the record once all calls so far are recorded."""
         if self.status in ("finished", "failed"):
             return
         self._ends = status

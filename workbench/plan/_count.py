@@ -1,4 +1,4 @@
-"""FLOPs and bytes for one call of a jaxpr before compilation, with exact loop counts."""
+"""Counts the FLOPs and bytes of one call of a jaxpr before it is compiled, with exact loop counts."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -25,9 +25,9 @@ def broadcast(
 
     Args:
         x: Pytree of arrays `[*shape]`, at the server.
-        to: Name of the placement that receives the value; needed only if there are several placements. A nested placement is
-            reached through its outer placements: with `{"pods": 4, "clients": 16}`, `to="clients"` returns `[4, 16,
-            *shape]`.
+        to: Name of the placement that receives the value; needed only if there are several placements. A nested
+            placement is reached through its outer placements: with `{"pods": 4, "clients": 16}`, `to="clients"` returns
+            `[4, 16, *shape]`.
         at: Name of an outer placement that already holds `x`: `broadcast(x, at="pods", to="clients")` sends each pod's
             value, `[4, *shape]`, to the clients of that pod.
         mesh: Mesh to spread the clients over, instead of the mesh set by `jax.set_mesh`.

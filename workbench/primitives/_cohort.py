@@ -40,9 +40,9 @@ def select(
     Args:
         tree: Pytree of arrays `[clients, *shape]`.
         indices: Client indices, ints `[cohort]`; clients may be repeated.
-        over: Name of the placement; needed only if there are several placements. Clients of an inner placement are selected
-            within each outer client; `indices` are then either the same everywhere or one row per outer client,
-            `[outer, cohort]`.
+        over: Name of the placement; needed only if there are several placements. Clients of an inner placement are
+            selected within each outer client; `indices` are then either the same everywhere or one row per outer
+            client, `[outer, cohort]`.
 
     Returns:
         The same pytree, each leaf `[cohort, *shape]`. Its gradient has a row for every client, which is 0 for clients
@@ -120,8 +120,8 @@ def sample(
     Args:
         key: A PRNG key: `jax.random.key(seed)` or a raw key.
         size: Number of clients to draw, at most the number of clients.
-        over: Name of the placement; needed only if there are several placements. Clients of an inner placement are drawn
-            separately within each outer client.
+        over: Name of the placement; needed only if there are several placements. Clients of an inner placement are
+            drawn separately within each outer client.
         form: "index" for `select`, "mask" for the `where=` of a reduction.
         weights: Relative probability that each client is drawn next, `[clients]`, non-negative. Default: equal. A
             client with weight 0 is drawn only if no other client is left.

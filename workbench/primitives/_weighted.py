@@ -32,8 +32,8 @@ def reduce_mean(
     Args:
         x: Pytree of arrays `[clients, *shape]`. Integers and bools become floats.
         over: Name of the placement; needed only if there are several placements.
-        where: Which clients take part, bool `[clients]`; absent clients do not count. If no client takes part, the mean
-            is 0.
+        where: Which clients take part, bool `[clients]`; all other clients are ignored. If no client takes part, the
+            mean is 0.
         accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
             result.
 

@@ -2,7 +2,7 @@
 
 File names come from compiled modules and loaded artifacts, whose author can choose any name. The text is included in
 pages that people share. Therefore, only modules that this process has imported and cells in its notebook are read.
-Other files below the working folder, which may be a home folder, and folders whose name starts with a dot are never
+Folders whose name starts with a dot, and other files below the working folder (which may be a home folder), are never
 read.
 """
 

@@ -114,7 +114,7 @@ class HostSampleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRecord(Record):
-    """All devices and the host at one point in time; `time_seconds` counts from the monitor's start."""
+    """All devices and the host at one point in time; `time_seconds` is measured from the monitor's start."""
 
     time_seconds: float
     unix_seconds: float

@@ -352,7 +352,7 @@ class PopulationRunRecord(Record):
 
     @property
     def seconds(self) -> float:
-        """Virtual seconds from the start of the first round to the end of the last round."""
+        """Virtual time in seconds from the start of the first round to the end of the last round."""
         return self.rounds[-1].start_seconds + self.rounds[-1].seconds - self.rounds[0].start_seconds
 
     @property
