@@ -47,7 +47,7 @@ class Profile:
 
 
 def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "directory"] | None = None) -> Profile:
-    """Runs `fn` once and returns the instructions that every device executed.
+    """Runs `fn` once and returns the instructions that each device executed.
 
     If another thread is profiling, waits up to five minutes for it to finish. If this JAX can return the profile in
     memory, nothing is written to disk. Otherwise the public profiler writes to a temporary directory, which is read and

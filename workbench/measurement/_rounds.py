@@ -590,7 +590,7 @@ def run_rounds(
         checkpoint_dir: Folder for the states of the last rounds. The run resumes from an existing checkpoint.
         keep: Number of checkpoints to keep.
         checkpoint_every: Number of rounds between checkpoints; the last finished round is always written.
-        resume: If False, a `checkpoint_dir` that already has rounds is an error.
+        resume: If False, a `checkpoint_dir` that already contains rounds causes an error.
         evaluate: Called as `evaluate(state)` with the state after a round; like a step, it returns metrics, which are
             added to the metrics of the round. The time that `evaluate` takes is not included in the round's time.
         every: Number of rounds between evaluations; the last round is always evaluated.

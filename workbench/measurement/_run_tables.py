@@ -82,7 +82,7 @@ class RunTables:
         return _pandas().DataFrame(rows, columns=names).astype(dict.fromkeys(names[2:8], "float64"))
 
     def tests(self) -> "pd.DataFrame":
-        """Returns one row per pair: `difference` of means with interval, `p` from the paired test, `p_corrected`."""
+        """Returns one row per pair: `difference` of means, its interval, `p` of the paired test, and `p_corrected`."""
         names = ["a", "b", "pairs", "difference", "low", "high", "p", "p_corrected"]
         rows = paired_tests(
             self.finals(),

@@ -196,8 +196,8 @@ def main_product(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> str | None:
     Args:
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
 
-    Returns:
-        "bfloat16", or "float32:highest" if a precision is stated; None for a program without products.
+    Returns: A name such as "bfloat16", or "float32:highest" if a precision is stated; None for a program without
+        products.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -129,7 +129,7 @@ class Contest:
         form: The loop form whose free parameters are tuned.
         args: The call's positional arguments.
         kwargs: The call's keyword arguments.
-        seconds: Time after which no candidate starts; at least two candidates are compared.
+        seconds: Time after which no further candidate starts; at least two candidates are always compared.
     """
 
     def __init__(

@@ -173,7 +173,7 @@ class ModuleRecord(Record):
 
     @property
     def elementwise_flops(self) -> float | None:
-        """Elementwise and reduction FLOPs per device and call; None under the same condition as `flops`."""
+        """Elementwise and reduction FLOPs per device and call; None if a loop of unknown length contributes to them."""
         members = [instruction for instruction in self.instructions if instruction.elementwise_flops]
         if self.flops is None or any(instruction.executions is None for instruction in members):
             return None

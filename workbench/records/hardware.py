@@ -44,7 +44,7 @@ class ClientRange(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshRecord(Record):
-    """A mesh: axes in order, devices in row-major order; abstract meshes number their devices."""
+    """A mesh: axes in order, devices in row-major order; the devices of an abstract mesh are numbered."""
 
     axes: tuple[AxisRecord, ...]
     devices: tuple[DeviceRecord, ...]

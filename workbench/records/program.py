@@ -103,7 +103,7 @@ class StageRecord(Record):
 
     @property
     def flops(self) -> float | None:
-        """Predicted FLOPs of all clients and loop iterations; None if their number is unknown."""
+        """Predicted FLOPs of all clients and loop iterations; None if the number of iterations is unknown."""
         return self._in_all(self.flops_per_client)
 
     @property

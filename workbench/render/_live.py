@@ -116,7 +116,7 @@ def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
     """Measured and predicted time of every stage, in separately named columns.
 
     Measured times are averaged over the devices, per call, without waiting for other devices. `ratio` is measured /
-    predicted; it is missing without a prediction.
+    predicted; it is missing if there is no prediction.
 
     Example:
         >>> stage = StageRunRecord(stage="1", where="gpu:0", compute_seconds=0.3)

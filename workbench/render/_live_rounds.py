@@ -73,7 +73,7 @@ def describe_timeline(timeline: TimelineRecord) -> str:
 def render_samples_svg(
     samples: Sequence[SampleRecord], *, width: float = 880, height: float = 260, dark: bool | None = None
 ) -> Markup:
-    """Bytes in use on every device over time; devices with identical curves share a line.
+    """Memory in use on every device over time; devices with identical curves share a line.
 
     Args:
         samples: The history of a monitor.

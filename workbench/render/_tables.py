@@ -123,7 +123,7 @@ def propagation_table(record: PropagationRecord) -> "pd.DataFrame":
 
 @to_pandas.register(CostRecord)
 def cost_table(cost: CostRecord) -> "pd.DataFrame":
-    """Every stage with its predicted cost on one device; one column `sent_bytes_<axes>` per group of mesh axes."""
+    """Every stage with its predicted cost on one device; each group of mesh axes has a column `sent_bytes_<axes>`."""
     rows = [
         {
             **{key: value for key, value in _fields(stage).items() if key != "collective_bytes"},

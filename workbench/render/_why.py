@@ -15,7 +15,7 @@ _MOST_PLACES = 3  # places of a group, largest first
 
 
 def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
-    """Lists the causes of many collectives first, then collectives by reason, then replicated arrays.
+    """Lists causes shared by many collectives first, then collectives by reason, then replicated arrays.
 
     Args:
         record: From `why`.
