@@ -28,6 +28,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-browser", action="store_true", help="fail, instead of skip, when no browser is found")
     parser.addoption("--everything", action="store_true", help="also run what the quick suite leaves out")
+    parser.addoption("--all-programs", action="store_true", help="all public programs through every call")
     parser.addoption("--new-pictures", action="store_true", help="take the reference pictures of views anew")
 
 

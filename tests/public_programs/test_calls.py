@@ -1,4 +1,7 @@
-"""Every public program through the calls beside `inspect` and `why`, each with an oracle of its own."""
+"""Public programs through the calls beside `inspect` and `why`, each with an oracle of its own.
+
+Every fourth program, or all of them with `--all-programs`: they take nine minutes.
+"""
 
 import contextlib
 import dataclasses
@@ -71,7 +74,13 @@ def _array(x: Any) -> Any:
     return jax.device_put(values.astype(x.dtype), x.sharding)
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "example" in metafunc.fixturenames:
+        names = list(PROGRAMS) if metafunc.config.getoption("--all-programs") else list(PROGRAMS)[::4]
+        metafunc.parametrize("example", names, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def example(request) -> Iterator[Example]:
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         mesh, fn, args = PROGRAMS[request.param]()
