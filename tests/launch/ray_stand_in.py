@@ -134,6 +134,7 @@ class SimulatedRay(ModuleType):
         actor.dead = True
         for runner in actor.instance._actor._runners.values():
             runner.abandon()
+        actor.instance._actor.end_output()
         for future in actor.under_way:
             if not future.done():
                 future.set_exception(ActorDiedError())

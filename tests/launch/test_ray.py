@@ -89,8 +89,9 @@ def test_when_ray_is_shut_down_nodes_are_lost_calls_raise_and_no_new_cluster_is_
     with pytest.raises(CancelledError):
         waiting.result(LONG)
     monkeypatch.setattr(next(iter(ray.named.values())), "under_way", [])
-    for actor in ray.named.values():
+    for actor in ray.named.values():  # what would end with the actor's process
         actor.pools["control"].shutdown()
+        actor.instance._actor.end_output()
     assert nodes.eventually(lambda: launched.failures, LONG)
     assert launched.failures == {"main/0": "The actor of 'main/0' was lost: Ray was shut down"}
     with pytest.raises(NodeError, match="Ray was shut down"):

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.errors import needs_library
 from workbench.launch._client import CallQueue, Client
 from workbench.launch._nodes import Handle, NodeSpec
-from workbench.launch._output import install
+from workbench.launch._output import install, uninstall
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._ray_calls import RayEndpoint
 from workbench.launch._remote import RequestHandler
@@ -53,6 +53,7 @@ class RayNodeActor:
         self._services = {label: r.service for label, r in self._runners.items() if r.service is not None}
         self._handler = RequestHandler(self._services)
         install()
+        self._installed = True
         for runner in self._runners.values():
             runner.start(order.attempt)
 
@@ -96,7 +97,17 @@ class RayNodeActor:
             self._events.append((label, event, detail))
             if event in ("finished", "stopped", "raised"):
                 self._codes[label] = 1 if event == "raised" else (detail or 0)
+            ended = len(self._codes) == len(self._runners)
             self._changed.notify_all()
+        if ended:
+            self.end_output()
+
+    def end_output(self) -> None:
+        """Stops copying printed lines to the nodes' logs."""
+        with self._changed:
+            installed, self._installed = self._installed, False
+        if installed:
+            uninstall()
 
     def _writer(self, label: str) -> Callable[[str], None]:
         return lambda line: self._lines.append((label, line))
