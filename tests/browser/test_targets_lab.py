@@ -94,7 +94,9 @@ def test_program_is_compiled_for_a_tpu_next_to_what_is_here_and_stopped_in_the_m
     if not chip.installed:
         pytest.skip(f"no compiler for tpu is installed: {chip.install}")
     cache = f"import os; os.environ['WORKBENCH_CACHE'] = {str(tmp_path)!r}"
-    deep = PROGRAM.replace("(rows @ w) ** 2", "functools.reduce(lambda x, _: jnp.tanh(x @ w @ w.T), range(40), rows) ** 2")
+    deep = PROGRAM.replace(
+        "(rows @ w) ** 2", "functools.reduce(lambda x, _: jnp.tanh(x @ w @ w.T), range(40), rows) ** 2"
+    )
     deep = f"import functools\n{deep}"  # the compiler needs long enough for it to be stopped
     view = opened(lab_page, lab, write_notebook(lab_root, "tpu.ipynb", cache, deep, EXPLORE))
     press(view)
