@@ -33,8 +33,8 @@ class NodeContext:
         self.last_beat: float = self.started_at
         self.ended_at: float | None = None
         self.lines: deque[str] = deque(maxlen=LOG_LINES)
-        self.partial = ""  # printed part of an unfinished line
-        self.echo = False  # whether printed lines start with the label
+        self.partial: str = ""  # printed part of an unfinished line
+        self.echo: bool = False  # whether printed lines start with the label
         self._stop = threading.Event()
         self._on_stop_program = on_stop_program
         self._write = write

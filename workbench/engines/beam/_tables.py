@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from workbench._open_types import Foreign
+from workbench._types import PyTreeDef
 from workbench.engines._clients import COUNT, ClientReader
 from workbench.engines._places import scratch_folder
 from workbench.engines._run_recorder import brief
@@ -30,7 +31,7 @@ class BeamTable:
     options: Foreign
     known: list[str]
     uneven: list[list[str]]  # rows with other columns
-    counts: np.ndarray  # number of examples of each client
+    counts: np.ndarray[Any, Any]  # number of examples of each client
     kinds: dict[str, dict[str, tuple[Any, int]]]  # column → kind → a client, and its number of rows
 
     def wrong_ids(self, by: str, order: str | None) -> str:
@@ -103,11 +104,14 @@ class BeamExamples(ClientReader):
     """Clients of a PCollection with one row per example; `Beam` groups and packs them on the workers."""
 
     def __init__(self, packed: Foreign, runner: object, options: Foreign, clients: int) -> None:
-        self.packed, self.runner, self.options, self.clients = packed, runner, options, clients
+        self.packed: Foreign = packed
+        self.runner: object = runner
+        self.options: Foreign = options
+        self.clients: int = clients
         struct = {name: jax.ShapeDtypeStruct((packed.length, *shape), dtype) for name, dtype, shape in packed.columns}
         struct[COUNT] = jax.ShapeDtypeStruct((), np.int32)
-        self.structure = jax.tree.structure(struct)
-        self.avals = tuple(jax.tree.leaves(struct))
+        self.structure: PyTreeDef = jax.tree.structure(struct)
+        self.avals: tuple[Any, ...] = tuple(jax.tree.leaves(struct))
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Packs the clients on the pipeline's workers, and reads them one by one in this process."""

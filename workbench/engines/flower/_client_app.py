@@ -32,7 +32,7 @@ def client_app(
     *,
     params: Params,
     data: "Callable[[Message, Context], Any]",
-    mods: Sequence[Callable] = (),
+    mods: Sequence[Callable[..., Any]] = (),
 ) -> "ClientApp":
     """Makes an ordinary Flower ClientApp from a client function, for use with Flower's own strategies.
 
