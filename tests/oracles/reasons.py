@@ -597,23 +597,29 @@ def draw(random: np.random.Generator, mesh: Mesh) -> Program:
     return assemble(names, [_wrapper(PARTS[name], random) for name in names], mesh)
 
 
+def _one_after_another(parts: Sequence[Part], wrappers: Sequence[str]) -> Callable[..., list[Any]]:
+    """A function of the arguments of all parts, which calls each part inside its transformation."""
+
+    def together(*args: Any) -> list[Any]:
+        results, at = [], 0
+        for part, wrapper in zip(parts, wrappers, strict=True):
+            results.append(WRAPPERS[wrapper](part.fn)(*args[at : at + len(part.args)]))
+            at += len(part.args)
+        return results
+
+    return together
+
+
 def assemble(names: Sequence[str], wrappers: Sequence[str], mesh: Mesh) -> Program:
     """Parts by name, each inside a transformation, as one program."""
     parts = [PARTS[name] for name in names]
-    args, counts = [], []
+    args = []
     for part in parts:
-        counts.append(len(part.args))
         for shape, spec in part.args:
             dtype = jnp.int32 if len(shape) == 1 else jnp.float32
             args.append(jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec)))
 
-    def together(*args: Any) -> list[Any]:
-        results, at = [], 0
-        for part, wrapper, count in zip(parts, wrappers, counts, strict=True):
-            results.append(WRAPPERS[wrapper](part.fn)(*args[at : at + count]))
-            at += count
-        return results
-
+    together = _one_after_another(parts, wrappers)
     fn: Callable[..., Any] = together
     if any(part.result is not None for part in parts):
         asked = [None if part.result is None else NamedSharding(mesh, part.result) for part in parts]
@@ -631,16 +637,8 @@ def draw_mapped(random: np.random.Generator) -> Program:
 def assemble_mapped(names: Sequence[str], wrappers: Sequence[str], *, whole: bool = False) -> Program:
     """Parts by name under `jax.pmap` over 8 devices; `whole`: the first of several arguments is the same on all."""
     parts = [MAPPED[name] for name in names]
-    counts = [len(part.args) for part in parts]
     shapes = [shape for part in parts for shape, _ in part.args]
-
-    def together(*args: Any) -> list[Any]:
-        results, at = [], 0
-        for part, wrapper, count in zip(parts, wrappers, counts, strict=True):
-            results.append(WRAPPERS[wrapper](part.fn)(*args[at : at + count]))
-            at += count
-        return results
-
+    together = _one_after_another(parts, wrappers)
     in_axes = tuple(None if whole and number == 0 and len(shapes) > 1 else 0 for number in range(len(shapes)))
     args = tuple(
         jax.ShapeDtypeStruct(shape if axis is None else (8, *shape), jnp.float32)

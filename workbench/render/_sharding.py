@@ -130,13 +130,18 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
     for leaves in list(alike.values())[:leaves_at_most]:
         first = leaves[0]
         others = len(leaves) - 1
-        more = f" (and {count_text(others)} more arrays of this kind, up to {leaves[-1].path})" if others else ""
+        more = (
+            f" (and {count_text(others)} more array{'s' * (others > 1)} of this kind, up to {leaves[-1].path})"
+            if others
+            else ""
+        )
         lines.append(f"  {describe_leaf(first)}{more}")
         if first.padding_bytes:
             lines.append(f"    padding: {bytes_text(first.padding_bytes)} of the whole array")
         lines += [f"    note: {note}" for note in first.notes]
     if len(alike) > leaves_at_most:
-        lines.append(f"  … and {count_text(len(alike) - leaves_at_most)} more kinds of arrays")
+        kinds = len(alike) - leaves_at_most
+        lines.append(f"  … and {count_text(kinds)} more kind{'s' * (kinds > 1)} of arrays")
     lines += [f"Note: {note}" for note in sharding.notes]
     return "\n".join(lines)
 
@@ -157,7 +162,8 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
         f"  not sharded: {describe_leaf(leaf)}, replicated on {count_text(leaf.replication)} devices"
         for leaf in giants[:5]
     ]
-    lines += [f"  … and {count_text(len(giants) - 5)} more such arrays"] if len(giants) > 5 else []
+    if (more := len(giants) - 5) > 0:
+        lines.append(f"  … and {count_text(more)} more such array{'s' * (more > 1)}")
     groups = [subtree for subtree in record.groups(depth) if subtree.arrays > 1] if len(record.leaves) > 8 else []
     if len(groups) < 2:
         return lines

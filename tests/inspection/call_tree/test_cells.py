@@ -40,6 +40,8 @@ def test_a_line_of_a_cell_is_that_of_its_number():
         assert printed(client, "1 + 1") == ""
         assert printed(client, DEFINED) == ""
         assert printed(client, ASKED) == "[('In [2]', 3)]\n"
+        assert printed(client, DEFINED) == ""
+        assert printed(client, ASKED) == "[('In [4]', 3)]\n"  # the same text ran again, under another number
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)

@@ -313,7 +313,7 @@ class SearchProgram:
     def _counted(self, module: ModuleRecord) -> ModuleRecord:
         """The module with one iteration for each loop of unknown length, as in the plan."""
         listed = (*module.instructions, *module.collectives)
-        if all(sharding.executions is not None for sharding in listed):
+        if all(entry.executions is not None for entry in listed):
             return module
         self.counts_once = True
         return module.replace(

@@ -31,7 +31,6 @@ def layer_of(frame_file: str, function: str) -> str | None:
     return next((f"{short}.{match[1]}" for part, short in _LAYERS if part in frame_file), None)
 
 
-@functools.lru_cache(maxsize=4096)
 def shown_file(file: str) -> str:
     """The displayed name of a file: `In [n]` for a notebook cell, otherwise the path.
 
@@ -41,6 +40,7 @@ def shown_file(file: str) -> str:
     """
     if _CELL.search(file) is None:
         return file
+    # A cell that runs again keeps its file name and gets another number, so names are not cached.
     return cell_name(file) or "In [ ]"  # a module from another kernel has no cell number
 
 
