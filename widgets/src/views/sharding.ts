@@ -299,11 +299,15 @@ class Why {
   private number = 0;
   private built = false;
   private again: (() => void) | undefined;
+  private readonly note = h("p", { class: "wb-note", role: "status" });
+  private readonly picture = h("div");
 
   constructor(
-    private readonly host: HTMLElement,
+    host: HTMLElement,
     private readonly context: ViewContext,
   ) {
+    host.append(this.note, this.picture);
+    this.say("");
     context.onLive(() => {
       if (!host.hidden) this.ask();
     });
@@ -311,31 +315,38 @@ class Why {
 
   open(): void {
     this.ask();
-    if (this.built) return;
+    if (!this.built && !this.picture.hidden) this.build();
+  }
+
+  private build(): void {
     const shown = () => this.tried ?? this.context.state<unknown>("propagation");
-    if (!shown())
-      return replace(
-        this.host,
-        h("p", { class: "wb-note" }, "The propagation of this program is not known yet. Try other specs first."),
-      );
+    if (!shown()) return this.say("The propagation of this program is not known yet. Try other specs first.");
     this.built = true;
-    replace(this.host);
-    this.again = playPropagation(this.host, this.context, () => shown() as Propagation);
+    this.again = playPropagation(this.picture, this.context, () => shown() as Propagation);
   }
 
   /** The propagation of what was tried last takes the place of the present one; only who looks at it asks for it. */
   private ask(): void {
     const trial = this.context.live<{ status?: string; number?: number }>("trial");
     if (trial?.status !== "done" || !trial.number || trial.number === this.number) return;
-    this.number = trial.number;
-    this.context.request<unknown>("tried_propagation").then(
-      (value) => {
-        this.tried = value ?? this.tried;
-        if (this.built) this.again?.();
-        else this.open();
-      },
-      () => {},
-    );
+    const { number } = trial;
+    this.number = number;
+    this.say("Reading the propagation of the specs that you tried last.", true);
+    const settle = (value: unknown) => {
+      if (number !== this.number) return; // a later trial has taken its place
+      this.tried = value ?? this.tried;
+      this.say("");
+      if (this.built) this.again?.();
+      else this.build();
+    };
+    this.context.request<unknown>("tried_propagation").then(settle, () => settle(null));
+  }
+
+  /** While the propagation is read, the old one is hidden: nobody takes it for the new one. */
+  private say(text: string, reading = false): void {
+    this.note.textContent = text;
+    this.note.hidden = !text;
+    this.picture.hidden = reading;
   }
 }
 
