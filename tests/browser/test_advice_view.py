@@ -52,8 +52,9 @@ def advises(*, found, progress, cancel):
 
 def open_advice(harness: Harness) -> tuple[workbench_widgets.Explorer, Locator]:
     made = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, view="advice")
-    made.start_advice()  # before it is mounted: the page of a synchronous Playwright hears nothing from other threads
-    assert made.wait_for_advice(20)
+    # Before it is mounted: the page of a synchronous Playwright hears nothing from other threads.
+    made.answers.start_advice()
+    assert made.answers.wait(20)
     view = harness.mount(made)
     expect(view.get_by_role("option")).to_have_count(2)
     return made, view
@@ -68,7 +69,7 @@ def test_tab_says_what_advice_is_before_it_is_asked_for(harness: Harness):
 def test_advice_is_sought_when_it_is_asked_for(harness: Harness, monkeypatch: pytest.MonkeyPatch):
     asked = []
     made = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, view="advice")
-    monkeypatch.setattr(made, "start_advice", lambda: asked.append(True))
+    monkeypatch.setattr(made.answers, "start_advice", lambda: asked.append(True))
     view = harness.mount(made)
     view.get_by_role("button", name="Find advice").click()
     assert asked == [True]
@@ -144,8 +145,8 @@ def searched(harness: Harness):
         return FOUND
 
     made = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, search=searches, view="advice")
-    made.start_search()
-    assert made.wait_for_search(20)
+    made.answers.start_search()
+    assert made.answers.wait(20)
     view = harness.mount(made)
     view.get_by_role("button", name="Search for shardings").click()
     return made, asked, view
@@ -179,7 +180,7 @@ def test_locked_specs_are_sent_with_the_next_search(searched):
     view.get_by_role("checkbox", name="Lock w").check()
     view.get_by_role("checkbox", name="compile the best").uncheck()
     view.get_by_role("button", name="Search with 2 locked").click()
-    assert made.wait_for_search(20)
+    assert made.answers.wait(20)
     expect(view.get_by_role("status").filter(has_text="running")).to_have_count(0)
     assert asked[-1] == ({"x": [["data"], []], "w": []}, False)
 

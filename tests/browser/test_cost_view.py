@@ -84,18 +84,18 @@ def test_compiles_for_a_chosen_machine_in_the_background_and_puts_it_next_to_the
     expect(view.get_by_role("button", name="Stop", exact=True)).to_be_visible()
     made.select(stage="1")  # the kernel is free
     compiler.may_end.set()
-    assert made.wait_for_compiling(20)
+    assert made.answers.wait(20)
     arrive(made)
     sides = view.locator("table.wb-sides")
     expect(sides.locator("thead")).to_contain_text("v5e:4x4")
     expect(sides).to_contain_text("NO: 2 GiB too much")
     expect(view.locator(".wb-misfit")).to_contain_text("needs 3 GiB of 1 GiB")
     expect(view.locator('.wb-target tr[data-stage="1"].wb-selected')).to_have_count(2)
-    assert made.compiled["v5e:4x4"].target == "v5e:4x4"
+    assert made.answers.compiled["v5e:4x4"].target == "v5e:4x4"
     view.get_by_role("button", name="Remove v5e:4x4").click()
     arrive(made)
     expect(view.locator(".wb-target")).to_have_count(1)
-    assert made.compiled == {}
+    assert made.answers.compiled == {}
 
 
 def test_stop_button_ends_the_compilation_and_says_so(harness: Harness, installed, arrive):
@@ -108,7 +108,7 @@ def test_stop_button_ends_the_compilation_and_says_so(harness: Harness, installe
     expect(view.get_by_role("progressbar", name="Compilation")).to_be_visible()
     expect(view.locator(".wb-compile")).to_contain_text(": compiling, 7 s")
     view.get_by_role("button", name="Stop", exact=True).click()
-    assert made.wait_for_compiling(20)
+    assert made.answers.wait(20)
     arrive(made)
     expect(view.locator(".wb-compile")).to_contain_text("Stopped: ")
     expect(view.locator(".wb-compile")).to_contain_text("was stopped after 7.0 s while compiling")
@@ -124,7 +124,7 @@ def test_failing_compilation_shows_its_error_and_the_next_one_may_start(harness:
     made = workbench_widgets.CostView(examples.fedavg_record(), compile_for=compile_for)
     view = harness.mount(made)
     view.get_by_role("button", name="Compile", exact=True).click()
-    assert made.wait_for_compiling(20)
+    assert made.answers.wait(20)
     arrive(made)
     expect(view.locator(".wb-wrong")).to_contain_text("ended by SIGFPE")
     expect(view.get_by_role("button", name="Compile", exact=True)).to_be_enabled()
@@ -149,29 +149,29 @@ def test_machines_are_those_that_the_mesh_fits(harness: Harness, installed):
 def test_second_compilation_is_refused_while_one_is_running(installed):
     compiler = Compiler(examples.fedavg_record())
     made = workbench_widgets.CostView(examples.fedavg_record(), compile_for=compiler)
-    made.start_compiling("v5e:4x4")
+    made.answers.start_compiling("v5e:4x4")
     try:
-        busy = r"given target='v6e:4x4' while v5e:4x4 is being compiled.*stop_compiling"
+        busy = r"given target='v6e:4x4' while v5e:4x4 is being compiled.*stop"
         with pytest.raises(RuntimeError, match=busy):
-            made.start_compiling("v6e:4x4")
+            made.answers.start_compiling("v6e:4x4")
     finally:
         made.close()  # which ends what it started
-    assert made.wait_for_compiling(20)
+    assert made.answers.wait(20)
 
 
 def test_record_without_its_program_offers_no_compiler_and_says_why():
     made = workbench_widgets.CostView(examples.fedavg_record())
     assert made.data["elsewhere"] == []
-    with pytest.raises(RuntimeError, match=r"given target='v5e:4x4'.*shows a record without its program.*`explore"):
-        made.start_compiling("v5e:4x4")
+    with pytest.raises(RuntimeError, match=r"given target='v5e:4x4'.*a record without its program.*`workbench.explore"):
+        made.answers.start_compiling("v5e:4x4")
 
 
 def test_forgotten_view_ends_its_compilation():
     compiler = Compiler(examples.fedavg_record())
     made = workbench_widgets.CostView(examples.fedavg_record(), compile_for=compiler)
-    made.start_compiling("v5e:4x4")
+    made.answers.start_compiling("v5e:4x4")
     assert compiler.at_work.wait(20)
-    thread = made._job._thread
+    thread = made.answers._jobs["compile"]._thread
     made.close()
     thread.join(20)
     assert not thread.is_alive()

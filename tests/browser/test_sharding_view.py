@@ -82,7 +82,7 @@ def finish(harness: Harness, view: workbench_widgets.ShardingView, trying: Tryin
     """Lets a trial end; its thread must not touch the page, which belongs to this one."""
     PageComm.harness = None
     trying.go.set()
-    assert view.wait_for_trial(20)
+    assert view.answers.wait(20)
     assert view._outbox is not None
     view._outbox.flush()
     PageComm.harness = harness
@@ -155,7 +155,7 @@ def test_other_specs_are_compiled_in_the_background_and_compared(harness: Harnes
     expect(row).to_contain_text("0 B → 2 KiB")
     row.get_by_role("button", name="all-gather").click()
     assert (made.selection["stage"], made.selection["axis"]) == ("1", "model")
-    assert made.tried is not None
+    assert made.answers.tried is not None
     view.get_by_role("button", name="Why: propagation step by step").click()  # of what was tried
     expect(view.locator("[data-value]")).to_have_count(4)
     view.get_by_role("button", name="Arrays and what if").click()
@@ -173,7 +173,7 @@ def test_stopped_trial_says_so(harness: Harness):
     view.get_by_role("button", name="Stop").click()
     finish(harness, made, trying)
     expect(view.locator(".wb-desk")).to_contain_text("Stopped.")
-    assert made.tried is None
+    assert made.answers.tried is None
 
 
 def frames_shown(view: Locator) -> int:

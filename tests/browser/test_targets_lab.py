@@ -106,4 +106,4 @@ def test_program_is_compiled_for_a_tpu_next_to_what_is_here_and_stopped_in_the_m
     expect(sides.locator("thead")).to_contain_text("v5e:4x4", timeout=200_000)
     expect(sides).to_contain_text("of 15.8 GiB")
     expect(view.locator('.wb-target[aria-label="v5e:4x4"]')).to_contain_text("collective")
-    assert ask_kernel(lab_page, "explorer.compiled['v5e:4x4'].module.devices") == "16"
+    assert ask_kernel(lab_page, "explorer.answers.compiled['v5e:4x4'].module.devices") == "16"

@@ -9,7 +9,7 @@ import pytest
 import records_examples as examples
 import workbench_widgets
 from live_examples import FakeMonitor, FakeRun, sample
-from workbench_widgets._clients_controller import MOST_ROUNDS as MOST_KEPT, ClientCourses
+from workbench_widgets._client_courses import MOST_ROUNDS as MOST_KEPT, ClientCourses
 from workbench_widgets._devices import devices_state
 from workbench_widgets._run import MOST_COLUMNS, MOST_POINTS, MergedMap, RunDigest
 

@@ -38,26 +38,26 @@ class Waiting:
 
 def test_trial_without_a_program_is_refused_with_a_remedy():
     view = workbench_widgets.ShardingView(parts.sharding_record())
-    with pytest.raises(RuntimeError, match=r"given specs of w, but this view shows a record.*view='sharding'"):
-        view.start_trial({"w": [["model"], []]})
+    with pytest.raises(RuntimeError, match=r"given specs of w, but this view shows a record"):
+        view.answers.start_trial({"w": [["model"], []]})
 
 
 def test_stop_a_new_trial_and_the_end_of_the_view_each_cancel():
     waiting = Waiting()
     view = workbench_widgets.ShardingView(parts.sharding_record(), what_if=waiting)
-    for ending in (view.stop_trial, lambda: view.start_trial({}), view.close):
+    for ending in (lambda: view.answers.stop("trial"), lambda: view.answers.start_trial({}), view.close):
         waiting.cancelled.clear()
         waiting.started.clear()
-        view.start_trial({})
+        view.answers.start_trial({})
         assert waiting.started.wait(60)
-        first = view._trial
+        first = view.answers._jobs["trial"]
         ending()
         assert waiting.cancelled.wait(60)
         assert first is not None
         assert first.wait(60)
-        view.stop_trial()
-        assert view.wait_for_trial(20)
-    assert view.tried is None
+        view.answers.stop("trial")
+        assert view.answers.wait(20)
+    assert view.answers.tried is None
 
 
 def test_failed_trial_is_shown_with_its_message():
@@ -67,8 +67,8 @@ def test_failed_trial_is_shown_with_its_message():
             raise ValueError(message)
 
     view = workbench_widgets.ShardingView(parts.sharding_record(), what_if=Refusing())
-    view.start_trial({"w": [["x"]]})
-    assert view.wait_for_trial(20)
+    view.answers.start_trial({"w": [["x"]]})
+    assert view.answers.wait(20)
     assert view._outbox is not None
     view._outbox.flush()
     assert view.live["trial"]["status"] == "failed"
@@ -77,8 +77,8 @@ def test_failed_trial_is_shown_with_its_message():
 
 def test_explorer_tries_specs_too_under_its_own_key():
     view = workbench_widgets.Explorer(examples.fedavg_record(), what_if=Waiting())
-    view.start_trial({}, compiled=False)
-    assert view.wait_for_trial(20)
+    view.answers.start_trial({}, compiled=False)
+    assert view.answers.wait(20)
     assert view._outbox is not None
     view._outbox.flush()
     assert view.live["sharding/trial"]["status"] == "done"
@@ -99,10 +99,10 @@ def test_explore_opens_a_program_that_can_be_tried_next_to_its_gradient():
     sharding = view.data["sharding"]
     assert (sharding["can_try"], [leaf["path"] for leaf in sharding["leaves"]]) == (True, ["w", "x"])
     assert [leaf["name"] for leaf in view.data["mesh"]["leaves"]] == ["w", "x"]
-    view.start_trial({"w": [[], ["model"]]}, compiled=False)
-    assert view.wait_for_trial(60)
-    assert view.tried is not None
-    assert view.tried.after.inputs.leaves[0].shard_shape == (8, 4)
+    view.answers.start_trial({"w": [[], ["model"]]}, compiled=False)
+    assert view.answers.wait(60)
+    assert view.answers.tried is not None
+    assert view.answers.tried.after.inputs.leaves[0].shard_shape == (8, 4)
     view.close()
 
 

@@ -5,7 +5,6 @@ import html
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +19,7 @@ from workbench.records import write_whole
 from workbench.render import Markup, figure
 from workbench_widgets._bundle import chunk, chunk_models, loader
 from workbench_widgets._export import SHARED, SavedView, code_texts, page, plain_state
+from workbench_widgets._job import problem
 from workbench_widgets._lessons import find_lessons
 from workbench_widgets._outbox import Outbox
 from workbench_widgets._saved import SAVED, runs_unseen, saved_page, saved_view
@@ -52,6 +52,21 @@ else:
     _Widget = anywidget.AnyWidget
 
 
+class Answering:
+    """Answers requests from a view's page.
+
+    Attributes:
+        requests: Requests from the browser, and the methods that answer them.
+        background: Slow requests, which run in separate threads; their methods receive `report`.
+    """
+
+    requests: ClassVar[dict[str, str]] = {}
+    background: ClassVar[frozenset[str]] = frozenset()
+
+    def close(self) -> None:
+        """Stops work in progress, because the view is closed."""
+
+
 class WorkbenchWidget(_Widget):
     """A live view of a record.
 
@@ -70,8 +85,9 @@ class WorkbenchWidget(_Widget):
     _outbox: Outbox | None = None
     _unsubscribe: Callable[[], object] | None = None  # functions that cancel the view's subscriptions
     _asked_of_all: ClassVar[dict[str, str]] = {"name_in_notebook": "name_in_notebook"}
-    requests: ClassVar[dict[str, str]] = {}  # requests from the browser, and the methods that answer them
+    requests: ClassVar[dict[str, str]] = {}  # requests from the browser, and the view's methods that answer them
     background: ClassVar[frozenset[str]] = frozenset()  # slow requests, which run in separate threads
+    _answering: tuple[Answering, ...] = ()  # objects that answer further requests
 
     data: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
     arrays: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
@@ -147,6 +163,11 @@ class WorkbenchWidget(_Widget):
         if self._outbox is not None:
             self._outbox.put(**values)
 
+    def flush(self) -> None:
+        """Sends the newest values now."""
+        if self._outbox is not None:
+            self._outbox.flush()
+
     def report(self, error: BaseException) -> None:
         """Shows an error in the view, with a traceback to copy; does not raise."""
         self.problem = problem(error)
@@ -198,6 +219,8 @@ class WorkbenchWidget(_Widget):
         end, self._unsubscribe = self._unsubscribe, None  # ipywidgets calls `close` again during garbage collection
         if end is not None:
             end()
+        for answering in self._answering:
+            answering.close()
         if self._outbox is not None:  # absent if __init__ failed, because ipywidgets also closes such objects
             self._outbox.close()
         layout = getattr(self, "_made_layout", None) if self.comm is not None else None
@@ -223,15 +246,14 @@ class WorkbenchWidget(_Widget):
         kind = content.get("kind")
         if kind == "view":
             self._open_views = max(0, (self._open_views or 0) + (1 if content.get("open") else -1))
-            if self._outbox is not None:
-                self._outbox.flush()
+            self.flush()
         elif kind == "chunk":
             name = str(content.get("name"))
             self.send({"kind": "chunk", "name": name, **chunk(name)})
         elif kind == "cancel":
             if (stop := self._stops.get(str(content.get("id")))) is not None:
                 stop.set()
-        elif kind == "request" and content.get("name") in self.background:
+        elif kind == "request" and any(content.get("name") in each.background for each in (self, *self._answering)):
             _in_background(lambda: self._answer(content))
         elif kind == "request":
             self._answer(content)
@@ -240,15 +262,19 @@ class WorkbenchWidget(_Widget):
         reply: dict[str, Any] = {"kind": "response", "id": content.get("id")}
         try:
             name = str(content.get("name"))
-            known_requests = self._asked_of_all | self.requests
-            if name not in known_requests:
-                names = ", ".join(sorted(known_requests))
-                message = f"the view requested {name!r}, but {type(self).__name__} answers only {names}"
+            handlers = [
+                (self, self._asked_of_all | self.requests),
+                *((each, each.requests) for each in self._answering),
+            ]
+            owner, method = next(((each, names[name]) for each, names in handlers if name in names), (None, ""))
+            if owner is None:
+                requests = ", ".join(sorted(request for _, names in handlers for request in names))
+                message = f"the view requested {name!r}, but {type(self).__name__} answers only {requests}"
                 raise ValueError(message)
             arguments = dict(content.get("args") or {})
-            if name in self.background:
+            if name in owner.background:
                 arguments["report"] = self._reporter(str(content.get("id")))
-            reply["value"] = getattr(self, known_requests[name])(**arguments)
+            reply["value"] = getattr(owner, method)(**arguments)
         except Exception as error:
             reply["error"] = problem(error)
         finally:
@@ -306,9 +332,3 @@ def _in_background(work: Callable[[], None]) -> None:
 
 class StoppedError(Exception):
     """The user stopped the request."""
-
-
-def problem(error: BaseException) -> dict[str, str]:
-    """Formats an error for display in views."""
-    shown = "".join(traceback.format_exception(error))
-    return {"message": f"{type(error).__name__}: {error}", "traceback": shown}

@@ -1,7 +1,7 @@
 """The clients view: thousands of clients as a heat map, bars or a table."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -10,12 +10,13 @@ from workbench.records.live import TimelineRecord
 from workbench.records.run import RunRecord
 from workbench.render import GLOSSARY, Markup, render_clients_svg
 from workbench.render.units import count_text, seconds_text
-from workbench_widgets._clients_controller import ClientCourses, ClientsController, Tap
+from workbench_widgets._answers import Answers, Tap
+from workbench_widgets._client_courses import ClientCourses
 from workbench_widgets._clients_state import Arrays, client_stage, clients_state, floats, group_means
 from workbench_widgets._run_controller import RunController, RunLike
 
 
-class ClientsView(ClientsController, RunController):
+class ClientsView(RunController):
     """Live view of a program's clients and their figures; clients can be sorted, filtered, pinned and opened.
 
     Args:
@@ -24,10 +25,13 @@ class ClientsView(ClientsController, RunController):
         rounds: A run of many rounds, whose per-client metrics are shown live.
         timeline: A simulated round, which adds the simulated time of each client.
         tap: Evaluates the program and returns the values of a client; without it, clients cannot be opened.
+
+    Attributes:
+        answers: The kernel's answers, such as the values of a client.
+        courses: The clients' metrics over the last rounds.
     """
 
     view_name = "clients"
-    requests: ClassVar[dict[str, str]] = ClientsController.requests
 
     def __init__(
         self,
@@ -46,8 +50,10 @@ class ClientsView(ClientsController, RunController):
             f"; {data['sentence']}" if data["sentence"] else ""
         )
         data = {**data, "opens": tap is not None and data["group_size"] == 1, "glossary": GLOSSARY}
-        super().__init__(tap=tap, data=data, arrays=arrays, label=label, **values)
-        self.courses: ClientCourses = ClientCourses(data["count"])
+        super().__init__(data=data, arrays=arrays, label=label, **values)
+        self.courses = ClientCourses(data["count"])
+        self.answers = Answers(self, record, tap=tap)
+        self._answering = (self.answers, self.courses)
         if rounds is not None:
             self.courses.read(rounds.history)
             self.live = self.courses.state()

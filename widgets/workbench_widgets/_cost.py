@@ -6,17 +6,21 @@ from workbench import render
 from workbench.records.compiled import ProgramRecord
 from workbench.render import GLOSSARY, Markup
 from workbench.render.units import bytes_text, seconds_text, work_text
-from workbench_widgets._cost_controller import CompileFor, CostController
+from workbench_widgets._answers import Answers, CompileFor
+from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._cost_state import cost_state
 
 
-class CostView(CostController):
+class CostView(WorkbenchWidget):
     """Live view of a program's predicted cost; you can select a stage in the roofline or in the bars.
 
     Args:
         record: The program with its cost.
         others: The same program compiled for other targets, for comparison.
         compile_for: Compiles the program for a target selected in the view.
+
+    Attributes:
+        answers: The kernel's answers, such as the programs compiled for other targets.
     """
 
     view_name = "cost"
@@ -32,7 +36,9 @@ class CostView(CostController):
         self.records: tuple[ProgramRecord, ...] = (record, *others)
         data = cost_state(record, others, can_compile=compile_for is not None)
         data = {**data, "glossary": GLOSSARY}
-        super().__init__(programs=self.records, compile_for=compile_for, data=data, label=data["sentence"], **values)
+        super().__init__(data=data, label=data["sentence"], **values)
+        self.answers = Answers(self, record, others, compile_for=compile_for)
+        self._answering = (self.answers,)
 
     def static_svg(self) -> Markup | None:
         """The roofline, if the cost is for a chip."""

@@ -2,44 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from workbench import render
 from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
-from workbench.render import GLOSSARY, Markup, play_back, trace_axes
+from workbench.render import GLOSSARY, Markup
 from workbench.render.units import bytes_text, count_text, shape_text, spec_text
+from workbench_widgets._answers import Answers, TriesSpecs
+from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
-from workbench_widgets._propagation import propagation_page, propagation_state
-from workbench_widgets._trial_controller import TrialController, TriesSpecs, tried_propagation
+from workbench_widgets._propagation import propagation_state
 
 MOST_SHARDS = 65_536  # maximum number of shards per leaf that are sent to the browser
 
 
-class ShardingController(TrialController):
-    """A view that contains a sharding view; it tries specs and shows a propagation page by page."""
-
-    requests: ClassVar[dict[str, str]] = {
-        **TrialController.requests,
-        "propagation_page": "propagation_page",
-        "tried_propagation": "tried_propagation",
-    }
-
-    def __init__(self, *, propagation: PropagationRecord | None = None, **values: Any) -> None:
-        self._propagation = propagation
-        super().__init__(**values)
-
-    def tried_propagation(self) -> dict[str, Any] | None:
-        """Reasons for the shardings in the most recently tried program."""
-        return tried_propagation(self.tried)
-
-    def propagation_page(self, first: int) -> str:
-        """The picture of the propagation's values, starting with number `first`."""
-        tried = None if self.tried is None else self.tried.after.propagation
-        record = tried or self._propagation or PropagationRecord()
-        return propagation_page(play_back(record, trace_axes(record)), first)
-
-
-class ShardingView(ShardingController):
+class ShardingView(WorkbenchWidget):
     """Live view of sharded arrays: shards of any rank and their devices, with menus that try other specs.
 
     Args:
@@ -48,6 +25,9 @@ class ShardingView(ShardingController):
         what_if: An object that tries other specs for the program's arguments, such as a
             `workbench.inspection.what_if.WhatIf`.
         names: Names for the arrays; by default their paths in the tree.
+
+    Attributes:
+        answers: The kernel's answers, such as the last trial of other specs.
     """
 
     view_name = "sharding"
@@ -64,14 +44,9 @@ class ShardingView(ShardingController):
         self.record = record
         data, arrays = sharding_state(record, propagation, can_try=what_if is not None, names=names)
         data = {**data, "glossary": GLOSSARY}
-        super().__init__(
-            propagation=propagation,
-            what_if=what_if,
-            data=data,
-            arrays=arrays,
-            label=render.describe(record),
-            **values,
-        )
+        super().__init__(data=data, arrays=arrays, label=render.describe(record), **values)
+        self.answers = Answers(self, what_if=what_if, propagation=propagation)
+        self._answering = (self.answers,)
 
     def static_svg(self) -> Markup:
         """The shards drawn as small pictures."""

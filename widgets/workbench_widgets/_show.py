@@ -14,13 +14,11 @@ from workbench.records.profile import ProfileRecord
 from workbench.records.program import PlanRecord
 from workbench.records.run import PlayRecord, RunOverlayRecord, RunRecord
 from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
-from workbench_widgets._advice_controller import Advises, Searches
+from workbench_widgets._answers import Advises, CompileFor, Searches, Tap, TriesSpecs
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients import ClientsView
-from workbench_widgets._clients_controller import Tap
 from workbench_widgets._compare import CompareView
 from workbench_widgets._cost import CostView
-from workbench_widgets._cost_controller import CompileFor
 from workbench_widgets._explorer import Explorer
 from workbench_widgets._hlo import HloView
 from workbench_widgets._launch import LaunchView
@@ -33,7 +31,7 @@ from workbench_widgets._program import ProgramView
 from workbench_widgets._propagation import PropagationView
 from workbench_widgets._sharding import ShardingView
 from workbench_widgets._timeline import TimelineView
-from workbench_widgets._trial_controller import TriesSpecs, trial_state
+from workbench_widgets._trial_state import trial_state
 
 _TABS = ("operations", "advice")  # shown in the explorer with this tab open
 

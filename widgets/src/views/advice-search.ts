@@ -77,7 +77,7 @@ export class ShardingSearch {
     this.main = main;
     this.detail = detail;
     this.start = button("Search shardings", () => this.search(), { class: "wb-primary" });
-    this.stop = button("Stop", () => this.ask("stop_search"));
+    this.stop = button("Stop", () => this.ask("stop_work", { work: "search" }));
     const compiles = h("label", { class: "wb-row" }, this.compiled, "compile the best");
     main.append(
       h("div", { class: "wb-tools" }, context.hasKernel ? [this.start, this.stop, compiles] : null, this.status),

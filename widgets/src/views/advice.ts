@@ -38,7 +38,7 @@ class Advice {
     this.main = main;
     this.detail = detail;
     this.start = button("Find advice", () => this.ask("advise"), { class: "wb-primary" });
-    this.stop = button("Stop", () => this.ask("stop_advice"));
+    this.stop = button("Stop", () => this.ask("stop_work", { work: "advice" }));
     const can = context.state<boolean>("can_advise") && context.hasKernel;
     main.append(
       h("div", { class: "wb-tools" }, can ? [this.start, this.stop] : null, this.status),
@@ -52,8 +52,8 @@ class Advice {
     this.followJob();
   }
 
-  private ask(name: string): void {
-    this.context.request(name).catch(() => {});
+  private ask(name: string, payload: object = {}): void {
+    this.context.request(name, payload).catch(() => {});
   }
 
   private followJob(): void {

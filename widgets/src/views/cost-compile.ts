@@ -63,7 +63,9 @@ class CompilePanel {
       class: "wb-primary",
     });
     this.stop = button("Stop", () =>
-      this.ask("stop", {}).then(() => context.say("Stopping: the compiler's process is being ended.")),
+      this.ask("stop_work", { work: "compile" }).then(() =>
+        context.say("Stopping: the compiler's process is being ended."),
+      ),
     );
     this.progress = h("div", { class: "wb-row", hidden: true }, this.words, this.bar, this.stop);
     const label = (text: string, node: Node) => h("label", {}, text, " ", node);

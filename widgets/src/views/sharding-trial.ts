@@ -328,7 +328,7 @@ export class Trial {
   }
 
   private progress(state: TrialState): HTMLElement {
-    const stop = () => this.context.request("stop_trial").catch(() => {});
+    const stop = () => this.context.request("stop_work", { work: "trial" }).catch(() => {});
     return h(
       "div",
       { class: "wb-row" },

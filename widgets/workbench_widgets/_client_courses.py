@@ -1,76 +1,28 @@
-"""Requests from the clients view: one client over all rounds, all clients in one round, one client's values."""
+"""Metrics of clients over rounds, and the clients view's requests for them."""
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench import render
-from workbench.records.live import RoundRecord, TapRecord
-from workbench.render import render_tap_html
-from workbench_widgets._base import WorkbenchWidget
+from workbench.records.live import RoundRecord
+from workbench_widgets._base import Answering
 from workbench_widgets._clients_state import floats
 
 MOST_ROUNDS = 200  # rounds whose per-client values are stored
 MOST_STEPS = 500
-LONGEST_TEXT = 200_000
-
-Tap = Callable[[int], TapRecord]
 
 
-class ClientsController(WorkbenchWidget):
-    """A view that shows the clients of a run by round, and opens individual clients.
-
-    Opening a client evaluates the program again in the kernel, with a function passed to the view.
-    """
-
-    requests: ClassVar[dict[str, str]] = {
-        "open_client": "open_client",
-        "client_course": "client_course",
-        "clients_in_round": "clients_in_round",
-    }
-    background: ClassVar[frozenset[str]] = frozenset({"open_client"})
-
-    def __init__(self, *, tap: Tap | None = None, **values: object) -> None:
-        self._tap = tap
-        self.courses: ClientCourses = ClientCourses(0)
-        super().__init__(**values)
-
-    def open_client(self, client: int, report: Callable[[str], None] | None = None) -> dict[str, str]:
-        """Every value that a client computes, shown as a separate page and as text.
-
-        Raises:
-            RuntimeError: if the view shows a record without its program.
-        """
-        if self._tap is None:
-            message = (
-                f"`open_client` was given client={client}, but this view shows a record without its program, so "
-                "there is nothing to evaluate. Open a view with the program: `explore(fn, *args)`."
-            )
-            raise RuntimeError(message)
-        follow = report or (lambda phase: None)
-        follow("Evaluating the program, this client operation by operation")
-        tapped = self._tap(client)
-        follow("Drawing its values")
-        return {"html": render_tap_html(tapped), "text": render.text(tapped)[:LONGEST_TEXT]}
-
-    def client_course(self, client: int) -> list[dict[str, Any]]:
-        """A client's metrics over the stored rounds, and over the local steps of the last round."""
-        return self.courses.of(client)
-
-    def clients_in_round(self, round: int) -> dict[str, list[float | None]]:
-        """Every metric of all clients in one of the stored rounds."""
-        return self.courses.at(round)
-
-
-class ClientCourses:
+class ClientCourses(Answering):
     """The per-client metrics of the last rounds; every round is read once.
 
     Args:
         clients: Number of clients; metrics whose length differs are ignored.
     """
+
+    requests: ClassVar[dict[str, str]] = {"client_course": "of", "clients_in_round": "at"}
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
@@ -102,7 +54,7 @@ class ClientCourses:
         }
 
     def of(self, client: int) -> list[dict[str, Any]]:
-        """One client's course."""
+        """A client's metrics over the stored rounds, and over the local steps of the last round."""
         with self._lock:
             return [
                 {
@@ -118,7 +70,7 @@ class ClientCourses:
             ]
 
     def at(self, round: int) -> dict[str, list[float | None]]:
-        """All clients in one round."""
+        """Every metric of all clients in one of the stored rounds."""
         with self._lock:
             return {
                 name: [_plain(value) for value in values]

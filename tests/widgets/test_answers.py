@@ -1,4 +1,4 @@
-"""The kernel's side of the advice view, without a browser."""
+"""The kernel's answers to the advice view, without a browser."""
 
 import threading
 
@@ -34,14 +34,14 @@ def advises(*, found, progress, cancel):
 
 
 def flushed(view):
-    assert view.wait_for_advice(20)
+    assert view.answers.wait(20)
     return view.live
 
 
 def test_findings_arrive_with_figures_written_out():
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises)
     assert view.data["advice"] == {"can_advise": True, "can_search": False, "missing": None}
-    view.start_advice()
+    view.answers.start_advice()
     live = flushed(view)
     assert live["advice/job"]["status"] == "done"
     finding = live["advice/report"]["findings"][0]
@@ -53,8 +53,8 @@ def test_record_without_a_program_cannot_be_advised():
     view = workbench_widgets.Explorer(examples.fedavg_record())
     assert view.data["advice"]["can_advise"] is False
     assert "a record without its program" in view.data["advice"]["missing"]
-    with pytest.raises(RuntimeError, match="open the view from the program"):
-        view.start_advice()
+    with pytest.raises(RuntimeError, match="Open the view from the program"):
+        view.answers.start_advice()
 
 
 def test_stop_cancels_and_is_reported():
@@ -66,9 +66,9 @@ def test_stop_cancels_and_is_reported():
         return advises(found=found, progress=progress, cancel=cancel)
 
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=waits)
-    view.start_advice()
+    view.answers.start_advice()
     assert started.wait(60)
-    view.stop_advice()
+    view.answers.stop("advice")
     assert flushed(view)["advice/job"]["status"] == "stopped"
 
 
@@ -82,9 +82,9 @@ def test_findings_are_shown_while_others_are_verified():
         return advises(found=found, progress=progress, cancel=cancel)
 
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=finds)
-    view.start_advice()
+    view.answers.start_advice()
     assert shown.wait(60)
-    assert view.advice is not None
+    assert view.answers.advice is not None
     assert view.live["advice/job"]["status"] == "running"
     stop.set()
     assert flushed(view)["advice/job"]["status"] == "done"
@@ -95,14 +95,14 @@ def test_failure_is_reported_with_its_message():
         raise ValueError("no such chip")
 
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=fails)
-    view.start_advice()
+    view.answers.start_advice()
     assert flushed(view)["advice/job"]["error"]["message"] == "ValueError: no such chip"
 
 
 def test_explorer_of_a_program_finds_its_missing_donation():
     average = jax.jit(lambda old, new: 0.9 * old + 0.1 * new)
     view = wb.explore(average)(jnp.ones((64, 64)), jnp.ones((64, 64)))
-    view.start_advice()
+    view.answers.start_advice()
     finding = flushed(view)["advice/report"]["findings"][0]
     assert finding["rule"] == "missing donation"
     assert finding["verified"]
@@ -114,8 +114,8 @@ def test_search_arrives_as_rows_and_locked_specs_stay():
     shape = jax.ShapeDtypeStruct((256, 256), "float32")
     view = wb.explore(lambda w, batch: jnp.tanh(batch @ w), on=mesh)(shape, shape)
     assert view.data["advice"]["can_search"]
-    view.start_search(lock={"batch": [["model"], []]}, compiled=False)
-    assert view.wait_for_search(120)
+    view.answers.start_search(lock={"batch": [["model"], []]}, compiled=False)
+    assert view.answers.wait(120)
     assert view.live["advice/search_job"]["status"] == "done"
     rows = view.live["advice/search"]["rows"]
     assert all(row["specs"]["batch"] == "P('model')" for row in rows)
@@ -124,7 +124,7 @@ def test_search_arrives_as_rows_and_locked_specs_stay():
 
 def test_search_without_a_mesh_is_refused():
     with pytest.raises(RuntimeError, match="without a mesh"):
-        workbench_widgets.Explorer(examples.fedavg_record()).start_search()
+        workbench_widgets.Explorer(examples.fedavg_record()).answers.start_search()
 
 
 def test_arrays_have_the_names_of_the_sharding_view():
@@ -148,5 +148,5 @@ def test_every_form_of_show_and_explore_can_be_advised(monkeypatch):
     wb.show(record)
     seen += [wb.explore(summed)(jnp.ones((4, 4))), wb.explore(record)]
     assert [view.data["advice"]["can_advise"] for view in seen if hasattr(view, "data")] == [True] * 4
-    seen[-1].start_advice()
+    seen[-1].answers.start_advice()
     assert flushed(seen[-1])["advice/job"]["status"] == "done"

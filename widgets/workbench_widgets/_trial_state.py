@@ -1,0 +1,59 @@
+"""State of a trial of other PartitionSpecs in the sharding view."""
+
+from typing import Any
+
+from workbench import render
+from workbench.records.compiled import TrafficRecord, WhatIfRecord
+from workbench.render import change_sign, what_if_amounts
+from workbench.render.units import bytes_text, count_text, shape_text, source_text, spec_text
+from workbench_widgets._propagation import propagation_state
+
+
+def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
+    """Reasons for the shardings in the tried program; empty if it has no propagation."""
+    record = None if tried is None else tried.after.propagation
+    if record is None or not any(any(value.spec) for value in record.values):
+        return None
+    state = propagation_state(record)
+    return {**state, "sentence": f"As tried. {state['sentence']}"}
+
+
+def trial_state(tried: WhatIfRecord) -> dict[str, Any]:
+    """State of a trial in the view."""
+    after = () if tried.after.inputs is None else tried.after.inputs.leaves
+    return {
+        "sentence": render.describe(tried),
+        "specs": {leaf: spec_text(spec) for leaf, spec in tried.specs.items()},
+        "how": "planned" if tried.compiled is None else "compiled",
+        "amounts": [list(row) for row in what_if_amounts(tried)],
+        "rows": [_row(row) for row in tried.traffic],
+        "leaves": [
+            [
+                leaf.path,
+                spec_text(leaf.spec),
+                shape_text(leaf.dtype, leaf.shard_shape),
+                bytes_text(leaf.bytes_per_device),
+            ]
+            for leaf in after
+        ],
+        "notes": list(tried.notes),
+    }
+
+
+def _row(row: TrafficRecord) -> dict[str, Any]:
+    return {
+        "change": row.change,
+        "sign": change_sign(row),
+        "kind": row.kind,
+        "axes": list(row.axes),
+        "stage": row.stage,
+        "stage_name": row.stage_name,
+        "runs": [_count(row.runs_before), _count(row.runs_after)],
+        "bytes": [bytes_text(row.before_bytes), bytes_text(row.after_bytes)],
+        "line": None if row.source is None else f"{row.source.file}:{row.source.line}",
+        "source": "" if row.source is None else source_text(row.source.file, row.source.line),
+    }
+
+
+def _count(runs: float | None) -> str:
+    return "unknown" if runs is None else count_text(runs)
