@@ -84,7 +84,6 @@ class WorkbenchWidget(_Widget):
     dock: Literal["right"] | None = None  # next to the notebook instead of below its cell, in JupyterLab
     _outbox: Outbox | None = None
     _unsubscribe: Callable[[], object] | None = None  # functions that cancel the view's subscriptions
-    _asked_of_all: ClassVar[dict[str, str]] = {"name_in_notebook": "name_in_notebook"}
     requests: ClassVar[dict[str, str]] = {}  # requests from the browser, and the view's methods that answer them
     background: ClassVar[frozenset[str]] = frozenset()  # slow requests, which run in separate threads
     _answering: tuple[Answering, ...] = ()  # objects that answer further requests
@@ -219,8 +218,8 @@ class WorkbenchWidget(_Widget):
         end, self._unsubscribe = self._unsubscribe, None  # ipywidgets calls `close` again during garbage collection
         if end is not None:
             end()
-        for answering in self._answering:
-            answering.close()
+        for owner in self._answering:
+            owner.close()
         if self._outbox is not None:  # absent if __init__ failed, because ipywidgets also closes such objects
             self._outbox.close()
         layout = getattr(self, "_made_layout", None) if self.comm is not None else None
@@ -253,24 +252,28 @@ class WorkbenchWidget(_Widget):
         elif kind == "cancel":
             if (stop := self._stops.get(str(content.get("id")))) is not None:
                 stop.set()
-        elif kind == "request" and any(content.get("name") in each.background for each in (self, *self._answering)):
+        elif kind == "request" and any(content.get("name") in owner.background for owner in self._owners):
             _in_background(lambda: self._answer(content))
         elif kind == "request":
             self._answer(content)
+
+    @property
+    def _owners(self) -> "tuple[WorkbenchWidget | Answering, ...]":
+        """The objects that answer requests."""
+        return (self, *self._answering)
 
     def _answer(self, content: Mapping[str, Any]) -> None:
         reply: dict[str, Any] = {"kind": "response", "id": content.get("id")}
         try:
             name = str(content.get("name"))
-            handlers = [
-                (self, self._asked_of_all | self.requests),
-                *((each, each.requests) for each in self._answering),
-            ]
-            owner, method = next(((each, names[name]) for each, names in handlers if name in names), (None, ""))
-            if owner is None:
-                requests = ", ".join(sorted(request for _, names in handlers for request in names))
-                message = f"the view requested {name!r}, but {type(self).__name__} answers only {requests}"
+            answers = {request: (owner, how) for owner in self._owners for request, how in owner.requests.items()}
+            answers["name_in_notebook"] = (self, "name_in_notebook")
+            if name not in answers:
+                message = (
+                    f"the view requested {name!r}, but {type(self).__name__} answers only {', '.join(sorted(answers))}"
+                )
                 raise ValueError(message)
+            owner, method = answers[name]
             arguments = dict(content.get("args") or {})
             if name in owner.background:
                 arguments["report"] = self._reporter(str(content.get("id")))

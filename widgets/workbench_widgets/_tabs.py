@@ -67,7 +67,7 @@ class Sources:
 
     @property
     def has_several_devices(self) -> bool:
-        """Whether the program's mesh has several devices."""
+        """True if the mesh of the program has several devices."""
         return self.record.mesh is not None and len(self.record.mesh.devices) > 1
 
 
