@@ -28,9 +28,8 @@ import psutil
 
 import workbench as wb
 from benchmarks import sweep_kills
-from workbench.aot import CompilationCache
+from workbench.aot._cache import CompilationCache
 from workbench.engines import Executor
-from workbench.federated.data import ClientData, load_npz, save_npz
 from workbench.launch import Program, PyNode, ServiceNode, launch
 from workbench.measurement import History, Run, load_checkpoint
 from workbench.records.live import RoundRecord
@@ -60,24 +59,12 @@ def _history(rounds: int, scale: float) -> History:
     return History(tuple(records))
 
 
-def _clients(turn: int) -> ClientData:
-    return ClientData(arrays={f"client {i}": {"x": np.full((100, 10 * turn + 1), i, np.float32)} for i in range(5)})
-
-
 def _writers(folder: Path) -> dict[str, Callable[[int], object]]:
     """What overwrites a file with one of two contents."""
     two = (_history(40, 1.0), _history(400, 2.0))
     return {
         "history.json": lambda turn: two[turn].to_json(folder / "history.json"),
-        "clients.npz": lambda turn: save_npz(_clients(turn), folder / "clients.npz"),
     }
-
-
-def _content(path: Path) -> bytes:
-    """What a file holds; archives also hold when they were written."""
-    if path.suffix != ".npz":
-        return path.read_bytes()
-    return repr([(name, arrays["x"].tobytes()) for name, arrays in load_npz(path).arrays.items()]).encode()
 
 
 def write_in(folder: str) -> None:
@@ -272,13 +259,13 @@ def files(kills: int, draw: random.Random, number: int, folder: Path) -> list[st
         allowed[name] = set()
         for turn in (0, 1):
             write(turn)
-            allowed[name].add(_content(folder / name))
+            allowed[name].add((folder / name).read_bytes())
     lost = []
     for _ in range(kills):
         _killed(write_in, folder, draw.uniform(0.1, 0.5), number)
         for name, contents in allowed.items():
             try:
-                whole = _content(folder / name) in contents
+                whole = (folder / name).read_bytes() in contents
             except Exception as error:
                 lost.append(f"{name}: {type(error).__name__}: {error}")
             else:

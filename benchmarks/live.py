@@ -17,14 +17,10 @@ import jax.numpy as jnp
 import workbench as wb
 from workbench.inspection import inspect_mesh, inspect_module
 from workbench.inspection.sharding import place_clients
-from workbench.measurement import (
-    ReadingOptions,
-    capture_profile,
-    join_profile,
-    lockstep_waste,
-    measure_compiled,
-    run_rounds,
-)
+from workbench.measurement import ReadingOptions, measure_compiled, run_rounds
+from workbench.measurement._clients import lockstep_waste
+from workbench.measurement._join import join_profile
+from workbench.measurement._profile import capture_profile
 from workbench.records.compiled import ModuleRecord
 from workbench.records.program import PlacementRecord
 from workbench.records.run import RunRecord

@@ -16,7 +16,8 @@ from pathlib import Path
 import nbformat
 from PIL import Image
 
-from workbench.course import concept_map, difficulty_of, exercises, parts_of, titles_of
+from workbench.course import exercises
+from workbench.course._parts import concept_map, difficulty_of, parts_of, titles_of
 
 PICTURES = Path(__file__).parents[1] / "docs" / "images" / "notebooks"
 PAGE = PICTURES.parents[1] / "course.md"

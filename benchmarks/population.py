@@ -16,7 +16,8 @@ CASES = [(clients, schedule) for schedule in ("synchronous", "buffered") for cli
 
 def measure(clients: int, schedule: str, rounds: int) -> dict[str, float | int | str]:
     """One case in this process."""
-    from workbench.federated.population import Buffered, Population, Synchronous, WorkRecord, simulate
+    from workbench.federated.population import Buffered, Population, Synchronous, simulate
+    from workbench.records.run import WorkRecord
 
     cohort = 1000 if clients > 10**4 else 100
     work = WorkRecord(flops=1e11, download_bytes=5e6, upload_bytes=5e6)

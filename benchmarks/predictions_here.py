@@ -244,7 +244,8 @@ def prepare(program: Program, chip: Any, *, runs: bool = True) -> tuple[Callable
     import jax
     import numpy as np
 
-    from workbench.cost import estimate_cost, seconds_of_call
+    from workbench.cost import estimate_cost
+    from workbench.cost._operations import seconds_of_call
     from workbench.inspection import Inspection, LoweredCall, inspect_module, trace_call
 
     mesh, fn, args = program.build()

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 import workbench as wb
-from workbench.advice.search import Search, SearchProgram
+from workbench.advice.search import SearchProgram
+from workbench.advice.search._search import Search
 
 Spec = tuple[Any, ...]
 

@@ -16,16 +16,9 @@ import jax.numpy as jnp
 import psutil
 from jax.sharding import NamedSharding, PartitionSpec
 
-from workbench.aot import (
-    CompilationCache,
-    Worker,
-    compile_for_target,
-    fit_axes,
-    list_targets,
-    lower_for_target,
-    parse_target,
-    target_mesh,
-)
+from workbench.aot import compile_for_target, fit_axes, list_targets, lower_for_target, parse_target, target_mesh
+from workbench.aot._cache import CompilationCache
+from workbench.aot._process import Worker
 from workbench.records.compiled import TargetCompilation
 
 WIDTH = 512

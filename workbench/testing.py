@@ -25,7 +25,7 @@ from workbench.records import Record
 from workbench.records.compiled import CollectiveRecord, ModuleRecord, ProgramRecord
 from workbench.render.units import amount_text, bytes_text
 
-UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
+_UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60
 _MOST_FIGURES = 20
 # Fields that change with every XLA release but carry no new information; omitted from snapshots.
@@ -254,10 +254,10 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
     Raises:
         AssertionError: if the record differs; the message lists the figures and the lines that differ.
     """
-    path, short = Path(path), shortened(record)
+    path, short = Path(path), _short_record(record)
     text = short.to_json(indent=1) + "\n"
     if update is None:
-        update = os.environ.get(UPDATE, "") not in ("", "0")
+        update = os.environ.get(_UPDATE, "") not in ("", "0")
     if update or not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -272,7 +272,7 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
         *(f"  {name}: {before} → {now}" for name, before, now in rows),
         *lines[:_MOST_LINES],
         *more,
-        f"If the change is intended: `pytest --workbench-update`, or set {UPDATE}=1.",
+        f"If the change is intended: `pytest --workbench-update`, or set {_UPDATE}=1.",
     ]
     raise AssertionError("\n".join(parts))
 
@@ -300,7 +300,7 @@ def snapshot_differences(file_text: str, now: str) -> tuple[list[tuple[str, str,
     return rows, lines
 
 
-def shortened(record: Record) -> Record:
+def _short_record(record: Record) -> Record:
     """A record without its compiler-dependent parts: texts, individual instructions, folders of files."""
     changes: dict[str, Any] = {}
     for entry in dataclasses.fields(record):
@@ -318,7 +318,7 @@ def shortened(record: Record) -> Record:
 
 def _shortened(value: object) -> object:
     if isinstance(value, Record):
-        return shortened(value)
+        return _short_record(value)
     if isinstance(value, tuple):
         return tuple(_shortened(item) for item in value)
     if isinstance(value, dict):

@@ -1,6 +1,7 @@
 import pytest
 
-from workbench.aot import CompilationCache, list_targets, stop_workers
+from workbench.aot import list_targets, stop_workers
+from workbench.aot._cache import CompilationCache
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from target_programs import (
 )
 
 import workbench as wb
-from workbench.aot import Worker, compile_for_target, parse_target
-from workbench.aot._process import shared_worker
+from workbench.aot import compile_for_target, parse_target
+from workbench.aot._process import Worker, shared_worker
 from workbench.errors import EngineError, MeshError
 from workbench.inspection import inspect_module
 

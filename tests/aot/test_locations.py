@@ -5,8 +5,10 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from workbench.aot import CompilationCache, Worker, compile_for_target, lower_for_target, target_mesh
+from workbench.aot import compile_for_target, lower_for_target, target_mesh
+from workbench.aot._cache import CompilationCache
 from workbench.aot._locations import drop_callers, hide_cells, show_cells
+from workbench.aot._process import Worker
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 MESH = target_mesh("v5e:2x2", (4,), ("clients",))

@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workbench.aot import CompilationCache, Worker, compile_for_target, parse_target, stop_workers
+from workbench.aot import compile_for_target, parse_target, stop_workers
+from workbench.aot._cache import CompilationCache
+from workbench.aot._process import Worker
 from workbench.errors import EngineError, MeshError
 
 HERE = Path(__file__).parent

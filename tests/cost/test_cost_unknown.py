@@ -6,7 +6,8 @@ from records_parts import toy_module
 
 import workbench as wb
 from workbench import render
-from workbench.cost import estimate_cost, known_chip, nearest_dtype
+from workbench.cost import estimate_cost, known_chip
+from workbench.cost._operations import nearest_dtype
 from workbench.records.compiled import CollectiveRecord
 
 

@@ -6,15 +6,8 @@ import time
 import pytest
 
 from workbench.errors import ProgramError
-from workbench.launch import (
-    Cache,
-    CacheNode,
-    Program,
-    PyNode,
-    ServiceNode,
-    current_node,
-    launched_on_threads,
-)
+from workbench.launch import CacheNode, Program, PyNode, ServiceNode, current_node, launched_on_threads
+from workbench.launch._cache import Cache
 
 CALLERS = 16
 

@@ -9,15 +9,8 @@ import pytest
 
 import workbench as wb
 from workbench.aot import calibration_of_devices
-from workbench.cost import (
-    CHIPS,
-    collective_seconds,
-    estimate_cost,
-    known_chip,
-    predict_operation,
-    seconds_of_call,
-    time_module,
-)
+from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, predict_operation, time_module
+from workbench.cost._operations import seconds_of_call
 from workbench.errors import MeshError
 from workbench.inspection import inspect_module
 from workbench.measurement import _calibrate

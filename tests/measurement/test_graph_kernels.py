@@ -8,9 +8,11 @@ import pytest
 from workbench._jax_compat.hlo import hlo_text_of_proto
 from workbench.cost import known_chip, seconds_at_peak
 from workbench.inspection import inspect_module
-from workbench.measurement import Profile, join_profile, open_profile
+from workbench.measurement import open_profile
 from workbench.measurement._device_events import DeviceEvent, read_plane
 from workbench.measurement._graph_kernels import graph_name, name_kernels
+from workbench.measurement._join import join_profile
+from workbench.measurement._profile import Profile
 from workbench.measurement._profile_reader import ProfileReader
 from workbench.measurement._xplane import read_space
 

@@ -3,9 +3,9 @@
 import pytest
 from records_parts import toy_module
 
-from workbench.measurement import Profile, join_profile
 from workbench.measurement._device_events import DeviceEvent, OtherEvent
-from workbench.measurement._join import event_records
+from workbench.measurement._join import event_records, join_profile
+from workbench.measurement._profile import Profile
 from workbench.records.compiled import CollectiveRecord, InstructionRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
 from workbench.records.program import SourceLine

@@ -8,9 +8,11 @@ from records_parts import TOY_CHIP
 
 import workbench as wb
 from workbench.errors import EngineError, MeasureError
-from workbench.measurement import Profile, ReadingOptions, join_profile, measure_compiled
+from workbench.measurement import ReadingOptions, measure_compiled
 from workbench.measurement._device_events import DeviceEvent
+from workbench.measurement._join import join_profile
 from workbench.measurement._measure import _kept, _stage_runs
+from workbench.measurement._profile import Profile
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, MemoryRecord, ModuleRecord, StagePartRecord
 from workbench.records.run import EventRecord
 

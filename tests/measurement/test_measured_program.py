@@ -10,7 +10,8 @@ import pytest
 import workbench as wb
 from workbench.inspection import inspect_mesh, inspect_module
 from workbench.inspection.sharding import place_clients
-from workbench.measurement import ReadingOptions, lockstep_waste, measure_compiled
+from workbench.measurement import ReadingOptions, measure_compiled
+from workbench.measurement._clients import lockstep_waste
 from workbench.records.program import PlacementRecord
 
 CLIENTS = 24

@@ -5,7 +5,7 @@ import jax
 import pytest
 
 from workbench.errors import EngineError
-from workbench.measurement import capture_profile
+from workbench.measurement._profile import capture_profile
 
 
 def _counts(profile):

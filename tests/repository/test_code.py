@@ -92,7 +92,7 @@ def test_front_ends_use_only_public_names_of_the_workbench():
         taken |= {alias.name for node in ast.walk(parse(name)) if isinstance(node, ast.Import) for alias in node.names}
         return [path for path in taken if re.search(r"^workbench\b.*\._", path)]
 
-    assert offenders(python_files("widgets", "benchmarks", "notebooks"), private) == []
+    assert offenders(python_files("widgets", "notebooks"), private) == []
 
 
 def test_public_names_are_documented():

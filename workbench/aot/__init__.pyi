@@ -1,6 +1,5 @@
 from ._availability import list_targets as list_targets, targets_for as targets_for
 from ._axes import fit_axes as fit_axes
-from ._cache import CompilationCache as CompilationCache
 from ._calibrations import calibration_of_devices as calibration_of_devices, store_calibration as store_calibration
 from ._chip_table import CHIPS as CHIPS, chip_of_gpu as chip_of_gpu, known_chip as known_chip
 from ._compile import compile_for_target as compile_for_target
@@ -11,4 +10,4 @@ from ._lower import (
     target_mesh as target_mesh,
 )
 from ._parse import parse_target as parse_target
-from ._process import Worker as Worker, stop_workers as stop_workers
+from ._process import stop_workers as stop_workers

@@ -13,11 +13,9 @@ from workbench.cost._collectives import (
 from workbench.cost._estimate import estimate_cost as estimate_cost, largest_dtype as largest_dtype
 from workbench.cost._operations import (
     classify_operation as classify_operation,
-    nearest_dtype as nearest_dtype,
     predict_operation as predict_operation,
     product_peak as product_peak,
     seconds_at_peak as seconds_at_peak,
-    seconds_of_call as seconds_of_call,
 )
 from workbench.cost._rates import family_of as family_of
 from workbench.cost._scaling import estimate_scaled as estimate_scaled, scaled_placement as scaled_placement

@@ -11,12 +11,6 @@ from workbench.course._check import (
     right_answer as right_answer,
 )
 from workbench.course._marks import grade_folder as grade_folder, marks_as_csv as marks_as_csv
-from workbench.course._notebooks import Title as Title, write_students as write_students
+from workbench.course._notebooks import write_students as write_students
 from workbench.course._pages import write_site as write_site, write_slides as write_slides
-from workbench.course._parts import (
-    concept_map as concept_map,
-    difficulty_of as difficulty_of,
-    parts_of as parts_of,
-    titles_of as titles_of,
-)
 from workbench.course._sheet import write_cheatsheet as write_cheatsheet

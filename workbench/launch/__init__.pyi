@@ -1,5 +1,5 @@
-from ._cache import Cache as Cache, CacheNode as CacheNode
-from ._client import Client as Client, Futures as Futures
+from ._cache import CacheNode as CacheNode
+from ._client import Client as Client
 from ._context import NodeContext as NodeContext, current_node as current_node
 from ._dask import DaskEngine as DaskEngine
 from ._deadline import launched_on_threads as launched_on_threads
@@ -7,7 +7,6 @@ from ._launch import launch as launch
 from ._launched import Launched as Launched
 from ._nodes import (
     Handle as Handle,
-    Node as Node,
     PyClassNode as PyClassNode,
     PyNode as PyNode,
     Restart as Restart,

@@ -3,7 +3,6 @@
 from workbench.measurement._calibrate import calibrate as calibrate
 from workbench.measurement._checkpoints import load_checkpoint as load_checkpoint
 from workbench.measurement._client_profiles import ClientProfiles as ClientProfiles
-from workbench.measurement._clients import lockstep_waste as lockstep_waste
 from workbench.measurement._compare_runs import (
     Results as Results,
     RunComparison as RunComparison,
@@ -14,7 +13,6 @@ from workbench.measurement._compare_runs import (
 )
 from workbench.measurement._explain import watch_compilations as watch_compilations
 from workbench.measurement._history import History as History
-from workbench.measurement._join import join_profile as join_profile
 from workbench.measurement._measure import (
     ReadingOptions as ReadingOptions,
     caller_of as caller_of,
@@ -23,7 +21,6 @@ from workbench.measurement._measure import (
 from workbench.measurement._memory import free_bytes as free_bytes
 from workbench.measurement._monitor import DeviceMonitor as DeviceMonitor, watch_devices as watch_devices
 from workbench.measurement._open_profile import open_profile as open_profile
-from workbench.measurement._profile import Profile as Profile, capture_profile as capture_profile
 from workbench.measurement._rounds import Run as Run, run_rounds as run_rounds
 from workbench.measurement._run_log import RunFolder as RunFolder, Tracker as Tracker
 from workbench.measurement._run_store import StoredRun as StoredRun, list_runs as list_runs

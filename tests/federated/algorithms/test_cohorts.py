@@ -12,6 +12,7 @@ import pytest
 import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms, data
+from workbench.federated.data._padding import Padded
 
 CLIENTS, COHORT, ROUNDS = 200, 10, 3
 SGD = optax.sgd(0.05)
@@ -37,7 +38,7 @@ def rounds_of(held, **options):
     return list(data.cohorts(held, COHORT, key=5, rounds=ROUNDS, batch_size=4, **options))
 
 
-def among_all(padded: data.Padded) -> dict:
+def among_all(padded: Padded) -> dict:
     """The same round as one of all clients, in which those outside of the cohort have weight 0."""
     cohort = padded.cohort
     present = cohort.numbers < cohort.population

@@ -6,6 +6,7 @@ import pytest
 
 from workbench.errors import DataError
 from workbench.federated import data as wd
+from workbench.federated.data._cohorts import sample_clients
 
 
 def clients(n=10):
@@ -13,27 +14,27 @@ def clients(n=10):
 
 
 def test_a_cohort_holds_distinct_clients_in_order():
-    drawn = wd.sample_clients(0, 50, 20)
+    drawn = sample_clients(0, 50, 20)
     assert len(set(drawn.tolist())) == 20
     assert drawn.tolist() == sorted(drawn.tolist())
     assert 0 <= drawn.min() <= drawn.max() < 50
 
 
 def test_the_key_decides_the_cohort():
-    assert wd.sample_clients(7, 50, 5).tolist() == wd.sample_clients(7, 50, 5).tolist()
-    assert len({tuple(wd.sample_clients(key, 50, 5).tolist()) for key in range(10)}) == 10
+    assert sample_clients(7, 50, 5).tolist() == sample_clients(7, 50, 5).tolist()
+    assert len({tuple(sample_clients(key, 50, 5).tolist()) for key in range(10)}) == 10
     key = jax.random.key(7)
-    assert wd.sample_clients(key, 50, 5).tolist() == wd.sample_clients(key, 50, 5).tolist()
+    assert sample_clients(key, 50, 5).tolist() == sample_clients(key, 50, 5).tolist()
 
 
 def test_every_client_is_drawn_equally_often():
     # 2000 rounds of 3 out of 6: each client 1000 times on average, standard deviation sqrt(2000 / 4) = 22.4.
-    times = np.bincount(np.concatenate([wd.sample_clients(key, 6, 3) for key in range(2000)]), minlength=6)
+    times = np.bincount(np.concatenate([sample_clients(key, 6, 3) for key in range(2000)]), minlength=6)
     assert abs(times - 1000).max() < 5 * 22.4
 
 
 def test_a_weight_of_zero_is_never_drawn():
-    drawn = [wd.sample_clients(key, 4, 2, weight=[1, 0, 1, 2]) for key in range(50)]
+    drawn = [sample_clients(key, 4, 2, weight=[1, 0, 1, 2]) for key in range(50)]
     assert 1 not in np.concatenate(drawn)
 
 
@@ -69,14 +70,14 @@ def test_a_program_over_cohorts_compiles_once():
     ("call", "fact"),
     [
         (
-            lambda: wd.sample_clients(0, 5, 6),
+            lambda: sample_clients(0, 5, 6),
             "cohort of 6 from 5 clients, of which 5 can be drawn.*pass a `cohort` from 1 to 5",
         ),
-        (lambda: wd.sample_clients(0, 5, 0), "cohort of 0"),
-        (lambda: wd.sample_clients(0, 3, 3, weight=[1, 1, 0]), "of which 2 can be"),
-        (lambda: wd.sample_clients(0, 3, 1, weight=[1, 1]), r"weights of shape \(2,\).*pass shape \(3,\)"),
-        (lambda: wd.sample_clients(0, 2, 1, weight=[1, -1]), r"smallest -1\.0"),
-        (lambda: wd.sample_clients(0, 2, 1, weight=[0, 0]), "at least one weight must be positive"),
+        (lambda: sample_clients(0, 5, 0), "cohort of 0"),
+        (lambda: sample_clients(0, 3, 3, weight=[1, 1, 0]), "of which 2 can be"),
+        (lambda: sample_clients(0, 3, 1, weight=[1, 1]), r"weights of shape \(2,\).*pass shape \(3,\)"),
+        (lambda: sample_clients(0, 2, 1, weight=[1, -1]), r"smallest -1\.0"),
+        (lambda: sample_clients(0, 2, 1, weight=[0, 0]), "at least one weight must be positive"),
         (lambda: next(wd.cohorts(clients(3), 4, key=0)), "cohort of 4 from 3"),
     ],
     ids=["too many", "none", "too many by weight", "shape", "negative", "all zero", "in cohorts"],

@@ -5,12 +5,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import faults
 import numpy as np
 import pytest
 
 from workbench.errors import DataError
-from workbench.federated.data import ClientData, load_leaf, load_npz, load_tff_hdf5, save_npz
+from workbench.federated.data import load_leaf, load_npz, load_tff_hdf5
 
 
 def _leaf(tmp_path: Path, values: str) -> Path:
@@ -57,16 +56,6 @@ def test_encrypted_archive_is_refused(tmp_path: Path):
     path.write_bytes(whole)
     with pytest.raises(DataError, match="cannot be read"):
         load_npz(path)
-
-
-def test_full_disk_leaves_the_old_archive(tmp_path: Path):
-    small = ClientData(arrays={"a": {"x": np.arange(3)}})
-    large = ClientData(arrays={"a": {"x": np.random.default_rng(0).random(10_000)}})
-    save_npz(small, tmp_path / "data.npz")
-    with faults.full_disk(5000), pytest.raises(OSError, match="File too large"):
-        save_npz(large, tmp_path / "data.npz")
-    assert load_npz(tmp_path / "data.npz")["a"]["x"].tolist() == [0, 1, 2]
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def _hdf5(path: Path, make: Any) -> Path:

@@ -103,23 +103,6 @@ def test_put_lays_clients_out_over_the_mesh():
     assert placed.tree["weight"].tolist() == [5.0, 2.0, 3.0, 0.0]
 
 
-def test_reshuffle_keeps_examples_in_front_and_fields_together():
-    x, mask = np.array([1, 2, 3, 4, 5, 0, 0, 0]), np.arange(8) < 5
-
-    @jax.jit
-    def order(key):
-        return wd.reshuffle(key, {"x": x, "y": x * 2}, mask)
-
-    orders = set()
-    for seed in range(6):
-        shuffled, new_mask = order(jax.random.key(seed))
-        assert new_mask.tolist() == mask.tolist()
-        assert sorted(shuffled["x"][:5].tolist()) == [1, 2, 3, 4, 5]
-        assert (shuffled["y"] == shuffled["x"] * 2).all()
-        orders.add(tuple(shuffled["x"].tolist()))
-    assert len(orders) > 1
-
-
 WRONG = {
     "batch": (lambda d: wd.pad_clients(d, batch_size=0), "was given batch_size=0. Sizes are at least 1"),
     "several": (lambda d: wd.pad_clients(d, batch_size=-1, multiple_of=0), "batch_size=-1, multiple_of=0"),
@@ -142,7 +125,7 @@ WRONG = {
     "many keys": (lambda d: wd.pad_clients(d, key=jax.random.split(jax.random.key(0))), "one JAX PRNG key"),
     "tracer": (
         lambda d: jax.jit(lambda key: wd.pad_clients(d, key=key).counts)(jax.random.key(0)),
-        "is a tracer.*draw cohorts outside `jit`, or shuffle on the devices with `reshuffle`",
+        "is a tracer.*shuffle and draw cohorts outside `jit`",
     ),
 }
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from workbench.errors import DataError
 from workbench.federated import data as wd
+from workbench.federated.data._partition import Partition
 
 LABELS = np.random.default_rng(0).integers(0, 5, 200)
 
@@ -18,8 +19,6 @@ MAKERS = {
     "hsu extreme": lambda seed, clients=10: wd.dirichlet(LABELS, clients, alpha=1e-4, seed=seed, equal_sizes=True),
     "hsu infinite": lambda seed, clients=10: wd.dirichlet(LABELS, clients, alpha=math.inf, seed=seed, equal_sizes=True),
     "shards": lambda seed, clients=10: wd.shards(LABELS, clients, seed=seed),
-    "lognormal": lambda seed, clients=10: wd.by_size(200, clients, seed=seed),
-    "power": lambda seed, clients=10: wd.by_size(200, clients, law="power", spread=2.0, seed=seed),
 }
 
 
@@ -98,17 +97,6 @@ def test_two_shards_of_whole_classes_show_at_most_two_classes():
     assert max(len(set(labels[rows].tolist())) for rows in partition.rows) == 2
 
 
-def test_power_law_sizes_by_hand():
-    # 96 to share beside one each: weights 1, 1/2, 1/3, 1/4 sum to 25/12, so 46.08, 23.04, 15.36, 11.52, plus 1 each;
-    # the one left over goes to the largest remainder, 0.52.
-    sizes = sorted(len(rows) for rows in wd.by_size(100, 4, law="power", spread=1.0, seed=9).rows)
-    assert sizes == [13, 16, 24, 47]
-
-
-def test_spread_zero_makes_equal_sizes():
-    assert [len(rows) for rows in wd.by_size(100, 4, spread=0.0, seed=0).rows] == [25] * 4
-
-
 def test_natural_ids_become_clients():
     partition = wd.by_natural_id([7, 3, 7, 12])
     assert partition.clients == ("3", "7", "12")
@@ -126,12 +114,12 @@ def rows(*lists):
 
 
 WRONG = {
-    "twice": (lambda: wd.Partition(rows([0, 1], [1])), r"rows of several clients: \[1\], rows of no client: \[2\]"),
-    "hole": (lambda: wd.Partition(rows([0, 3], [1])), r"rows of no client: \[2\]"),
-    "negative": (lambda: wd.Partition(rows([0, -1])), r"rows of no client: \[1\]"),
-    "float rows": (lambda: wd.Partition(rows([0.0, 1.0])), "row numbers of dtype float64"),
-    "nothing": (lambda: wd.Partition(()), "no examples at all"),
-    "same id": (lambda: wd.Partition(rows([0], [1]), ("a", "a")), "1 distinct ids for 2 clients"),
+    "twice": (lambda: Partition(rows([0, 1], [1])), r"rows of several clients: \[1\], rows of no client: \[2\]"),
+    "hole": (lambda: Partition(rows([0, 3], [1])), r"rows of no client: \[2\]"),
+    "negative": (lambda: Partition(rows([0, -1])), r"rows of no client: \[1\]"),
+    "float rows": (lambda: Partition(rows([0.0, 1.0])), "row numbers of dtype float64"),
+    "nothing": (lambda: Partition(()), "no examples at all"),
+    "same id": (lambda: Partition(rows([0], [1]), ("a", "a")), "1 distinct ids for 2 clients"),
     "alpha": (lambda: wd.dirichlet([0, 1], 2, alpha=0.0, seed=0), r"alpha=0\.0.*must be positive: use 0\.1"),
     "alpha nan": (lambda: wd.dirichlet([0, 1], 2, alpha=math.nan, seed=0), "alpha=nan"),
     "float labels": (
@@ -148,8 +136,6 @@ WRONG = {
         r"3 examples over 2 clients with at least 2 each, which needs 4.*use 1 clients or fewer",
     ),
     "more shards than rows": (lambda: wd.shards([0, 1, 2], 2, seed=0), "with at least 2 each"),
-    "law": (lambda: wd.by_size(9, 3, law="zipf", seed=0), "law='zipf'.*'lognormal' or 'power'"),
-    "spread": (lambda: wd.by_size(9, 3, spread=-1.0, seed=0), r"spread=-1\.0"),
 }
 
 

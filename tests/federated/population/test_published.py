@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from workbench.federated.population import PHONES, Always, Buffered, Population, RecordedDevices, Synchronous, simulate
+from workbench.federated.population import PHONES, Buffered, Population, Synchronous, simulate
+from workbench.federated.population._devices import RecordedDevices
 from workbench.records.run import WorkRecord
 
 SECONDS = 100.0  # of the mean client
 WORK = WorkRecord(flops=1e11, download_bytes=1e-6, upload_bytes=1e-6)
 ALIKE = PHONES[0].replace(share=1.0, compute_spread=0.0, bandwidth_spread=0.0, flops_per_second=1e11 / SECONDS)
-ANY = {"availability": [Always()], "time_zones": {0.0: 1.0}, "battery_share": 1.0}  # nobody is left out as too slow
+ANY = {"availability": None, "time_zones": {0.0: 1.0}, "battery_share": 1.0}  # nobody is left out as too slow
 FLEET = Population(10**7, (ALIKE,), interruptions_per_hour=0.0, **ANY)
 HALF_NORMAL = stats.halfnorm(scale=SECONDS * math.sqrt(math.pi / 2))
 

@@ -9,7 +9,6 @@ import pytest
 from workbench.errors import ProgramError
 from workbench.federated.population import (
     PHONES,
-    Always,
     Buffered,
     Population,
     Servers,
@@ -29,7 +28,7 @@ FAST = Servers(1e30)  # adds in no time
 EVENINGS = Sessions(start_hour=2, spread_hours=3, shortest_hours=0.2, longest_hours=6, chance=0.8)
 PEOPLE = Population(2000, PHONES, [EVENINGS], {0.0: 0.5, 3.0: 0.5}, interruptions_per_hour=6.0)
 ALIKE = PHONES[0].replace(share=1.0, compute_spread=0.0, bandwidth_spread=0.0)
-MACHINES = Population(1000, (ALIKE,), [Always()], {0.0: 1.0}, interruptions_per_hour=0.0)
+MACHINES = Population(1000, (ALIKE,), None, {0.0: 1.0}, interruptions_per_hour=0.0)
 # Of every machine: 5 MB down at 1.5 MB/s, 3e11 FLOPs at 2 GFLOP/s, 5 MB up at 0.5 MB/s, and two exchanges.
 SECONDS = 10 / 3 + 150 + 10 + 2 * LATENCY
 EVEN = WORK.replace(spread=0.0)
@@ -194,7 +193,7 @@ def test_buffered_steps_of_machines_that_are_alike_by_hand():
 
 def test_buffered_steps_follow_littles_law():
     # Throughput is concurrency over the mean time of a client, and a result misses about concurrency / buffer steps.
-    people = dataclasses.replace(PEOPLE, clients=10**6, availability=[Always()], interruptions_per_hour=0.0)
+    people = dataclasses.replace(PEOPLE, clients=10**6, availability=None, interruptions_per_hour=0.0)
     ids = np.arange(100_000)
     devices = people.devices_of(ids)
     compute = WORK.flops * people.work_factor(ids, WORK.spread) / devices.flops_per_second

@@ -8,10 +8,10 @@ import pytest
 from workbench import render
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
-from workbench.federated.population import Always, Buffered, Population, Synchronous, simulate, train
+from workbench.federated.population import Buffered, Population, Synchronous, simulate, train
 from workbench.records.run import WorkRecord
 
-PEOPLE = Population(10**6, availability=[Always()])
+PEOPLE = Population(10**6, availability=None)
 WORK = WorkRecord(flops=1e10, download_bytes=1e5, upload_bytes=1e5)
 
 

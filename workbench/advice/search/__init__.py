@@ -13,14 +13,12 @@ from workbench.advice.search._run import (
     run_interleaved as run_interleaved,
     with_specs as with_specs,
 )
-from workbench.advice.search._search import Search as Search
 from workbench.advice.search._stand_in import as_accelerator as as_accelerator, promoted_sums as promoted_sums
 
 __all__ = [
     "ArgumentLeaf",
     "Priced",
     "Runnable",
-    "Search",
     "SearchProgram",
     "as_accelerator",
     "group_leaves",

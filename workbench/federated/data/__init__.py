@@ -4,7 +4,6 @@ from workbench.federated.data._client_data import ClientData as ClientData, fede
 from workbench.federated.data._cohorts import (
     cohorts as cohorts,
     poisson_cohorts as poisson_cohorts,
-    sample_clients as sample_clients,
 )
 from workbench.federated.data._describe import describe as describe
 from workbench.federated.data._generated import (
@@ -14,20 +13,16 @@ from workbench.federated.data._generated import (
 from workbench.federated.data._load_folder import load_folder as load_folder
 from workbench.federated.data._load_hdf5 import load_tff_hdf5 as load_tff_hdf5
 from workbench.federated.data._load_leaf import load_leaf as load_leaf
-from workbench.federated.data._load_npz import load_npz as load_npz, save_npz as save_npz
+from workbench.federated.data._load_npz import load_npz as load_npz
 from workbench.federated.data._load_tables import load_hugging_face as load_hugging_face, load_parquet as load_parquet
 from workbench.federated.data._load_tokens import load_tokens as load_tokens
-from workbench.federated.data._padding import Cohort as Cohort, Padded as Padded, pad_clients as pad_clients
+from workbench.federated.data._padding import Cohort as Cohort, pad_clients as pad_clients
 from workbench.federated.data._partition import (
-    Partition as Partition,
     by_natural_id as by_natural_id,
-    by_size as by_size,
     dirichlet as dirichlet,
     iid as iid,
     shards as shards,
 )
-from workbench.federated.data._prefetch import prefetch as prefetch
-from workbench.federated.data._reshuffle import reshuffle as reshuffle
 from workbench.federated.data._shipped import (
     Examples as Examples,
     digits as digits,

@@ -139,8 +139,8 @@ def federate(
     Args:
         x: The inputs, `[examples, *shape]`. If `by` is given, a pandas or Dask DataFrame with one row per example.
         y: The labels or targets, `[examples, *shape]`, or None if there are none.
-        partition: Each client's rows, as the result of `iid`, `dirichlet`, `shards`, `by_size` or `by_natural_id`, or
-            as one array of row numbers per client.
+        partition: Each client's rows, as the result of `iid`, `dirichlet`, `shards` or `by_natural_id`, or as one
+            array of row numbers per client.
         by: Name of the DataFrame column that contains each example's client; used instead of `partition`. The other
             columns are the fields, in JAX's default precision. They contain numbers, or equally long lists of numbers.
         name: Name of the data, for titles.

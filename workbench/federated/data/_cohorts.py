@@ -42,7 +42,7 @@ def sample_clients(key: Key, clients: int, cohort: int, *, weight: ArrayLike | N
     able = clients if share is None else int((share > 0).sum())
     if not 1 <= cohort <= able:
         message = (
-            f"`sample_clients` was asked for a cohort of {cohort} from {clients} clients, of which {able} can be "
+            f"`cohorts` was asked for a cohort of {cohort} from {clients} clients, of which {able} can be "
             "drawn. A cohort contains at least one client, and each client at most once: pass a `cohort` from 1 to "
             f"{able}."
         )
@@ -54,7 +54,7 @@ def _shares(weight: ArrayLike, clients: int) -> np.ndarray:
     weight = np.asarray(weight, np.float64)
     if weight.shape != (clients,) or not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
         message = (
-            f"`sample_clients` was given weights of shape {weight.shape} (smallest {weight.min(initial=0)}) for "
+            f"`cohorts` was given weights of shape {weight.shape} (smallest {weight.min(initial=0)}) for "
             f"{clients} clients. Each client needs one finite weight of at least 0, and at least one weight must be "
             f"positive: pass shape ({clients},), for example `data.counts`."
         )
@@ -76,8 +76,8 @@ def cohorts(
     """Yields the data of a new, newly shuffled cohort for each round, with constant shapes.
 
     If an algorithm's clients keep state, build the algorithm with `algorithms.in_cohorts`, so that each state belongs
-    to a client, not to a slot. Round `r` depends only on the key and `r`. Wrap the iterator in `prefetch` to prepare
-    the next rounds while a round runs. `algorithms.epsilon` does not apply to these cohorts; use `poisson_cohorts`.
+    to a client, not to a slot. Round `r` depends only on the key and `r`. `algorithms.epsilon` does not
+    apply to these cohorts; use `poisson_cohorts`.
 
     Args:
         data: All clients.
@@ -87,12 +87,13 @@ def cohorts(
         batch_size: As in `pad_clients`.
         epochs: As in `pad_clients`.
         multiple_of: The size of the clients' mesh axis, as in `pad_clients`.
-        weight: As in `sample_clients`.
+        weight: Relative probability of each client, `[clients]`, non-negative; uniform by default.
 
     Returns: An iterator over `Padded` rounds, each padded to the length of the longest client in `data`.
 
     Raises:
-        DataError: at the first round, for the same reasons as in `sample_clients` and `pad_clients`.
+        DataError: at the first round, if the cohort is empty or larger than the number of clients that can be drawn, if
+            the weights are invalid, or for the same reasons as in `pad_clients`.
 
     Example:
         >>> data = ClientData(arrays={c: {"x": np.arange(3.0)} for c in "abcd"})

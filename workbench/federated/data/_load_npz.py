@@ -8,7 +8,6 @@ import numpy as np
 from workbench.federated.data._client_data import ClientData
 from workbench.federated.data._files import Source, guess_label
 from workbench.federated.data._partition import by_natural_id
-from workbench.records import write_whole
 
 _FORM = (
     "a .npz archive with arrays named `client/field`, or with arrays with one row per example, one of which holds "
@@ -27,8 +26,8 @@ def load_npz(
     """Reads client data from a numpy archive without executing code (`allow_pickle=False`).
 
     Args:
-        path: The `.npz` file. It contains either arrays named `<client>/<field>`, as written by `save_npz`, or arrays
-            with one row per example and the array `client`, which holds the client of each row.
+        path: The `.npz` file. It contains either arrays named `<client>/<field>`, or arrays with one
+            row per example and the array `client`, which holds the client of each row.
         client: Name of the array that holds the client of each row.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Whether to accept clients without examples.
@@ -116,26 +115,3 @@ def _read_members(source: Source, loaded: np.lib.npyio.NpzFile) -> dict[str, np.
 def _name(name: str) -> str:
     owner, slash, field = name.rpartition("/")
     return f"client {owner!r}, field {field!r}" if slash else f"field {name!r}"
-
-
-def save_npz(data: ClientData, path: str | Path) -> Path:
-    """Writes client data as a compressed numpy archive with arrays named `<client>/<field>`.
-
-    Args:
-        data: The clients.
-        path: The file; `.npz` is appended if it is missing. An existing file is replaced.
-
-    Returns:
-        The path that was written.
-
-    Example:
-        >>> import tempfile
-        >>> data = ClientData(arrays={"a": {"x": np.arange(3)}})
-        >>> load_npz(save_npz(data, Path(tempfile.mkdtemp()) / "toy"))["a"]["x"].tolist()
-        [0, 1, 2]
-    """
-    path = Path(path)
-    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
-    flat = {f"{client}/{field}": value for client, fields in data.arrays.items() for field, value in fields.items()}
-    write_whole(path, lambda opened: np.savez_compressed(opened, **flat))  # type: ignore[arg-type]
-    return path

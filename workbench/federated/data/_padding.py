@@ -96,7 +96,8 @@ def pad_clients(
             examples, count 0).
 
     Returns:
-        Arrays, mask and counts, with the dtypes of `data`.
+        Arrays, mask and counts, with the dtypes of `data`: `.tree` is the argument of a program, and `.put(sharding)`
+        puts the arrays on devices.
 
     Raises:
         DataError: if a client has more than `examples` examples, if a field is called `mask`, `weight` or `cohort`, or

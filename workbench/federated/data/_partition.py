@@ -1,7 +1,6 @@
 """Partitions of a data set over clients; the same seed yields the same partition."""
 
 import dataclasses
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -207,56 +206,6 @@ def shards(labels: ArrayLike, clients: int, *, shards_per_client: int = 2, seed:
     return Partition(rows=tuple(np.sort(np.concatenate([pieces[i] for i in hand])) for hand in dealt))
 
 
-def by_size(
-    examples: int,
-    clients: int,
-    *,
-    law: Literal["lognormal", "power"] = "lognormal",
-    spread: float = 1.0,
-    seed: int,
-    min_examples: int = 1,
-) -> Partition:
-    """Partitions at random into clients of very different sizes, without label skew.
-
-    Args:
-        examples: Total number of examples.
-        clients: Number of clients.
-        law: With `lognormal`, sizes are proportional to `exp(spread * normal)`. With `power`, the size of the k-th
-            largest client is proportional to `k ** -spread`.
-        spread: Strength of the size skew; 0 makes all sizes equal, and 1 is strong.
-        seed: Seed for the sizes (lognormal), for assigning sizes to clients, and for choosing examples.
-        min_examples: Minimum number of examples per client.
-
-    Raises:
-        DataError: if `spread` is negative, the law is unknown, or there are too few examples.
-
-    Example:
-        >>> sorted(len(rows) for rows in by_size(100, 4, law="power", spread=1.0, seed=0).rows)
-        [13, 16, 24, 47]
-
-    References:
-        Li et al., MLSys 2020 (FedProx), section 5.1: power law. Caldas et al., arXiv 1812.01097 (LEAF): lognormal.
-    """
-    _check_enough("by_size", examples, clients, min_examples)
-    if law not in ("lognormal", "power") or not (np.isfinite(spread) and spread >= 0):
-        message = (
-            f"`by_size` was given law={law!r}, spread={spread}. `law` is 'lognormal' or 'power', and `spread` is a "
-            "number of at least 0: for example law='power', spread=1.0."
-        )
-        raise DataError(message)
-    rng = np.random.default_rng(seed)
-    if law == "lognormal":
-        weight = np.exp(spread * rng.standard_normal(clients))
-    else:
-        weight = rng.permutation(np.arange(1, clients + 1) ** -float(spread))
-    exact = weight / weight.sum() * (examples - clients * min_examples)
-    sizes = np.floor(exact).astype(np.int64)
-    # Largest remainder: the sizes add up exactly and none is off by one whole example.
-    sizes[np.argsort(sizes - exact, kind="stable")[: examples - clients * min_examples - sizes.sum()]] += 1
-    order = rng.permutation(examples)
-    return Partition(rows=tuple(np.sort(rows) for rows in np.split(order, np.cumsum(sizes + min_examples)[:-1])))
-
-
 def by_natural_id(ids: ArrayLike) -> Partition:
     """Creates one client per natural id (such as a writer, hospital or speaker), in sorted order.
 
@@ -278,7 +227,7 @@ def _as_labels(operation: str, labels: ArrayLike) -> np.ndarray:
         message = (
             f"`{operation}` was given labels of dtype {labels.dtype} and shape {labels.shape}. Labels are integers or "
             "strings, one per example, of shape (examples,), for at least one example: pass class numbers. For "
-            "real-valued targets use `iid` or `by_size`, or bin them with `numpy.digitize` first."
+            "real-valued targets use `iid`, or bin them with `numpy.digitize` first."
         )
         raise DataError(message)
     return labels

@@ -39,8 +39,7 @@ def _words_of_array(key: Array) -> list[int]:
     except jax.errors.TracerArrayConversionError:
         message = (
             "the key of a shuffle or a cohort is a tracer: it was made inside a transformed function. Data are "
-            "prepared on the host before the program runs: draw cohorts outside `jit`, or shuffle on the devices with "
-            "`reshuffle`."
+            "prepared on the host before the program runs: shuffle and draw cohorts outside `jit`."
         )
         raise DataError(message) from None
 

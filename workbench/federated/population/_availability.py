@@ -1,7 +1,6 @@
-"""Availability of devices: in daily sessions, in recorded sessions, or always."""
+"""Availability of devices: in daily sessions or in recorded sessions."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -26,26 +25,6 @@ class Availability(Protocol):
     ) -> Float[np.ndarray, " n"]:
         """Returns for how many seconds each device stays available after `seconds` (UTC), or 0."""
         ...
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Always:
-    """Devices that are always available.
-
-    Example:
-        >>> Always().remaining_seconds(np.arange(2), 0.0, np.zeros(2), 0).tolist()
-        [inf, inf]
-    """
-
-    def remaining_seconds(
-        self,
-        ids: Integer[np.ndarray, " n"],
-        seconds: float | Float[np.ndarray, " n"],
-        zone_hours: Float[np.ndarray, " n"],
-        seed: int,
-    ) -> Float[np.ndarray, " n"]:
-        """Returns infinity for every device."""
-        return np.full(len(ids), math.inf)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Population:
     Args (of the constructor):
         clients: Number of clients.
         devices: Classes of devices with their shares, or recorded devices (`read_fedscale_devices`).
-        availability: Kinds of sessions; a device is available during any of them.
+        availability: Kinds of sessions; a device is available during any of them. None: devices are always available.
         time_zones: Share of clients by offset from UTC in hours.
         interruptions_per_hour: Rate at which working clients fail before the end of their session, because the user
             returns, the network is lost, or the process is killed.
@@ -118,7 +118,7 @@ class Population:
 
     clients: int
     devices: tuple[DeviceClassRecord, ...] | RecordedDevices = PHONES
-    availability: Sequence[Availability] = NIGHTS
+    availability: Sequence[Availability] | None = NIGHTS
     time_zones: Mapping[float, float] = dataclasses.field(default_factory=lambda: WORLD)
     interruptions_per_hour: float = 0.2
     battery_share: float = 0.1
@@ -127,14 +127,15 @@ class Population:
     def __post_init__(self) -> None:
         shares = 1.0 if isinstance(self.devices, RecordedDevices) else sum(device.share for device in self.devices)
         zones = sum(self.time_zones.values())
-        fits = self.clients >= 1 and self.interruptions_per_hour >= 0 and self.battery_share > 0 and self.availability
+        kinds = None if self.availability is None else len(self.availability)
+        fits = self.clients >= 1 and self.interruptions_per_hour >= 0 and self.battery_share > 0 and kinds != 0
         if not fits or not math.isclose(shares, 1, abs_tol=1e-6) or not math.isclose(zones, 1, abs_tol=1e-6):
             message = (
                 f"`Population` received clients={self.clients}, device classes whose shares sum to {shares:g}, time "
                 f"zones whose shares sum to {zones:g}, interruptions_per_hour={self.interruptions_per_hour}, "
-                f"battery_share={self.battery_share} and {len(self.availability)} kinds of availability. A population "
+                f"battery_share={self.battery_share} and {kinds} kinds of availability. A population "
                 "has clients, each in one class and one time zone: pass at least 1 client, shares that sum to 1, at "
-                "least one kind of availability (`Always()` for devices that never leave) and positive numbers."
+                "least one kind of availability (or None for devices that never leave) and positive numbers."
             )
             raise ProgramError(message)
 
@@ -174,6 +175,8 @@ class Population:
         self, ids: Integer[np.ndarray, " n"], seconds: float | Float[np.ndarray, " n"]
     ) -> Float[np.ndarray, " n"]:
         """Returns for how many seconds each client stays available after `seconds` since midnight UTC, or 0."""
+        if self.availability is None:
+            return np.full(len(ids), math.inf)
         return remaining_of_all(self.availability, ids, seconds, self.zones_of(ids), self.seed)
 
     def failure_seconds(
