@@ -127,9 +127,10 @@ def write_player(app: object) -> None:
 
 def write_glossary(app: object) -> None:
     """Writes the page of terms: those of the views, from the table that they show, and those of the field."""
-    from workbench.render import GLOSSARY, lesson
+    from workbench.render import GLOSSARY, LESSONS
 
-    terms = {word: (sentence, f"course/{lesson(word)}" if lesson(word) else "") for word, sentence in GLOSSARY.items()}
+    pages = {word: f"course/{notebook}" for word, notebook in LESSONS.items()}
+    terms = {word: (sentence, pages.get(word, "")) for word, sentence in GLOSSARY.items()}
     terms |= TERMS
     entries = []
     for word in sorted(terms, key=str.casefold):

@@ -13,8 +13,8 @@ from workbench.records.live import (
     TimelineRecord,
 )
 from workbench.records.run import EventRecord, RunRecord, StageRunRecord
-from workbench.render import describe_samples, render_samples_svg
 from workbench.render._live import compare_with_prediction, ticks
+from workbench.render._live_rounds import render_samples_svg
 from workbench.render._svg import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -186,7 +186,7 @@ SAMPLES = [sample(1.0, 0, 100, 100, 100), sample(2.0, 2048, 200, 200, None), sam
 
 
 def test_devices_with_the_same_memory_share_a_line():
-    picture = render_samples_svg(SAMPLES)
+    picture = render.svg(SAMPLES)
     lines = [
         path for path in parsed(picture).iter(f"{SVG}path") if (path.get("class") or "").startswith("wb-stroke-series")
     ]
@@ -195,7 +195,7 @@ def test_devices_with_the_same_memory_share_a_line():
 
 
 def test_memory_in_words_names_the_peak_and_what_is_gone():
-    assert describe_samples(SAMPLES) == (
+    assert render.describe(SAMPLES) == (
         "Memory of 4 devices, 3 samples: at most 2 KiB on cpu:0. No longer readable: cpu:3."
     )
 
@@ -206,7 +206,7 @@ def test_memory_in_words_names_the_peak_and_what_is_gone():
     [
         lambda dark: render.svg(RUN, dark=dark),
         lambda dark: render.svg(TIMELINE, dark=dark),
-        lambda dark: render_samples_svg(SAMPLES, dark=dark),
+        lambda dark: render.svg(SAMPLES, dark=dark),
         lambda dark: render_samples_svg([], dark=dark),
     ],
     ids=["run", "gantt", "memory", "nothing"],

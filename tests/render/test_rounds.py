@@ -14,9 +14,7 @@ from workbench.records.live import (
 )
 from workbench.records.program import SourceLine
 from workbench.render import (
-    describe_rounds,
     render_clients_svg,
-    render_rounds_svg,
     render_tap_html,
 )
 from workbench.render._rounds import curves
@@ -37,15 +35,15 @@ def test_curves_are_mean_least_and_most_over_clients_and_steps_without_what_is_n
 
 
 def test_rounds_are_a_line_per_metric_with_a_band_where_clients_differ():
-    drawn = str(render_rounds_svg(HISTORY))
+    drawn = str(render.svg(HISTORY))
     assert len(paths(drawn, "wb-stroke-clients")) == 2
     assert len(paths(drawn, "wb-fill-clients-soft")) == 1
 
 
 def test_a_metric_that_was_never_finite_says_so():
-    drawn = str(render_rounds_svg([RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})]))
+    drawn = str(render.svg([RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})]))
     assert "not finite in any round" in drawn
-    assert "loss: not finite" in describe_rounds([RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})])
+    assert "loss: not finite" in render.describe([RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})])
 
 
 @pytest.mark.parametrize(("clients", "class_"), [(8, "wb-fill-clients"), (4096, "")], ids=["bars", "heat map"])

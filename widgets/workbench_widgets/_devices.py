@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from workbench import render
 from workbench.records.live import SampleRecord
 from workbench.records.run import RunRecord
-from workbench.render import GLOSSARY, Markup, describe_samples, render_samples_svg
+from workbench.render import GLOSSARY, Markup
 from workbench.render.units import bytes_text, shape_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
@@ -45,7 +46,7 @@ class DevicesView(WorkbenchWidget):
         timeline = None if run is None or not run.events else for_both_widths(run)
         data = {"timeline": timeline, "glossary": GLOSSARY}
         history = tuple(monitor.history())
-        super().__init__(data=data, label=describe_samples(history), live=devices_state(history), **values)
+        super().__init__(data=data, label=_sentence(history), live=devices_state(history), **values)
         me = weakref.ref(self)  # the monitor outlives the view and must not keep it alive
 
         def arrived(_sample: SampleRecord) -> None:
@@ -54,13 +55,18 @@ class DevicesView(WorkbenchWidget):
 
         self._unsubscribe = monitor.subscribe(arrived)
 
-    def static_svg(self) -> Markup:
-        """Memory over time."""
-        return render_samples_svg(tuple(self.monitor.history()))
+    def static_svg(self) -> Markup | None:
+        """Memory over time; None before the first sample."""
+        history = tuple(self.monitor.history())
+        return render.svg(history) if history else None
 
     def text(self) -> str:
         """The last sample in words."""
-        return describe_samples(tuple(self.monitor.history()))
+        return _sentence(tuple(self.monitor.history()))
+
+
+def _sentence(history: Sequence[SampleRecord]) -> str:
+    return render.describe(history) if history else "Memory of the devices: no samples."
 
 
 def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
-from workbench.render import GLOSSARY, Markup, describe_rounds, render_rounds_svg
+from workbench import render
+from workbench.render import GLOSSARY, Markup
 from workbench.render.units import bytes_text
 from workbench_widgets._run import RunDigest, run_state
 from workbench_widgets._run_controller import OVER, RunController
@@ -157,14 +158,14 @@ class Playground(RunController):
 
     def static_svg(self) -> Markup | None:
         """The curves of the last experiment."""
-        return None if self.experiment is None else render_rounds_svg(self.experiment.run.history)
+        return None if self.experiment is None else render.svg(self.experiment.run.history)
 
     def text(self) -> str:
         """The settings and the results as text."""
         if self.experiment is None:
             return f"{self.label}: nothing has run."
         run = self.experiment.run
-        rounds = describe_rounds(run.history, run.rounds)
+        rounds = render.describe(run.history, rounds=run.rounds)
         return f"{self.label}: {_name(self.experiment.settings)}, {run.status}: {rounds}"
 
     def _settings(self, chosen: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from workbench import render
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.records.profile import ProfiledDeviceRecord, ProfileRecord
-from workbench.render import GLOSSARY, Markup, MeasuredPoint, render_measured_roofline_svg
+from workbench.render import GLOSSARY, Markup
 from workbench.render.units import bytes_text, count_text, seconds_text, source_text, work_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
@@ -31,7 +31,6 @@ TITLES: dict[str, tuple[str, str, Place]] = {
 }
 PARTS = ("compute", "collective", "copy", "other", "wait", "idle")
 MOST_OPERATIONS = 20_000
-MOST_POINTS = 30  # maximum number of operations in the static picture
 
 
 class ProfileView(WorkbenchWidget):
@@ -64,14 +63,7 @@ class ProfileView(WorkbenchWidget):
 
     def static_svg(self) -> Markup | None:
         """The measured operations in a roofline for their chip; None if the chip is unknown."""
-        points = [
-            MeasuredPoint(operation.name, operation.intensity, operation.flops_per_second, operation.dtype)
-            for operation in self.profile.operations
-            if operation.intensity and operation.flops_per_second and np.isfinite(operation.intensity)
-        ]
-        if self.profile.chip is None or not points:
-            return None
-        return render_measured_roofline_svg(self.profile.chip, points[:MOST_POINTS])
+        return render.svg(self.profile) or None
 
     def text(self) -> str:
         """The profile as text."""

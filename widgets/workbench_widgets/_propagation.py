@@ -4,9 +4,11 @@ from typing import Any, ClassVar
 
 from workbench import render
 from workbench.records.sharding import PlannedValueRecord, PropagationRecord
-from workbench.render import GLOSSARY, ROWS_AT_MOST as PAGE, Markup, Playback, play_back, trace_axes
+from workbench.render import GLOSSARY, Markup, Playback, play_back, trace_axes
 from workbench.render.units import shape_text, source_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
+
+PAGE = 120  # values in one picture
 
 
 class PropagationView(WorkbenchWidget):
@@ -70,7 +72,7 @@ def _left_out(record: PropagationRecord, playback: Playback) -> list[str]:
 
 def propagation_page(playback: Playback, first: int) -> str:
     """One page of values as a picture in the host page's colours."""
-    return str(render.svg(playback, first=first, live=True))
+    return str(render.svg(playback, first=first, rows_at_most=PAGE, live=True))
 
 
 def _value(value: PlannedValueRecord) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench import render
 from workbench.records.live import RoundRecord, SampleRecord, TimelineRecord
-from workbench.render import GLOSSARY, Markup, describe_rounds, render_rounds_svg
+from workbench.render import GLOSSARY, Markup
 from workbench.render.units import seconds_text
 from workbench_widgets._clients_state import floats
 from workbench_widgets._devices import Monitor
@@ -75,11 +75,11 @@ class RunView(RunController):
 
     def static_svg(self) -> Markup | None:
         """The curves so far."""
-        return render_rounds_svg(self.run.history, unit=self.unit)
+        return render.svg(self.run.history, unit=self.unit)
 
     def text(self) -> str:
         """Status, rounds and the most recent metrics."""
-        return f"Run {self.run.status}: {describe_rounds(self.run.history, self.run.rounds, unit=self.unit)}"
+        return f"Run {self.run.status}: {render.describe(self.run.history, rounds=self.run.rounds, unit=self.unit)}"
 
 
 def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench import _jax_compat
+from workbench import _jax_compat, render
 from workbench._types import PyTree
 from workbench.errors import EngineError, MeasureError, MissingDependencyError, ProgramError, RoundError
 from workbench.measurement._checkpoints import Checkpoints
@@ -29,7 +29,7 @@ from workbench.measurement._run_log import Tracker, describe_run, trackers_of
 from workbench.measurement._run_store import StoredRun, load_run
 from workbench.records.live import ProblemRecord, RoundRecord
 from workbench.records.run import RunRecord
-from workbench.render import display_object, render_rounds_svg
+from workbench.render import display_object
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
 Callback = Callable[["Run", RoundRecord], Any]
@@ -270,7 +270,7 @@ class Run:
         return f"<Run {self._status}: {self.finished} of {self.rounds} rounds, {len(self.problems)} problems>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        picture = render_rounds_svg(tuple(self.history)) if self.finished else None
+        picture = render.svg(tuple(self.history)) if self.finished else None
         return display_object("Run", repr(self)[1:-1], picture=picture)
 
     def _raise_error(self) -> Self:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 from jax.core import Tracer
 
+from workbench import render
 from workbench._open_types import Foreign
 from workbench._types import Argument
 from workbench.errors import MeasureError
@@ -27,7 +28,7 @@ from workbench.measurement._watch_core import Core, WatchedStep, WatchStatus, co
 from workbench.measurement._watch_outputs import Reader, Wanted, WatchedCall, arrays_of, outputs_by_name, shapes_of
 from workbench.records.compiled import ProgramRecord
 from workbench.records.live import ProblemRecord, WatchRecord
-from workbench.render import display_object, render_rounds_svg
+from workbench.render import display_object
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -461,7 +462,7 @@ class Watch:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         record = self.record
-        picture = render_rounds_svg(record.history, unit="step") if record.history else None
+        picture = render.svg(record.history, unit="step") if record.history else None
         return display_object("Watch", str(record), picture=picture)
 
 

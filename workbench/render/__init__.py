@@ -4,15 +4,10 @@ from workbench.render import launch as launch, report as report, units as units
 from workbench.render._advice import amount_writer as amount_writer, gain_text as gain_text
 from workbench.render._arrivals import explain_axis as explain_axis, trace_axes as trace_axes
 from workbench.render._card import display_object as display_object, display_record as display_record
-from workbench.render._charts import (
-    MeasuredPoint as MeasuredPoint,
-    render_measured_roofline_svg as render_measured_roofline_svg,
-)
 from workbench.render._disclosure import disclosed_blocks as disclosed_blocks
-from workbench.render._glossary import GLOSSARY as GLOSSARY, LESSONS as LESSONS, glossary as glossary, lesson as lesson
+from workbench.render._glossary import GLOSSARY as GLOSSARY, LESSONS as LESSONS
 from workbench.render._graph import node_glyph as node_glyph
 from workbench.render._html import figure as figure
-from workbench.render._live_rounds import describe_samples as describe_samples, render_samples_svg as render_samples_svg
 from workbench.render._mark import icon_link as icon_link, mark as mark
 from workbench.render._mesh import arrange_devices as arrange_devices
 from workbench.render._notebook_figure import notebook_figure as notebook_figure
@@ -23,11 +18,9 @@ from workbench.render._program_details import (
     stage_details as stage_details,
 )
 from workbench.render._program_layout import device_groups as device_groups
-from workbench.render._propagation import ROWS_AT_MOST as ROWS_AT_MOST, Playback as Playback, play_back as play_back
+from workbench.render._propagation import Playback as Playback, play_back as play_back
 from workbench.render._rounds import (
-    describe_rounds as describe_rounds,
     render_clients_svg as render_clients_svg,
-    render_rounds_svg as render_rounds_svg,
 )
 from workbench.render._search import (
     placement_code as placement_code,

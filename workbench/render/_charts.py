@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from workbench.records.compiled import CostRecord, MemoryRecord, StageCostRecord
 from workbench.records.hardware import ChipRecord
+from workbench.records.profile import ProfileRecord
 from workbench.render._svg import Markup, element, group, join, line, path, rect, svg, text, text_width
 from workbench.render._theme import svg_style
 from workbench.render.units import bytes_text, flops_text, number
 
 LEFT, RIGHT, TOP, BOTTOM = 80.0, 18.0, 16.0, 40.0
+_MOST_MEASURED = 30  # maximum number of operations in a picture
 
 
 def render_roofline_svg(
@@ -48,54 +49,44 @@ def render_roofline_svg(
     return svg(width, height, ground, *body, label=label, style="" if live else svg_style(dark))
 
 
-class MeasuredPoint(NamedTuple):
-    """A measured operation: FLOPs per byte, and measured FLOP/s."""
-
-    name: str
-    intensity: float
-    flops_per_second: float
-    dtype: str = ""
-
-
 def render_measured_roofline_svg(
-    chip: ChipRecord,
-    points: Sequence[MeasuredPoint],
-    *,
-    width: float = 720.0,
-    height: float = 380.0,
-    dark: bool | None = None,
+    profile: ProfileRecord, *, width: float = 720.0, height: float = 380.0, dark: bool | None = None
 ) -> Markup:
-    """Measured operations under the chip's roofline, with logarithmic axes.
+    """The operations of a profile under the chip's roofline, with logarithmic axes.
 
     Args:
-        chip: The chip whose roofline is drawn, for one device.
-        points: At least one point, heaviest first; later points lose their names if space is short.
+        profile: A profile. The first 30 operations with known figures are drawn; later points lose their names if space
+            is short.
         width: Pixels.
         height: Pixels.
         dark: Colours for a dark or a light page; `None` follows the reader's system setting.
 
-    Example:
-        >>> from workbench.cost import known_chip
-        >>> "gemm" in render_measured_roofline_svg(known_chip("H100"), [MeasuredPoint("gemm", 300.0, 4e14)])
-        True
+    Returns:
+        The picture; empty if the chip or all rates are unknown.
     """
+    chip = profile.chip
+    points = [
+        (operation.name, operation.intensity, operation.flops_per_second)
+        for operation in profile.operations
+        if operation.intensity and operation.flops_per_second and math.isfinite(operation.intensity)
+    ][:_MOST_MEASURED]
+    if chip is None or not points:
+        return Markup("")
     peak, bandwidth = _peak(chip), chip.hbm_bytes_per_second / chip.devices_per_chip
     scale = _Scale.around(
-        [point.intensity for point in points] + [peak / bandwidth], [peak, *(p.flops_per_second for p in points)]
+        [intensity for _, intensity, _ in points] + [peak / bandwidth], [peak, *(rate for _, _, rate in points)]
     ).sized(width, height)
     body = [_frame(scale, width, height), _roof(scale, peak, bandwidth, chip)]
     positions: list[tuple[float, float]] = []
-    for point in points:
-        x, y = scale.x(point.intensity), scale.y(point.flops_per_second)
-        spoken = (
-            f"{point.name}: {number(point.intensity)} FLOPs per byte, {flops_text(point.flops_per_second)}/s measured"
-        )
+    for name, intensity, rate in points:
+        x, y = scale.x(intensity), scale.y(rate)
+        spoken = f"{name}: {number(intensity)} FLOPs per byte, {flops_text(rate)}/s measured"
         room = not any(abs(x - column) < 150 and abs(y - level) < 13 for column, level in positions)
         near_right = x > LEFT + scale.width * 0.6
         label = text(
             x + (-9 if near_right else 9),
             y + 4,
-            point.name,
+            name,
             size=11,
             class_="wb-fill-fg" + (" wb-end" if near_right else ""),
         )

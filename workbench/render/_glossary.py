@@ -64,23 +64,3 @@ _TAUGHT_IN = {
     "25-personalisation": "examples",
 }
 LESSONS = {word: notebook for notebook, words in _TAUGHT_IN.items() for word in words.split(", ")}
-
-
-def lesson(term: str) -> str:
-    """The course notebook that teaches `term`, or "" if there is none.
-
-    Example:
-        >>> lesson("shard")
-        '04-shardings-and-meshes'
-    """
-    return LESSONS.get(term, "")
-
-
-def glossary(term: str) -> str:
-    """Returns the sentence that explains `term`, or "" for a term that needs no explanation.
-
-    Example:
-        >>> glossary("shard")
-        'The piece of an array that one device holds.'
-    """
-    return GLOSSARY.get(term, "")

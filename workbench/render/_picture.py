@@ -1,7 +1,7 @@
 """Any record as one sentence, one picture for pages, or one figure for papers."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench._open_types import Option
@@ -9,24 +9,31 @@ from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import CostRecord, MemoryRecord, ModuleRecord, ProgramRecord, WhatIfRecord
 from workbench.records.hardware import MeshRecord
 from workbench.records.launch import LaunchedRecord, ProgramGraphRecord
-from workbench.records.live import TimelineRecord
+from workbench.records.live import RoundRecord, SampleRecord, TimelineRecord
+from workbench.records.profile import ProfileRecord
 from workbench.records.program import ClientDataRecord
 from workbench.records.run import RunOverlayRecord, RunRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
 from workbench.render._call_tree import describe_call_tree
-from workbench.render._charts import render_roofline_svg, render_schedule_memory_svg
+from workbench.render._charts import render_measured_roofline_svg, render_roofline_svg, render_schedule_memory_svg
 from workbench.render._cost import plot_roofline
 from workbench.render._data import render_label_skew
 from workbench.render._graph import render_graph_svg
 from workbench.render._hlo import describe_hlo, render_hlo_svg
 from workbench.render._live import describe_run, render_run_svg
-from workbench.render._live_rounds import describe_timeline, render_gantt_svg
+from workbench.render._live_rounds import (
+    describe_samples,
+    describe_timeline,
+    render_gantt_svg,
+    render_samples_svg,
+)
 from workbench.render._memory import describe_memory
 from workbench.render._mesh import describe_mesh, render_mesh_svg
 from workbench.render._overlay import describe_overlay, render_overlay_svg
 from workbench.render._population import plot_costs
 from workbench.render._program import describe_program, render_program_svg
 from workbench.render._propagation import Playback, describe_propagation, render_propagation_svg
+from workbench.render._rounds import describe_rounds, render_rounds_svg
 from workbench.render._rounds_figures import plot_rounds
 from workbench.render._sharding import describe_leaf, describe_sharding, render_sharding_svg
 from workbench.render._svg import Markup
@@ -39,14 +46,18 @@ if TYPE_CHECKING:
 
 
 @functools.singledispatch
-def describe(record: object) -> str:
+def describe(record: object, **options: Option) -> str:
     """Summarizes a record in one sentence, which labels its picture and begins its text.
+
+    Args:
+        record: Any record; a list of finished rounds or of samples of devices.
+        options: For finished rounds, `rounds`, their planned number, and `unit`, the word for a round.
 
     Example:
         >>> describe(MemoryRecord(peak_bytes=2**30, available_bytes=2**31, fits=True))
         'Peak of 1 GiB per device, fits into 2 GiB'
     """
-    return text(record).partition("\n")[0]
+    return text(record, **options).partition("\n")[0]
 
 
 @functools.singledispatch
@@ -55,7 +66,7 @@ def svg(record: object, **options: Option) -> Markup:
 
     Args:
         record: A program, or its module, memory or cost; a mesh, a sharding; a run, a simulated round, several runs; a
-            graph of services.
+            profile; a graph of services; a list of finished rounds or of samples of devices.
         options: For most pictures, `width` in pixels and `dark`; with `None`, `dark` follows the reader's system
             setting.
 
@@ -96,6 +107,29 @@ def plot(record: object, **options: Option) -> "Figure":
     raise TypeError(message)
 
 
+def _describe_list(records: Sequence[object], **options: Option) -> str:
+    if isinstance(records[0] if records else None, SampleRecord):
+        return describe_samples(records, **options)  # type: ignore[arg-type]
+    return describe_rounds(_rounds(describe, records), **options)
+
+
+def _draw_list(records: Sequence[object], **options: Option) -> Markup:
+    if isinstance(records[0] if records else None, SampleRecord):
+        return render_samples_svg(records, **options)  # type: ignore[arg-type]
+    return render_rounds_svg(_rounds(svg, records), **options)
+
+
+def _rounds(call: Callable[..., object], records: Sequence[object]) -> Sequence[RoundRecord]:
+    wrong = next((record for record in records if not isinstance(record, RoundRecord)), None)
+    if wrong is not None:
+        message = (
+            f"`{call.__name__}` received a {type(records).__name__} that contains a {type(wrong).__name__}. A list "
+            "contains finished rounds or samples of devices: pass `run.history`, or one record."
+        )
+        raise TypeError(message)
+    return records  # type: ignore[return-value]
+
+
 def _launched(record: LaunchedRecord, **options: Option) -> Markup:
     return render_graph_svg(record.graph, states=record.states, **options)
 
@@ -109,10 +143,12 @@ for _kind, _sentence, _draw in (
     (MeshRecord, describe_mesh, render_mesh_svg),
     (ModuleRecord, describe_hlo, render_hlo_svg),
     (Playback, describe_propagation, render_propagation_svg),
+    (ProfileRecord, None, render_measured_roofline_svg),
     (ProgramGraphRecord, describe_graph, render_graph_svg),
     (ProgramRecord, describe_program, render_program_svg),
     (RunOverlayRecord, describe_overlay, render_overlay_svg),
     (RunRecord, describe_run, render_run_svg),
+    (Sequence, _describe_list, _draw_list),
     (ShardingRecord, describe_sharding, render_sharding_svg),
     (TimelineRecord, describe_timeline, render_gantt_svg),
     (WhatIfRecord, describe_what_if, None),

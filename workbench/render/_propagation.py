@@ -10,7 +10,6 @@ from workbench.render._svg import Markup, group, path, rect, svg, text, text_wid
 from workbench.render._theme import svg_style
 from workbench.render.units import count_text, source_text
 
-ROWS_AT_MOST = 120
 VALUES_AT_MOST = 4000
 _ROW, _HEAD, _GUTTER, _MARGIN = 26.0, 40.0, 118.0, 12.0
 _NAME = 184.0
@@ -81,7 +80,7 @@ def render_propagation_svg(
     playback: Playback,
     *,
     first: int = 0,
-    rows_at_most: int = ROWS_AT_MOST,
+    rows_at_most: int = 120,
     width: float = 660.0,
     dark: bool | None = None,
     live: bool = False,
