@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workbench import _jax_compat
 from workbench._types import Atom, type_of
-from workbench.mesh import Rewriting
+from workbench.primitives import Rewriting
 
 RECOMPUTED = "rematted_computation"  # in the names of operations that a checkpoint recomputes
 Line = tuple[str, int]

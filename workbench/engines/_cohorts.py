@@ -10,9 +10,8 @@ from jax.extend.core import ClosedJaxpr, Var
 
 from workbench._types import Atom, Aval, PyTree
 from workbench.errors import ProgramError
-from workbench.mesh import Placement
 from workbench.plan import Plan, Scan, control_flow, find_phases, loop_bodies, plan_jaxpr
-from workbench.primitives import only_present
+from workbench.primitives import Placement, only_present
 
 
 @dataclasses.dataclass(frozen=True)

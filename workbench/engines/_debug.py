@@ -13,8 +13,8 @@ from workbench.engines._clients import Batch
 from workbench.engines._run_recorder import brief, find_nan
 from workbench.engines._stage import dtype_of, from_edge, to_edge
 from workbench.errors import EngineError
-from workbench.plan import REDUCTION_OF, InnerCall, PythonInterpreter, Scan, While, bind_here, source_line
-from workbench.primitives import map_p
+from workbench.plan import REDUCTION_OF, InnerCall, PythonInterpreter, Scan, While, source_line
+from workbench.primitives import bind_here, map_p
 from workbench.records.program import SourceLine
 
 

@@ -22,8 +22,8 @@ from workbench.engines._interpreter import PlanInterpreter, RunContext, Server
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
-from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, bind_here, source_line, trace_listening, uses_primitives
-from workbench.primitives import calls_back, max_p, mean_p, min_p, sum_p
+from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, source_line, trace_listening, uses_primitives
+from workbench.primitives import bind_here, calls_back, max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
 
 # Types of `federated_language` and jaxlib, which have no stubs or are installed only with an extra.

@@ -27,11 +27,11 @@ from workbench.plan import (
     Scan,
     Step,
     While,
-    bind_here,
     control_flow,
     find_phases,
     plan_jaxpr,
 )
+from workbench.primitives import bind_here
 
 
 @dataclasses.dataclass

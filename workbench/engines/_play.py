@@ -11,7 +11,8 @@ from jax.extend.core import Literal, Var
 from workbench._types import AnyArray, Atom, PyTree
 from workbench.engines._stage import dtype_of, is_key
 from workbench.errors import InspectionError
-from workbench.plan import Plan, PlannedCall, Step, bind_here, describe_plan, trace_listening
+from workbench.plan import Plan, PlannedCall, Step, describe_plan, trace_listening
+from workbench.primitives import bind_here
 from workbench.records.program import StageRecord
 from workbench.records.run import PlayedCourseRecord, PlayedStageRecord, PlayedValueRecord, PlayRecord
 

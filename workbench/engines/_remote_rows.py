@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from workbench._types import AnyArray, Aval
-from workbench.mesh import Placement
+from workbench.primitives import Placement
 
 
 class RemoteRows:

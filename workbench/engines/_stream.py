@@ -20,9 +20,8 @@ from workbench._types import AnyMesh, PyTree
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._stage import BatchFunction, dtype_of, from_edge, to_edge
-from workbench.mesh import Layout, find_layout
 from workbench.plan import REDUCTION_OF, ChunkSize, ClientLoop, Phase, Step, resolve_chunk_size
-from workbench.primitives import CallbackErrors
+from workbench.primitives import CallbackErrors, Layout, find_layout
 
 BatchCall: TypeAlias = Callable[..., tuple[list[Any], list[Any]]]
 """A compiled batch, which returns totals and rows."""

@@ -26,7 +26,7 @@ from workbench import _jax_compat
 from workbench._open_types import Option
 from workbench._types import AnyMesh, Argument, PyTree, PyTreeDef
 from workbench.errors import InspectionError
-from workbench.mesh import check_axis_names, planned
+from workbench.mesh import check_axis_names
 from workbench.plan import (
     ChunkSize,
     Jitted,
@@ -40,6 +40,7 @@ from workbench.plan import (
     plan_jaxpr,
     retarget,
 )
+from workbench.primitives import planned
 from workbench.records.program import PlanChoiceRecord
 
 Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic over types that JAX does not export

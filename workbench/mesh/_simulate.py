@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
@@ -11,7 +11,6 @@ from jax.sharding import AxisType, Mesh
 from workbench import _jax_compat
 from workbench._types import Device
 from workbench.errors import MeshError
-from workbench.mesh._placement import check_axis_names
 
 _THREADS_PER_DEVICE = 4  # fewer threads starved XLA's rendezvous, which aborts the process after 40 s
 
@@ -110,3 +109,20 @@ def make_mesh(
     if axis_types is None or isinstance(axis_types, AxisType):
         axis_types = (axis_types or AxisType.Auto,) * len(sizes)
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=tuple(axis_types), devices=have[:needed])
+
+
+def check_axis_names(operation: str, names: Iterable[str]) -> None:
+    """Checks that XLA can read the names of mesh axes and placements.
+
+    Raises:
+        MeshError: if a name would make XLA abort the process; the message lists all such names. XLA prints names
+            unescaped and parses them again.
+    """
+    wrong = [name for name in names if not (name.isascii() and name.isprintable() and "\\" not in name and name)]
+    if wrong:
+        message = (
+            f"`{operation}` received the axis name(s) {', '.join(map(ascii, wrong))}. XLA aborts the process when it "
+            "compiles for an axis whose name has a non-ASCII character, a backslash or a control character. Use "
+            'ASCII letters, digits, spaces and "_".'
+        )
+        raise MeshError(message)

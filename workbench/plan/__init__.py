@@ -1,6 +1,5 @@
 """A program's plan: its stages, its evaluation in chunks of clients, and its description."""
 
-from workbench.mesh import bind_here as bind_here
 from workbench.plan._arguments import check_call as check_call, nesting_problem as nesting_problem
 from workbench.plan._choices import choice_record as choice_record, load_choice as load_choice
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
 from workbench._types import Atom, Aval, AxisNames, type_of
-from workbench.mesh import Layout, bind_here, chunk_shard, rebase, sharding_here
+from workbench.mesh import chunk_shard
 from workbench.plan._callbacks import call_present
 from workbench.plan._differs import Differs
 from workbench.plan._inline import uses_primitives
@@ -22,7 +22,7 @@ from workbench.plan._phases import Phase
 from workbench.plan._plan import Step
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.plan._spread import choose_spread, manual_axes
-from workbench.primitives import calls_back
+from workbench.primitives import Layout, bind_here, calls_back, rebase, sharding_here
 
 
 class ClientLoop:

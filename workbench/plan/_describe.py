@@ -13,13 +13,13 @@ from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench import _jax_compat
 from workbench._types import Atom, PyTree, type_of
-from workbench.mesh import Placement, find_layout
 from workbench.plan._count import JaxprCount, count_jaxpr_work
 from workbench.plan._disclosure import exchanges, find_disclosed
 from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.plan._phases import find_phases
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr, source_stack
+from workbench.primitives import Placement, find_layout
 from workbench.records import deferred
 from workbench.records.program import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
 

@@ -10,7 +10,6 @@ from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
 from workbench import _jax_compat
 from workbench._types import Atom, PyTreeDef, type_of
-from workbench.mesh import bind_here, rebase
 from workbench.plan._alike import AlikeRow
 from workbench.plan._choices import load_choice
 from workbench.plan._chunk_size import choose_chunk_size
@@ -20,6 +19,7 @@ from workbench.plan._interpreter import ControlFlow, Interpreter, control_flow
 from workbench.plan._loop_form import LoopForm
 from workbench.plan._phases import Phase, find_phases
 from workbench.plan._plan import Plan, Step, plan_jaxpr
+from workbench.primitives import bind_here, rebase
 from workbench.records.program import PlanChoiceRecord
 
 ChunkSize: TypeAlias = int | OneOf["auto"] | Callable[[Phase, int], int] | None

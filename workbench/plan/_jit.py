@@ -11,13 +11,20 @@ from jax.core import Tracer
 from workbench import _jax_compat
 from workbench._types import Argument, KeyPath, PyTree
 from workbench.errors import ProgramError
-from workbench.mesh import planned
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import ChunkSize, PlannedCall, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._loop_form import LoopForm
 from workbench.plan._plan import plan_jaxpr
-from workbench.primitives import CallbackErrors, hide_static, is_array, refuse_deleted, refuse_forked, show_static
+from workbench.primitives import (
+    CallbackErrors,
+    hide_static,
+    is_array,
+    planned,
+    refuse_deleted,
+    refuse_forked,
+    show_static,
+)
 from workbench.records.program import PlanChoiceRecord
 
 

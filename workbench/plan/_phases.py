@@ -9,11 +9,10 @@ from jax.extend.core import Literal, Var
 
 from workbench import _jax_compat
 from workbench._types import Atom, type_of
-from workbench.mesh import Layout, Placement, find_layout
 from workbench.plan._alike import AlikeRow, AlikeRows
 from workbench.plan._loop_form import KEPT_BYTES
 from workbench.plan._plan import Plan, Step
-from workbench.primitives import HOLDS
+from workbench.primitives import HOLDS, Layout, Placement, find_layout
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from workbench import _jax_compat
 from workbench._types import Aval, type_of
-from workbench.mesh import Placement
 from workbench.plan._inline import ROWWISE, holds_clients, inline_calls, uses_primitives
 from workbench.plan._interpreter import control_flow
-from workbench.primitives import REDUCTIONS, broadcast_p, map_p
+from workbench.primitives import REDUCTIONS, Placement, broadcast_p, map_p
 from workbench.records import package_of
 from workbench.records.program import SourceLine
 

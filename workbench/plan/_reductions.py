@@ -10,8 +10,18 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.typing import ArrayLike, DTypeLike
 
 from workbench._types import AxisNames, type_of
-from workbench.mesh import Placement
-from workbench.primitives import by_key_p, group_rows, highest, lowest, max_p, mean_p, min_p, sum_by_key, sum_p
+from workbench.primitives import (
+    Placement,
+    by_key_p,
+    group_rows,
+    highest,
+    lowest,
+    max_p,
+    mean_p,
+    min_p,
+    sum_by_key,
+    sum_p,
+)
 
 
 @dataclasses.dataclass(frozen=True)

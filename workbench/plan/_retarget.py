@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from workbench import _jax_compat
 from workbench._types import AnyMesh, Aval
-from workbench.mesh import Layout, MeshRewriting, find_layout
+from workbench.primitives import Layout, MeshRewriting, find_layout
 
 
 class RebaseError(ValueError):

@@ -9,10 +9,9 @@ from jax.extend.core import Jaxpr
 from jax.sharding import AxisType
 
 from workbench import _jax_compat
-from workbench.mesh import Layout
 from workbench.plan._loop_form import Spread
 from workbench.plan._phases import Phase
-from workbench.primitives import CALLBACKS
+from workbench.primitives import CALLBACKS, Layout
 
 # With two more axes, XLA miscomputes the device groups of these operations in a partly manual program, and aborts.
 _GATHERS = frozenset({"gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"})

@@ -30,12 +30,21 @@ from workbench.primitives._families import (
     MAPREDUCE_PRIMITIVES as MAPREDUCE_PRIMITIVES,
     REDUCTIONS as REDUCTIONS,
 )
+from workbench.primitives._layout import Layout as Layout, find_layout as find_layout, planned as planned
 from workbench.primitives._linear import broadcast_p as broadcast_p, mean_p as mean_p, sum_p as sum_p
 from workbench.primitives._map import map_fn as map_fn, map_p as map_p
+from workbench.primitives._placement import Placement as Placement
 from workbench.primitives._present import only_present as only_present
 from workbench.primitives._program import program as program
 from workbench.primitives._ragged import scan_ragged as scan_ragged
+from workbench.primitives._rebase import (
+    MeshRewriting as MeshRewriting,
+    bind_here as bind_here,
+    rebase as rebase,
+    sharding_here as sharding_here,
+)
 from workbench.primitives._reduce import reduce_max as reduce_max, reduce_min as reduce_min, reduce_sum as reduce_sum
+from workbench.primitives._rewriting import Rewriting as Rewriting
 from workbench.primitives._static import (
     hide_static as hide_static,
     is_array as is_array,

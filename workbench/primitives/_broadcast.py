@@ -6,10 +6,11 @@ from jaxtyping import Array, Shaped
 
 from workbench._types import PyTree
 from workbench.errors import PlacementError
-from workbench.mesh import find_layout, resolve, reveal
 from workbench.primitives._checks import as_arrays
+from workbench.primitives._layout import find_layout, reveal
 from workbench.primitives._linear import bind_broadcast
 from workbench.primitives._map import map_fn
+from workbench.primitives._placement import resolve
 
 
 def broadcast(

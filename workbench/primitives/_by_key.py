@@ -17,10 +17,11 @@ from jaxtyping import Array, Integer, Shaped
 from workbench import _jax_compat
 from workbench._types import Aval, Param, PyTree
 from workbench.errors import PlacementError
-from workbench.mesh import Layout, Placement, align, find_layout, resolve, spread
 from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._layout import Layout, align, find_layout, spread
 from workbench.primitives._linear import accumulator_of, bind_broadcast, sum_dtype, typed
 from workbench.primitives._map import bind_map, map_fn
+from workbench.primitives._placement import Placement, resolve
 from workbench.primitives._present import present_of
 
 by_key_p: Primitive = Primitive("reduce_by_key")

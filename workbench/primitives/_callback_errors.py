@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from workbench import _jax_compat
 from workbench._types import Aval, PyTree, type_of
 from workbench.errors import EngineError
-from workbench.mesh import Rewriting
+from workbench.primitives._rewriting import Rewriting
 
 Results = TypeVar("Results")
 

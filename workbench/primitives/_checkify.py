@@ -23,12 +23,13 @@ from workbench._jax_compat.checks import (
     register_checks,
 )
 from workbench._types import Param
-from workbench.mesh import Layout, Placement
 from workbench.primitives._by_key import by_key_p
 from workbench.primitives._cohort import place_p, select_p
 from workbench.primitives._extreme import min_p
+from workbench.primitives._layout import Layout
 from workbench.primitives._linear import bind_broadcast, bind_reduction, bind_sum, mean_p, sum_p
 from workbench.primitives._map import bind_map, map_p
+from workbench.primitives._placement import Placement
 
 
 def _check_clients(

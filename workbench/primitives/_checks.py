@@ -7,7 +7,7 @@ from jax import Array
 
 from workbench._types import PyTree, PyTreeDef
 from workbench.errors import PlacementError, ProgramError
-from workbench.mesh import Placement
+from workbench.primitives._placement import Placement
 from workbench.primitives._static import hide_static, is_array, refuse_deleted, refuse_forked, show_static
 
 

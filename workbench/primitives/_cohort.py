@@ -16,10 +16,11 @@ from jaxtyping import Array, Bool, Int32, Integer, Key, Shaped, UInt32
 from workbench import _jax_compat
 from workbench._types import Aval, Param, PyTree
 from workbench.errors import PlacementError
-from workbench.mesh import Layout, Placement, align, find_layout, gather, resolve, spread
 from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._layout import Layout, align, find_layout, gather, spread
 from workbench.primitives._linear import rows_of, typed
 from workbench.primitives._map import map_fn
+from workbench.primitives._placement import Placement, resolve
 
 select_p: Primitive = Primitive("select")
 place_p: Primitive = Primitive("place")

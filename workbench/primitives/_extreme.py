@@ -12,9 +12,10 @@ from jax.typing import DTypeLike
 
 from workbench import _jax_compat
 from workbench._types import PyTree
-from workbench.mesh import Layout, Placement, spread
+from workbench.primitives._layout import Layout, spread
 from workbench.primitives._linear import bind_broadcast, bind_reduction, bind_sum, register_reduction
 from workbench.primitives._map import bind_map
+from workbench.primitives._placement import Placement
 
 max_p: Primitive = Primitive("reduce_max")
 min_p: Primitive = Primitive("reduce_min")

@@ -10,12 +10,13 @@ from jax.experimental.jet import jet, jet_rules
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 
 from workbench._types import Param
-from workbench.mesh import Layout, Placement
 from workbench.primitives._by_key import by_key_p
 from workbench.primitives._cohort import place_p, select_p
 from workbench.primitives._extreme import max_p, mean_over_holders, min_p
+from workbench.primitives._layout import Layout
 from workbench.primitives._linear import broadcast_p, mean_p, sum_p
 from workbench.primitives._map import bind_map, map_p
+from workbench.primitives._placement import Placement
 
 Terms = Sequence[Sequence[Array]]
 

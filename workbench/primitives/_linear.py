@@ -14,7 +14,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from workbench import _jax_compat
 from workbench._types import Aval, Param
-from workbench.mesh import Layout, Placement, spread
+from workbench.primitives._layout import Layout, spread
+from workbench.primitives._placement import Placement
 
 T = TypeVar("T")
 

@@ -13,22 +13,12 @@ from jax.interpreters import ad, batching, mlir
 from workbench import _jax_compat
 from workbench._types import AnyMesh, Aval, KeyPath, Param, PyTree, PyTreeDef
 from workbench.errors import ProgramError, WorkbenchError
-from workbench.mesh import (
-    Layout,
-    Placement,
-    ProgramScope,
-    active,
-    current_scope,
-    find_layout,
-    gather,
-    rebase,
-    resolve,
-    reveal,
-    spread,
-)
 from workbench.primitives._callback_errors import CallbackErrors, calls_back
 from workbench.primitives._checks import Structure, as_arrays, check_clients
+from workbench.primitives._layout import Layout, find_layout, gather, reveal, spread
 from workbench.primitives._linear import bind_broadcast, rows_of, typed
+from workbench.primitives._placement import Placement, ProgramScope, active, current_scope, resolve
+from workbench.primitives._rebase import rebase
 from workbench.primitives._static import hide_static, is_array, show_static
 
 map_p: Primitive = Primitive("map_fn")

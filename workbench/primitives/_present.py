@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from workbench import _jax_compat
 from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.mesh import Placement
 from workbench.primitives._map import map_fn
+from workbench.primitives._placement import Placement
 
 _PRESENT: ContextVar[Mapping[Placement, jax.Array] | None] = ContextVar("workbench_present", default=None)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from typing import Protocol, TypeVar, cast
 
 from workbench._types import Argument
-from workbench.mesh import Placement, ProgramScope, active, make_placements
+from workbench.primitives._placement import Placement, ProgramScope, active, make_placements
 
 F = TypeVar("F", bound=Callable)
 

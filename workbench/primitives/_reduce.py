@@ -10,11 +10,12 @@ from jaxtyping import Array, Bool, Shaped
 
 from workbench import _jax_compat
 from workbench._types import PyTree
-from workbench.mesh import Layout, Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._extreme import highest, lowest, max_p, min_p
+from workbench.primitives._layout import Layout, find_layout
 from workbench.primitives._linear import bind_mean, bind_reduction, bind_sum
 from workbench.primitives._map import map_fn
+from workbench.primitives._placement import Placement, resolve
 from workbench.primitives._present import also_present, require_all
 
 

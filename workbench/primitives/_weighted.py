@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Shaped
 from workbench import _jax_compat
 from workbench._types import PyTree
 from workbench.errors import PlacementError
-from workbench.mesh import Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._layout import find_layout
 from workbench.primitives._map import map_fn
+from workbench.primitives._placement import Placement, resolve
 from workbench.primitives._present import is_partial, present_of
 from workbench.primitives._reduce import reduce_leaves, reduce_max, reduce_sum
 from workbench.primitives._static import hide_static

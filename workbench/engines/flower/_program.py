@@ -14,7 +14,8 @@ from workbench.engines._artifact import pack
 from workbench.engines._interpreter import PlanInterpreter, Server
 from workbench.engines._stage import BatchFunction, Totals, dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import ProgramError
-from workbench.plan import Cond, ControlFlow, Phase, Scan, Step, While, bind_here, control_flow
+from workbench.plan import Cond, ControlFlow, Phase, Scan, Step, While, control_flow
+from workbench.primitives import bind_here
 from workbench.records import folders_pattern
 
 

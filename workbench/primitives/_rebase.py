@@ -18,8 +18,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 from workbench import _jax_compat
 from workbench._jax_compat import JaxprEqnContext
 from workbench._types import Atom, Aval
-from workbench.mesh._layout import find_layout
-from workbench.mesh._rewriting import Rewriting
+from workbench.primitives._layout import find_layout
+from workbench.primitives._rewriting import Rewriting
 
 
 def rebase(closed: ClosedJaxpr, hidden: Sequence[str] = ()) -> ClosedJaxpr:

@@ -16,7 +16,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from workbench import _jax_compat
 from workbench._types import AnyMesh, SpecEntry
 from workbench.errors import MeshError
-from workbench.mesh._placement import Placement, check_axis_names
+from workbench.mesh import check_axis_names
+from workbench.primitives._placement import Placement
 
 _PLANNED: ContextVar[bool] = ContextVar("workbench_planned", default=False)
 

@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 
 import workbench as wb
 from workbench.errors import MeshError, PlacementError
-from workbench.mesh import Layout, find_layout
+from workbench.primitives import Layout, find_layout
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
 PODS, CLIENTS = 4, 6

@@ -1,13 +1,14 @@
 """Placements (named groups of clients), and the active placements of the running code."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 
 import jax.export
 
 from workbench import _jax_compat
-from workbench.errors import MeshError, PlacementError
+from workbench.errors import PlacementError
+from workbench.mesh import check_axis_names
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,23 +71,6 @@ def make_placements(
     check_axis_names("program", [*sizes, *(axis for names in held_by.values() for axis in names)])
     counts = {name: size if _is_symbolic(size) else int(size) for name, size in sizes.items()}
     return tuple(Placement(name, size, held_by[name]) for name, size in counts.items())
-
-
-def check_axis_names(operation: str, names: Iterable[str]) -> None:
-    """Checks that XLA can read the names of mesh axes and placements.
-
-    Raises:
-        MeshError: if a name would make XLA abort the process; the message lists all such names. XLA prints names
-            unescaped and parses them again.
-    """
-    wrong = [name for name in names if not (name.isascii() and name.isprintable() and "\\" not in name and name)]
-    if wrong:
-        message = (
-            f"`{operation}` received the axis name(s) {', '.join(map(ascii, wrong))}. XLA aborts the process when it "
-            "compiles for an axis whose name has a non-ASCII character, a backslash or a control character. Use "
-            'ASCII letters, digits, spaces and "_".'
-        )
-        raise MeshError(message)
 
 
 def _is_count(size: object) -> bool:
