@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from workbench import errors
 from workbench._jax_compat import shardy as _jax_compat_shardy
-from workbench.inspection import propagate_shardings
+from workbench.inspection.sharding import propagate_shardings
 from workbench.records.program import SourceLine
 from workbench.records.sharding import PlannedValueRecord, PropagationEdge, PropagationRecord
 from workbench.render import explain_axis

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 from workbench import render
-from workbench.inspection import propagate_shardings
+from workbench.inspection.sharding import propagate_shardings
 from workbench.render import explain_axis, play_back, trace_axes
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,7 +15,7 @@ class PropagationView(WorkbenchWidget):
     """Live view of how shardings propagate from inputs to all values, step by step and with causes.
 
     Args:
-        record: The result of `propagate_shardings`, or the `propagation` attribute of a program's record.
+        record: The `propagation` attribute of a program's record.
     """
 
     view_name = "propagation"

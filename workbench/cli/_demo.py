@@ -9,10 +9,11 @@ from pathlib import Path
 import jax
 from tqdm import tqdm
 
+from workbench import api
 from workbench.cli import _demo_sections as sections, _training
 from workbench.errors import CommandError
 from workbench.federated.data import describe
-from workbench.inspection import inspect_program, inspect_sharding
+from workbench.inspection import inspect_sharding
 from workbench.mesh import make_mesh, simulate_devices
 from workbench.records import write_whole
 from workbench.render.report import ReportSection, render_report
@@ -79,8 +80,8 @@ def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: floa
     """Builds every section of the report from records."""
     arguments = (trained.parameters, trained.data)
     with jax.set_mesh(mesh):
-        record = inspect_program(_training.fedavg, arguments, {}, examples_per_client=trained.train.counts.tolist())
-        gradient = inspect_program(jax.grad(mean_loss), arguments, {})
+        record = api.inspect(_training.fedavg, examples_per_client=trained.train.counts.tolist())(*arguments)
+        gradient = api.inspect(jax.grad(mean_loss))(*arguments)
     reported = [
         sections.data_section(describe(trained.train)),
         sections.program_section(record, code_of(_training.train_locally, _training.fedavg)),

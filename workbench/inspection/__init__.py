@@ -28,9 +28,7 @@ from workbench.inspection._program import (
     Inspection as Inspection,
     choice_of_plan as choice_of_plan,
     inspect_call as inspect_call,
-    inspect_program as inspect_program,
     plan_call as plan_call,
-    plan_program as plan_program,
     trace_call_tree as trace_call_tree,
 )
 from workbench.inspection._why import explain_program as explain_program
@@ -41,5 +39,4 @@ from workbench.inspection.sharding import (
     inspect_sharding as inspect_sharding,
     link_distances as link_distances,
     order_of_jax as order_of_jax,
-    propagate_shardings as propagate_shardings,
 )

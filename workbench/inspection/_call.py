@@ -26,19 +26,17 @@ from workbench import _jax_compat
 from workbench._open_types import Option
 from workbench._types import AnyMesh, Argument, PyTree, PyTreeDef
 from workbench.errors import InspectionError
+from workbench.inspection._retarget import RebaseError, mesh_of_program, retarget
 from workbench.mesh import check_axis_names
 from workbench.plan import (
     ChunkSize,
     Jitted,
     LoopForm,
     Plan,
-    RebaseError,
     TunedJitted,
     evaluate,
     holds_clients,
-    mesh_of_program,
     plan_jaxpr,
-    retarget,
 )
 from workbench.primitives import planned
 from workbench.records.program import PlanChoiceRecord

@@ -23,29 +23,18 @@ from workbench.inspection._call import (
     current_mesh,
     mesh_of_values,
     on_mesh,
-    trace_call,
 )
 from workbench.inspection._compile_once import compile_now, compile_once
+from workbench.inspection._retarget import mesh_of_program
 from workbench.inspection.call_tree import predict_seconds, read_jaxpr_tree
 from workbench.inspection.hlo import inspect_module, with_padding
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
-from workbench.mesh import chunk_shard
 from workbench.plan import (
-    Chunks,
     ChunkSize,
-    Plan,
-    choice_record,
     choose_chunk_size,
+    choose_loop,
     describe_plan,
-    find_phases,
-    kept_bytes_of,
-    load_choice,
-    loop_bodies,
     main_product,
-    mesh_of_program,
-    plan_jaxpr,
-    resolve_choice,
-    resolve_chunk_size,
 )
 from workbench.records import without_collections
 from workbench.records.call_tree import CallTreeRecord
@@ -67,11 +56,6 @@ def planned_target(devices: int) -> str:
     return f"{devices:,} device{'s' * (devices != 1)}"
 
 
-def plan_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlanRecord:
-    """The stages of one function call; traces the function without compiling it."""
-    return plan_call(trace_call(fn, args, kwargs))
-
-
 def plan_call(call: TracedCall | LoweredCall, mesh: Mesh | AbstractMesh | None = None) -> PlanRecord:
     """The stages of a traced call, on `mesh` or on the call's own mesh, without compiling."""
     if isinstance(call, LoweredCall):
@@ -85,25 +69,12 @@ def choice_of_plan(call: TracedCall) -> PlanChoiceRecord:
         return call.choice
     version = call.under(current_mesh() or call.mesh)
     with on_mesh(version.mesh):
-        choice = load_choice(version.plan, call.form) if call.chunk_size == "auto" else None
-    if choice is not None:
-        return choice.replace(program=call.name)
-    is_given = call.chunk_size != "auto"
-    why = (
-        "It was given." if is_given else "The rule decides: no tuning result exists for this program and these shapes."
-    )
-    return choice_record(call.chunk_size, call.form, program=call.name, source="given" if is_given else "rule", why=why)
+        return choose_loop(version.plan, call.chunk_size, call.form, program=call.name)
 
 
 def trace_call_tree(call: TracedCall) -> CallTreeRecord:
     """The call tree of a traced call, without compiling."""
     return read_jaxpr_tree(call.closed, name=call.name)
-
-
-def inspect_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Option) -> ProgramRecord:
-    """Inspects one call of a function; accepts the options of `inspect_call`."""
-    mesh = None if options.get("target") else options.get("mesh")
-    return inspect_call(trace_call(fn, args, kwargs, mesh), **options)
 
 
 def inspect_call(
@@ -173,47 +144,14 @@ def inspect_lowered(
 
 def _described(version: Version, chunk_size: ChunkSize) -> PlanRecord:
     with on_mesh(version.mesh):
-        chunk_size, form = resolve_choice(version.plan, chunk_size, version.of.form_for(chunk_size))
-        kept_bytes = kept_bytes_of(chunk_size, form)
         return describe_plan(
             version.plan,
             names=version.of.names,
-            chunks=functools.partial(_chunks, version, chunk_size, kept_bytes),
-            kept_bytes=kept_bytes,
+            chunk_size=chunk_size,
+            form=version.of.form_for(chunk_size),
+            under=functools.partial(on_mesh, version.mesh),
             notes=version.notes,
         )
-
-
-_ANY_SHARE = 2**30  # more clients than any device computes
-
-
-def _chunks(version: Version, chunk_size: ChunkSize, kept_bytes: float) -> Chunks:
-    with on_mesh(version.mesh):
-        phases = list(_chunks_of_phases(version.plan, chunk_size, kept_bytes))
-    return Chunks(
-        size=max((chunk for _, chunk, _, _ in phases), default=None),
-        limit=max((limit for _, _, _, limit in phases), default=None),
-        slots={name: max(s for placement, _, s, _ in phases if placement == name) for name, *_ in phases},
-    )
-
-
-def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tuple[str, int, int, int]]:
-    """Placement, chunk size, slots per device and unlimited chunk size, for every phase (also in loops)."""
-    if chunk_size is None:
-        return
-    for level in find_phases(plan, kept_bytes=kept_bytes).values():
-        for phase in level:
-            if phase.divisible:
-                shards = 1 if phase.layout is None else phase.layout.size
-                per_shard = -(-phase.placement.size // shards)
-                limit = resolve_chunk_size(chunk_size, phase, _ANY_SHARE)
-                size = resolve_chunk_size(chunk_size, phase, per_shard) if callable(chunk_size) else limit
-                chunk, slots = chunk_shard(per_shard, min(size, per_shard))
-                yield phase.placement.name, chunk, slots, limit
-    for step in plan.steps:
-        if step.kind in ("loop", "branch"):
-            for body in loop_bodies(step.equation):
-                yield from _chunks_of_phases(plan_jaxpr(body, plan.name), chunk_size, kept_bytes)
 
 
 _NO_JAXPR = (

@@ -1,7 +1,7 @@
 """A program's plan: its stages, its evaluation in chunks of clients, and its description."""
 
 from workbench.plan._arguments import check_call as check_call, nesting_problem as nesting_problem
-from workbench.plan._choices import choice_record as choice_record, load_choice as load_choice
+from workbench.plan._choices import choose_loop as choose_loop
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
 from workbench.plan._client_loop import ClientLoop as ClientLoop, ClientShard as ClientShard
 from workbench.plan._compile import jit as jit
@@ -10,13 +10,11 @@ from workbench.plan._count import (
     main_product as main_product,
     walk_jaxpr_work as walk_jaxpr_work,
 )
-from workbench.plan._describe import Chunks as Chunks, describe_plan as describe_plan
+from workbench.plan._describe import describe_plan as describe_plan
 from workbench.plan._evaluate import (
     ChunkSize as ChunkSize,
     PlannedCall as PlannedCall,
     evaluate as evaluate,
-    kept_bytes_of as kept_bytes_of,
-    resolve_choice as resolve_choice,
     resolve_chunk_size as resolve_chunk_size,
 )
 from workbench.plan._inline import holds_clients as holds_clients, uses_primitives as uses_primitives
@@ -43,10 +41,5 @@ from workbench.plan._plan import (
     source_line as source_line,
 )
 from workbench.plan._reductions import REDUCTION_OF as REDUCTION_OF
-from workbench.plan._retarget import (
-    RebaseError as RebaseError,
-    mesh_of_program as mesh_of_program,
-    retarget as retarget,
-)
 from workbench.plan._tune import TunedJitted as TunedJitted
 from workbench.plan._windows import valid_positions as valid_positions

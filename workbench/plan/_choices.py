@@ -50,6 +50,23 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
     return choice.replace(source="cache", why=f"Measured before by this user on the same devices: {choice.why}")
 
 
+def choose_loop(plan: Plan, chunk_size: object, form: LoopForm, *, program: str) -> PlanChoiceRecord:
+    """The client loop of a program, and the reason for it: given, measured before, or by rule.
+
+    Args:
+        plan: The plan.
+        chunk_size: The requested chunk size; "auto" uses the measured choice if there is one.
+        form: The requested loop form.
+        program: Name of the program in the record.
+    """
+    if chunk_size != "auto":
+        return choice_record(chunk_size, form, program=program, source="given", why="It was given.")
+    if (choice := load_choice(plan, form)) is not None:
+        return choice.replace(program=program)
+    why = "The rule decides: no tuning result exists for this program and these shapes."
+    return choice_record(chunk_size, form, program=program, source="rule", why=why)
+
+
 def store_choice(plan: Plan, form: LoopForm, choice: PlanChoiceRecord) -> None:
     """Stores a choice; if storing fails, the choice is measured again next time."""
     cache = _cache()

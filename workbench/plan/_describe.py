@@ -3,7 +3,8 @@
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,10 +14,13 @@ from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench import _jax_compat
 from workbench._types import Atom, PyTree, type_of
+from workbench.mesh import chunk_shard
 from workbench.plan._count import JaxprCount, count_jaxpr_work
 from workbench.plan._disclosure import exchanges, find_disclosed
+from workbench.plan._evaluate import ChunkSize, kept_bytes_of, resolve_choice, resolve_chunk_size
 from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
+from workbench.plan._loop_form import LoopForm
 from workbench.plan._phases import find_phases
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr, source_stack
 from workbench.primitives import Placement, find_layout
@@ -42,8 +46,9 @@ def describe_plan(
     plan: Plan,
     *,
     names: Sequence[str] = (),
-    chunks: Callable[[], Chunks] = Chunks,
-    kept_bytes: float = math.inf,
+    chunk_size: ChunkSize = None,
+    form: LoopForm | None = None,
+    under: Callable[[], AbstractContextManager[object]] = nullcontext,
     notes: Sequence[str] = (),
 ) -> PlanRecord:
     """Creates the record of a plan.
@@ -51,19 +56,22 @@ def describe_plan(
     Args:
         plan: The plan.
         names: The names of the plan's inputs.
-        chunks: Function that returns how many clients a device computes together; called on first access.
-        kept_bytes: Size limit for all kept rows together; above it, rows are not kept, but recomputed at the later
-            level that reads them.
+        chunk_size: The requested number of clients that a device computes together.
+        form: The requested loop form.
+        under: Makes the context of the plan's mesh. The record reads chunks on first access, in such a context.
         notes: Further notes.
 
     Returns:
         The record.
     """
+    with under():
+        chunk_size, form = resolve_choice(plan, chunk_size, form or LoopForm())
+    kept_bytes = kept_bytes_of(chunk_size, form)
     flow = _Names(plan, names)
     variables = plan.closed.jaxpr
     inputs = tuple(flow.value(v) for v in variables.invars)
     disclosure = functools.cache(functools.partial(find_disclosed, plan, inputs))
-    chunks = functools.cache(chunks)
+    chunks = functools.cache(functools.partial(_chunks, plan, chunk_size, kept_bytes, under))
     made_again = _computations(plan, kept_bytes)
     stages = tuple(_stage_record(plan, stage, flow, "", made_again, kept_bytes) for stage in plan.stages)
     repeated = [stage for top in stages for stage in top.walk() if stage.computations > 1]
@@ -81,6 +89,40 @@ def describe_plan(
         kept_local=deferred(lambda: disclosure()[1]),
         notes=tuple(notes),
     )
+
+
+_ANY_SHARE = 2**30  # more clients than any device computes
+
+
+def _chunks(
+    plan: Plan, chunk_size: ChunkSize, kept_bytes: float, under: Callable[[], AbstractContextManager[object]]
+) -> Chunks:
+    with under():
+        phases = list(_chunks_of_phases(plan, chunk_size, kept_bytes))
+    return Chunks(
+        size=max((chunk for _, chunk, _, _ in phases), default=None),
+        limit=max((limit for _, _, _, limit in phases), default=None),
+        slots={name: max(s for placement, _, s, _ in phases if placement == name) for name, *_ in phases},
+    )
+
+
+def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tuple[str, int, int, int]]:
+    """Placement, chunk size, slots per device and unlimited chunk size, for every phase (also in loops)."""
+    if chunk_size is None:
+        return
+    for level in find_phases(plan, kept_bytes=kept_bytes).values():
+        for phase in level:
+            if phase.divisible:
+                shards = 1 if phase.layout is None else phase.layout.size
+                per_shard = -(-phase.placement.size // shards)
+                limit = resolve_chunk_size(chunk_size, phase, _ANY_SHARE)
+                size = resolve_chunk_size(chunk_size, phase, per_shard) if callable(chunk_size) else limit
+                chunk, slots = chunk_shard(per_shard, min(size, per_shard))
+                yield phase.placement.name, chunk, slots, limit
+    for step in plan.steps:
+        if step.kind in ("loop", "branch"):
+            for body in loop_bodies(step.equation):
+                yield from _chunks_of_phases(plan_jaxpr(body, plan.name), chunk_size, kept_bytes)
 
 
 def _exchange_note(stage: StageRecord) -> str:

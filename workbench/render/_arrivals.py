@@ -14,7 +14,7 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
     """Explains why a mesh axis shards a value: the chain of steps back to the origin of the axis.
 
     Args:
-        record: From `propagate_shardings`.
+        record: The `propagation` attribute of a program's record.
         value: Name of a value (`"%6"`), or label of an input or output (`"params['w']"`).
         axis: A mesh axis.
 
@@ -55,7 +55,7 @@ def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
     Following `from_value` leads from any value back to the point where its axis entered the program.
 
     Args:
-        record: From `propagate_shardings`.
+        record: The `propagation` attribute of a program's record.
 
     Returns:
         One entry for each value and each axis that shards it, with values in program order.

@@ -39,7 +39,7 @@ def play_back(
     """A propagation as a sequence of frames.
 
     Args:
-        record: From `propagate_shardings`.
+        record: The `propagation` attribute of a program's record.
         arrivals: The result of `trace_axes` for the propagation.
         values_at_most: Maximum number of values; values are in program order, with inputs first.
 

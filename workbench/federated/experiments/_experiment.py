@@ -13,7 +13,7 @@ from workbench.errors import ProgramError
 from workbench.federated import algorithms, data
 from workbench.federated.experiments._drift import Drift, drift_of, local_only, same_clients_as_fedavg
 from workbench.federated.experiments._settings import Settings
-from workbench.inspection import plan_program
+from workbench.inspection import plan_call, trace_call
 from workbench.measurement import Run
 from workbench.plan import jit
 from workbench.primitives import broadcast, map_fn, program
@@ -134,7 +134,7 @@ class Experiment:
             program(clients=settings.clients)(lambda params, rows: map_fn(loss, (broadcast(params), rows)))
         )
         state = self.algorithm.init(first_params(settings.seed))
-        self.plan: PlanRecord = plan_program(self.algorithm.round, (state, self.batches(0)), {})
+        self.plan: PlanRecord = plan_call(trace_call(self.algorithm.round, (state, self.batches(0)), {}))
         self.sent_down_bytes: int
         self.sent_up_bytes: int
         self.sent_down_bytes, self.sent_up_bytes = _per_client(self.plan, settings.clients)
