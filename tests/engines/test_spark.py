@@ -86,6 +86,20 @@ class TestSpark(EngineContract):
         assert 1 <= sum("was compiled" in note for note in first.notes) <= 2
         assert not local.run(total, np.ones(8, np.float32)).notes
 
+    @pytest.mark.filterwarnings("ignore::FutureWarning")  # PySpark 4.3 warns about pandas 3
+    def test_workers_leave_imported_modules_out_of_garbage_collection(self, local: Spark) -> None:
+        """PySpark collects garbage after every task, which takes 0.1 s with the objects of JAX's modules."""
+
+        def frozen(batches: Any) -> Any:
+            import gc
+
+            for _ in batches:
+                yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
+
+        local.run(fedavg, start(), client_data())
+        counts = local._opened().range(0, 2, 1, 2).mapInArrow(frozen, "objects bigint").collect()
+        assert max(row["objects"] for row in counts) > 10_000
+
     def test_failure_names_the_clients_of_the_batch(self, local: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
         def cut(batch: Any) -> Any:
             short = batch.index == 1
