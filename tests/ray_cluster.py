@@ -4,12 +4,13 @@ import contextlib
 import gc
 import importlib
 import os
-import socket
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
+
+from workbench._processes import patient_ray_start
 
 START_SECONDS = 120.0  # Ray itself gives its node 30 s, which is too little on a machine that is busy
 
@@ -54,10 +55,9 @@ def rays_own_leftovers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def patient_start() -> Iterator[None]:
-    """Waits longer for the node than Ray does on a busy machine: 15 s for its agents' ports, and 30 s for the node."""
+    """Waits longer for the node than Ray does on a busy machine."""
     services: Any = importlib.import_module("ray._private.services")
-    node: Any = importlib.import_module("ray._private.node")
-    look, make = services.get_node, node.Node.__init__
+    look = services.get_node
     until = time.monotonic() + START_SECONDS
 
     def get_node(*args: Any, **kwargs: Any) -> Any:
@@ -69,24 +69,9 @@ def patient_start() -> Iterator[None]:
                     raise
                 time.sleep(0.2)
 
-    def init(self: Any, ray_params: Any, *args: Any, **kwargs: Any) -> None:
-        for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True):  # for given ports, nobody waits
-            setattr(ray_params, name, port)
-        make(self, ray_params, *args, **kwargs)
-
-    services.get_node, node.Node.__init__ = get_node, init
+    services.get_node = get_node
     try:
-        yield
+        with patient_ray_start():
+            yield
     finally:
-        services.get_node, node.Node.__init__ = look, make
-
-
-_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        services.get_node = look

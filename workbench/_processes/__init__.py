@@ -18,6 +18,7 @@ from workbench._processes._folders import (
 from workbench._processes._ray import (
     close_folder_of_ray as close_folder_of_ray,
     end_ray_with_this_process as end_ray_with_this_process,
+    patient_ray_start as patient_ray_start,
 )
 from workbench._processes._shared_change import (
     UNUSED_DONATIONS_ARE_FINE as UNUSED_DONATIONS_ARE_FINE,

@@ -1,12 +1,50 @@
-"""Cleanup of a Ray cluster after its driver is killed."""
+"""Start of a Ray cluster on a busy machine, and cleanup after its driver is killed."""
 
 import contextlib
+import socket
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+
+from workbench._open_types import Foreign
 
 from workbench._processes._folders import end_users_with_this_process, is_removed
 
 _session: list[Path] = []  # the last session that this process started
+
+
+_AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+
+
+@contextlib.contextmanager
+def patient_ray_start() -> Iterator[None]:
+    """Lets `ray.init` start a raylet whose agents need more than 15 s to start.
+
+    Ray's raylet (2.55 and 2.60) waits 15 s for files with the ports of its agents, and then exits. On a busy machine,
+    the agents' imports take longer. In this context the ports are chosen and written before the raylet starts.
+    """
+    node, raylet = import_module("ray._private.node").Node, import_module("ray._raylet")
+    start = node.start_raylet
+
+    def start_raylet(self: Foreign, *args: Foreign, **kwargs: Foreign) -> Foreign:
+        for name, port in zip(_AGENT_PORTS, free_ports(len(_AGENT_PORTS)), strict=True):
+            port = getattr(self._ray_params, name) or port
+            setattr(self._ray_params, name, port)
+            raylet.persist_port(self._session_dir, self._node_id, name, port)
+        return start(self, *args, **kwargs)
+
+    node.start_raylet = start_raylet
+    try:
+        yield
+    finally:
+        node.start_raylet = start
+
+
+def free_ports(count: int) -> list[int]:
+    """Finds free ports on the loopback interface."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [server.getsockname()[1] for server in servers]
 
 
 def close_folder_of_ray() -> Path | None:

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from workbench._processes import close_folder_of_ray
+from workbench._processes import close_folder_of_ray, patient_ray_start
 
 _TRY_SECONDS = 90.0  # until Ray runs its first task: 5 to 30 s on two busy cores
 _LEAST_RAYLET_SECONDS = 40.0  # until Ray's raylet appears; Ray's default of 30 s is too short on a busy machine
@@ -48,7 +48,8 @@ def start_ray(options: dict[str, Any], patience: float) -> None:
         try:
             # Starts Ray as Flower would: the nodes have the same import path as this process.
             paths = {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-            ray.init(runtime_env={"env_vars": paths}, **options)
+            with patient_ray_start():
+                ray.init(runtime_env={"env_vars": paths}, **options)
             close_folder_of_ray()
             ray.get(ray.remote(num_cpus=0)(lambda: None).remote(), timeout=_TRY_SECONDS)
         except Exception as error:
