@@ -21,7 +21,11 @@ WorkbenchError
 """
 
 import contextlib
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 
 class WorkbenchError(Exception):
@@ -109,6 +113,13 @@ class RoundError(EngineError):
         self.run = run
 
 
+def pip_command() -> str:
+    """Returns the command of this Python's pip: `pip`, unless the search path finds another environment's pip."""
+    found = shutil.which("pip")
+    own = found is not None and Path(found).parent == Path(sys.executable).parent
+    return "pip" if own else f"{shlex.quote(sys.executable)} -m pip"
+
+
 class MissingDependencyError(WorkbenchError, ImportError):
     """An optional library is not installed; the message contains the install command.
 
@@ -128,13 +139,13 @@ class MissingDependencyError(WorkbenchError, ImportError):
             super().__init__(message, name=library)
             return
         if extra is None:  # installed by default, but not in this environment
-            source, command = "It is one of the workbench's dependencies", f"pip install {library}"
+            source, command = "It is one of the workbench's dependencies", f"{pip_command()} install {library}"
         else:
             source = f"It comes with the optional extra `{extra}`"
-            command = f'pip install "mapreduce-workbench[{extra}]"'
+            command = f'{pip_command()} install "mapreduce-workbench[{extra}]"'
         super().__init__(
-            f"{needed_for} needs the library `{library}`, which is not installed here. {source}: run `{command}` and "
-            "restart the kernel.",
+            f"{needed_for} needs the library `{library}`, which is not installed here. {source}: run `{command}`, "
+            "and in a notebook restart the kernel.",
             name=library,
         )
 

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from workbench.cli import _browser, _doctor, _lab, _metadata, main
-from workbench.errors import CommandError
+from workbench.errors import CommandError, pip_command
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def devices_answer(monkeypatch):
 def test_doctor_finds_nothing_broken_where_the_tests_run(quick, capsys):
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
-    assert said.endswith("\nNothing is broken.\n")
+    assert said.endswith("\nNothing is broken.\nNext: `workbench lab 01-start-here` opens the first notebook.\n")
     assert len(said.splitlines()) <= 15
 
 
@@ -84,7 +84,9 @@ def test_doctor_names_another_distribution_that_installs_a_package_of_our_name(q
 def test_doctor_is_content_without_jupyterlab(quick, without, capsys):
     without("jupyterlab")
     assert main(["doctor"]) == 0
-    assert "not installed: jupyterlab" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not installed: jupyterlab" in said
+    assert said.endswith("\nNothing is broken.\n")
 
 
 def test_doctor_names_a_missing_library_and_its_line(quick, without, capsys):
@@ -93,8 +95,20 @@ def test_doctor_names_a_missing_library_and_its_line(quick, without, capsys):
     lines = capsys.readouterr().out.splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("broken"))
     assert lines[at].split() == ["broken", "library", "optax", "not", "installed"]
-    assert '→ pip install "optax>=0.2.5"' in lines[at + 1]
+    assert f'→ {pip_command()} install "optax>=0.2.5"' in lines[at + 1]
     assert lines[-1] == "Broken: library optax."
+
+
+def test_commands_start_this_pythons_pip(tmp_path, monkeypatch):
+    other, own = tmp_path / "other", tmp_path / "own folder"
+    for folder in (other, own):
+        folder.mkdir()
+        (folder / "pip").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    monkeypatch.setenv("PATH", str(other))
+    assert pip_command() == f"'{own}/python' -m pip"
+    monkeypatch.setenv("PATH", str(own))
+    assert pip_command() == "pip"
 
 
 def test_doctor_says_when_the_workbench_itself_is_not_installed(quick, monkeypatch, capsys):
@@ -105,7 +119,7 @@ def test_doctor_says_when_the_workbench_itself_is_not_installed(quick, monkeypat
 
 def test_doctor_refuses_a_version_that_is_too_old():
     found = _doctor.check_library(Requirement("jax>=99"))
-    assert (found.state, found.fix) == ("broken", 'pip install "jax>=99"')
+    assert (found.state, found.fix) == ("broken", f'{pip_command()} install "jax>=99"')
     assert found.found.endswith("but >=99 is needed")
 
 
@@ -117,7 +131,7 @@ def test_doctor_refuses_a_version_that_is_too_old():
 def test_doctor_judges_an_extra_by_its_libraries(requirements, state):
     found = _doctor.check_extra("beam", [Requirement(line) for line in requirements])
     assert found.state == state
-    assert (found.fix == 'pip install "mapreduce-workbench[beam]"') == (state != "ok")
+    assert found.fix.endswith('pip install "mapreduce-workbench[beam]"') == (state != "ok")
 
 
 def test_doctor_reads_every_extra_from_the_metadata():

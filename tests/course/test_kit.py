@@ -1,7 +1,9 @@
 """What lecturers take from the course: editions, slides, a site, and the marks of a class."""
 
+import base64
 import csv
 import re
+import sys
 from pathlib import Path
 
 import nbformat
@@ -10,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from workbench import course
 from workbench.cli import main
-from workbench.errors import CourseError
+from workbench.errors import CourseError, MissingDependencyError
 from workbench.render import icon_link, mark
 
 (ICON,) = re.findall('href="([^"]+)', icon_link())
@@ -81,6 +83,40 @@ def test_site_without_outputs_says_so(tmp_path):
     index = course.write_site(NOTEBOOKS, tmp_path, execute=False)
     assert "no outputs" in index.read_text()
     assert index.read_text().count("<li>") == len(NOTEBOOKS)
+
+
+def test_page_folds_solutions_and_checks_and_leads_to_its_neighbours(tmp_path):
+    answer, solution, checks = new_code_cell("answer = ..."), new_code_cell("solution = 6"), new_code_cell("assert 6")
+    solution.metadata.tags, checks.metadata.tags = ["solution", "hide-input"], ["claims"]
+    solution.outputs = [new_output("stream", text="✓ Right")]
+    for name in ("00-first", "01-second"):
+        opening = new_markdown_cell(f"# Is it {name}?\n\n**Time.** About 5 minutes.")
+        nbformat.write(new_notebook(cells=[opening, answer, solution, checks]), tmp_path / f"{name}.ipynb")
+    index = course.write_site(sorted(tmp_path.glob("*.ipynb")), tmp_path / "site", execute=False)
+    page = (tmp_path / "site" / "00-first.html").read_text()
+    visible = re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL)
+    assert "answer" in visible
+    assert [word for word in ("solution", "✓ Right", "assert") if word in visible.partition("<body")[2]] == []
+    assert '<a href="01-second.html">Is it 01-second? →</a>' in visible
+    assert 'Start with <a href="01-second.html">' in index.read_text()
+
+
+def test_index_shows_a_figure_of_each_executed_notebook(tmp_path):
+    small, large = ({"image/png": base64.b64encode(b"x" * size).decode()} for size in (9, 99))
+    cell = new_code_cell("figure;", outputs=[new_output("display_data", data) for data in (small, large)])
+    opening = new_markdown_cell("# Does it show?\n\n**Time.** About 5 minutes.")
+    nbformat.write(new_notebook(cells=[opening, cell]), tmp_path / "00-shown.ipynb")
+    index = course.write_site([tmp_path / "00-shown.ipynb"], tmp_path / "site", execute=False)
+    assert '<img src="00-shown.png"' in index.read_text()
+    assert (tmp_path / "site" / "00-shown.png").read_bytes() == b"x" * 99
+
+
+def test_missing_libraries_of_pages_are_named_before_a_notebook_runs(tmp_path, monkeypatch):
+    path, runs = small_notebook(tmp_path / "00-small.ipynb", "print(6 * 7)"), []
+    monkeypatch.setitem(sys.modules, "latex2mathml", None)
+    with pytest.raises(MissingDependencyError, match=r"mapreduce-workbench\[course-pages\]"):
+        course.write_site([path], tmp_path / "site", report=runs.append)
+    assert runs == []
 
 
 def test_marks_of_a_class_count_results_of_checks_alone(tmp_path, capsys):

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from workbench.cli import _browser, _lab, _metadata
 from workbench.cli._name import REINSTALL
+from workbench.errors import pip_command
 
 DEVICE_TIMEOUT_SECONDS = 120
 ASK_FOR_DEVICES = """
@@ -67,6 +68,8 @@ def report_health(form: Literal["short", "long", "json"] = "short") -> int:
             print(f"{'':6}  {'':{width}}  → {check.fix}")
     names = ", ".join(check.name for check in broken)
     print(f"\nBroken: {names}." if broken else "\nNothing is broken.")
+    if not broken and {"kernel", "course"} <= {check.name for check in checks if check.state == "ok"}:
+        print("Next: `workbench lab 01-start-here` opens the first notebook.")
     return 1 if broken else 0
 
 
@@ -88,7 +91,7 @@ def _short(checks: Sequence[Check]) -> list[Check]:
     if extras:
         here = [check.name.removeprefix("extra ") for check in extras if check.state == "ok"]
         more = [check.name.removeprefix("extra ") for check in extras if check.state == "absent"]
-        finding = f"{', '.join(here) or 'none'}; optional and not installed: {', '.join(more) or 'none'}"
+        finding = f"{', '.join(here) or 'none'}; {len(more)} optional ones are not installed (`--verbose` lists them)"
         lines.append(Check(name="extras", state="ok", found=finding))
     return lines
 
@@ -154,7 +157,7 @@ def check_folder(folder: Path) -> Check | None:
 def check_library(requirement: Requirement) -> Check:
     """Checks that a dependency has a suitable version; only core dependencies count as broken."""
     name, version = f"library {requirement.name}", _installed_version(requirement)
-    fix = f'pip install "{requirement}"'
+    fix = f'{pip_command()} install "{requirement}"'
     if version is None:
         state = "broken" if canonicalize_name(requirement.name) in CORE else "absent"
         return Check(name=name, state=state, found="not installed", fix=fix)
@@ -169,7 +172,7 @@ def check_extra(name: str, requirements: list[Requirement]) -> Check:
 
     A missing extra does not count as broken.
     """
-    title, fix = f"extra {name}", f'pip install "{_metadata.DISTRIBUTION}[{name}]"'
+    title, fix = f"extra {name}", f'{pip_command()} install "{_metadata.DISTRIBUTION}[{name}]"'
     versions = {requirement: _installed_version(requirement) for requirement in requirements}
     wrong = [f"{r.name} {v} (needs {r.specifier})" for r, v in versions.items() if v and v not in r.specifier]
     missing = [r.name for r, v in versions.items() if v is None]

@@ -1,13 +1,15 @@
 """Offline pages made from notebooks: a course site, and slides."""
 
+import base64
 import html
+import importlib
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.course._notebooks import executed, read, title_of
+from workbench.course._notebooks import Title, executed, read, title_of
 from workbench.course._parts import concept_map, difficulty_of, parts_of, titles_of
 from workbench.course._slides import DARK, SLIDES, keep_shades, prepare_slides
 from workbench.errors import needs_library
@@ -34,10 +36,28 @@ body.jp-Notebook {max-width: 60rem; margin: 0 auto; padding: 1rem}
 .jp-OutputArea-output {overflow-x: auto}
 .jp-OutputArea-output img, .jp-OutputArea-output svg {max-width: 100%; height: auto}
 .jp-RenderedHTMLCommon math[display=block] {overflow-x: auto}
+.jp-RenderedHTMLCommon .wb table {table-layout: auto}
+.jp-RenderedHTMLCommon .wb td {overflow-wrap: anywhere}
+.wb-turn {display: flex; justify-content: space-between; gap: 2rem; margin: 2rem 0}
+.wb-turn a {font: 14px/1.4 system-ui, sans-serif; color: var(--jp-content-link-color)}
+.wb-turn a:last-child {text-align: right; margin-left: auto}
+details.wb-fold > summary {margin: .5rem 0; cursor: pointer; font: 14px system-ui, sans-serif}
 {{ resources.dark }}
 </style>{%- endblock html_head_css -%}
+{%- block codecell -%}
+{%- set tags = cell.metadata.get("tags", []) -%}
+{%- if "solution" in tags or "claims" in tags -%}
+<details class="wb-fold"><summary>{{ "Solution" if "solution" in tags else "The checks" }}</summary>
+{{ super() }}</details>
+{%- else -%}{{ super() }}{%- endif -%}
+{%- endblock codecell -%}
 """
 HOME = '<p class="wb-home"><a href="index.html">{mark} The Workbench course</a></p>'
+TURN = '<nav class="wb-turn" aria-label="Neighbouring notebooks">{links}</nav>'
+START = (
+    'New here? Start with <a href="{page}">{question}</a> Each notebook asks one question, shows every figure that it '
+    "talks about, and ends with exercises; <code>workbench lab</code> opens the same notebooks to run and change them."
+)
 INDEX = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>The Workbench course</title>{icon}
@@ -48,13 +68,18 @@ a {{color: light-dark(#005a8f, #56b4e9)}}
 .map {{overflow-x: auto}}
 ol {{list-style: none; padding: 0; display: grid; gap: .75rem;
      grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr))}}
-li {{border: 1px solid var(--line); border-radius: .5rem; padding: .75rem}}
+li {{border: 1px solid var(--line); border-radius: .5rem; padding: .75rem; overflow: hidden}}
+li img {{display: block; width: 100%; height: 9rem; object-fit: contain; margin-bottom: .5rem}}
+li img[src$=".svg"] {{object-fit: cover; object-position: top}}
+@media (prefers-color-scheme: dark) {{li img[src$=".png"] {{filter: invert(.91) hue-rotate(180deg)}}}}
 li span {{display: block; font-size: .85rem; opacity: .75}}
 </style></head><body>
 <h1>{mark} The Workbench course</h1>
 <p>{count} notebooks, {hours:.0f} hours with the exercises. {state}</p>
-<div class="map">{chart}</div>
+<p>{start}</p>
 {parts}
+<h2>What each notebook builds on</h2>
+<div class="map">{chart}</div>
 </body></html>
 """
 
@@ -71,6 +96,17 @@ def copy_reveal(folder: Path) -> Path:
         else:
             shutil.copyfile(source / name, target / name)
     return target
+
+
+def require_page_libraries() -> None:
+    """Checks that the libraries of pages are installed, before minutes are spent on executing notebooks.
+
+    Raises:
+        MissingDependencyError: with the command that installs the libraries.
+    """
+    for library in ("latex2mathml", "nbclient"):
+        with needs_library(library, needed_for="`workbench course`", extra="course-pages"):
+            importlib.import_module(library)
 
 
 def formulas_as_mathml(markdown: str) -> str:
@@ -127,6 +163,7 @@ def write_slides(
     with needs_library("nbconvert", needed_for="`workbench course slides`", extra="course-pages"):
         from nbconvert import SlidesExporter
 
+    require_page_libraries()
     folder.mkdir(parents=True, exist_ok=True)
     copy_reveal(folder)
     written = []
@@ -179,10 +216,16 @@ def write_site(
     with needs_library("nbconvert", needed_for="`workbench course site`", extra="course-pages"):
         from nbconvert import HTMLExporter
 
+    require_page_libraries()
     folder.mkdir(parents=True, exist_ok=True)
+    ordered = [path for paths in parts_of(notebooks).values() for path in paths]
     titles, links = titles_of(notebooks), {path.stem.partition("-")[0]: f"{path.stem}.html" for path in notebooks}
+    pictures = {}
     for path in notebooks:
         notebook = executed(path, folder / ".executed", report) if execute else read(path)
+        if (picture := picture_of(notebook)) is not None:
+            pictures[path] = f"{path.stem}{picture[0]}"
+            (folder / pictures[path]).write_bytes(picture[1])
         notebook.cells = [cell for cell in notebook.cells if "remove-cell" not in cell.metadata.get("tags", ())]
         keep_shades(notebook)
         _write_formulas(notebook)
@@ -192,6 +235,8 @@ def write_site(
         exporter = HTMLExporter(raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True)
         body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "dark": DARK})
         body = re.sub(r"<body[^>]*>", rf"\g<0>{HOME.format(mark=mark(18))}", body, count=1)
+        turn = _neighbours(ordered, path, titles)
+        body = re.sub(r"</body>", lambda end, turn=turn: turn + end[0], body, count=1)
         (folder / f"{path.stem}.html").write_text(body, encoding="utf-8")
     parts = []
     for part, paths in parts_of(notebooks).items():
@@ -200,7 +245,8 @@ def write_site(
             title = titles[path.stem.partition("-")[0]]
             about = " · ".join(filter(None, (title.number, f"{title.minutes} minutes", difficulty_of(title.number))))
             link = f'<a href="{path.stem}.html">{html.escape(title.question)}</a>'
-            items.append(f"<li>{link}<span>{about}</span></li>")
+            picture = f'<img src="{pictures[path]}" alt="" loading="lazy">' if path in pictures else ""
+            items.append(f"<li>{picture}{link}<span>{about}</span></li>")
         parts.append(f"<h2>{html.escape(part)}</h2><ol>{''.join(items)}</ol>")
     index = folder / "index.html"
     index.write_text(
@@ -210,12 +256,45 @@ def write_site(
             count=len(titles),
             hours=sum(title.minutes for title in titles.values()) / 60,
             state="" if execute else "<strong>These pages have no outputs: they were not executed.</strong>",
+            start=_start(notebooks, titles),
             chart=concept_map(notebooks, links) if notebooks else "",
             parts="\n".join(parts),
         ),
         encoding="utf-8",
     )
     return index
+
+
+def picture_of(notebook: Any) -> tuple[str, bytes] | None:
+    """Returns the suffix and the content of a picture among a notebook's outputs; None if there is no picture.
+
+    The largest PNG, otherwise the picture of the first view.
+    """
+    outputs = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ())]
+    if figures := [data["image/png"] for data in outputs if "image/png" in data]:
+        return ".png", base64.b64decode(max(figures, key=len))
+    pages = "".join(data.get("text/html", "") for data in outputs)
+    view = re.search(r'<img [^>]*src="data:image/svg\+xml;base64,([^"]+)"', pages)
+    return None if view is None else (".svg", base64.b64decode(view[1]))
+
+
+def _neighbours(ordered: Sequence[Path], path: Path, titles: Mapping[str, Title]) -> str:
+    """Links to the notebooks before and after a notebook in reading order."""
+    at = ordered.index(path)
+    links = [
+        (arrow, ordered[place]) for arrow, place in (("← {}", at - 1), ("{} →", at + 1)) if 0 <= place < len(ordered)
+    ]
+    written = [
+        f'<a href="{other.stem}.html">{arrow.format(html.escape(titles[other.stem.partition("-")[0]].question))}</a>'
+        for arrow, other in links
+    ]
+    return TURN.format(links="".join(written))
+
+
+def _start(notebooks: Sequence[Path], titles: Mapping[str, Title]) -> str:
+    """The sentence for newcomers; empty if the notebook for newcomers is not among the notebooks."""
+    first = next((path for path in notebooks if path.stem.startswith("01-")), None)
+    return "" if first is None else START.format(page=f"{first.stem}.html", question=html.escape(titles["01"].question))
 
 
 def _write_formulas(notebook: Any) -> None:
