@@ -3,11 +3,11 @@
 import inspect
 import re
 
-from records_examples import fedavg_record, mesh_record, sharding_record
+from records_examples import fedavg_record
 
 from workbench.cli import _demo, _demo_sections as sections, _training, main
 from workbench.federated.data import ClientData, describe
-from workbench.render.report import ReportCode, ReportImage, ReportPicture, ReportTable, ReportText, render_report
+from workbench.render.report import ReportCode, ReportImage, ReportText, ReportView, render_report
 
 
 def pieces(section, kind):
@@ -36,63 +36,33 @@ def test_data_section_counts_examples():
     assert "4 real handwritten digits are stored at 2 clients, 1 to 3 each" in pieces(section, ReportText)[0].text
 
 
-def test_program_section_shows_the_code_and_every_stage():
-    record = fedavg_record()
-    section = sections.program_section(record, "the code")
+def test_round_section_shows_the_code_before_the_player():
+    section = sections.round_section("the code", "<p>player</p>")
     assert pieces(section, ReportCode)[0].text == "the code"
-    drawn = re.findall(r'data-stage="([\d.]+)"', pieces(section, ReportPicture)[0].svg)
-    assert {stage.path for stage in record.plan.stages} <= set(drawn)
+    assert section.pieces[-1] == pieces(section, ReportView)[0]
+    assert pieces(section, ReportView)[0].fragment == "<p>player</p>"
 
 
-def test_stages_section_has_a_row_per_stage():
+def test_program_section_counts_stages_and_collectives_of_the_round_and_of_its_derivative():
     record = fedavg_record()
-    (table,) = pieces(sections.stages_section(record), ReportTable)
-    assert [row[0] for row in table.rows] == [stage.path for stage in record.plan.stages]
-    assert [row[3] for row in table.rows][:2] == ["64 × clients", "64 × clients"]
+    section = sections.program_section(record, record.replace(module=None), "<p>explorer</p>")
+    (text,), stages = pieces(section, ReportText), len(list(record.plan.walk()))
+    assert f"The compiled round has {stages} stages and 1 all-reduce over clients and " in text.text
+    assert text.text.endswith(f"{stages} stages and no collective.")
 
 
-def test_placement_section_names_the_clients_of_every_device():
-    mesh = mesh_record()
-    (table,) = pieces(sections.placement_section(mesh), ReportTable)
-    assert len(table.rows) == len(mesh.clients)
-    assert table.rows[0][2].startswith("from 0 to ")
+def test_next_section_names_the_command_of_this_installation():
+    assert "x/bin/workbench lab 01-start-here" in [
+        p.text for p in pieces(sections.next_section("x/bin/workbench"), ReportCode)
+    ]
 
 
-def test_sharding_section_has_a_row_per_array():
-    record = sharding_record()
-    (table,) = pieces(sections.sharding_section(record), ReportTable)
-    assert [row[0] for row in table.rows] == [leaf.path for leaf in record.leaves]
-
-
-def test_collectives_section_counts_what_was_compiled():
-    record = fedavg_record()
-    section = sections.collectives_section(record)
-    count = len(record.module.collectives)
-    assert f"The compiled round has {count} collective" in pieces(section, ReportText)[0].text
-    assert len(pieces(section, ReportTable)[0].rows) == count
-
-
-def test_collectives_section_without_any_says_none():
-    section = sections.collectives_section(fedavg_record().replace(module=None))
-    assert pieces(section, ReportText)[0].text == "The compiled round has 0 collectives."
-    assert pieces(section, ReportTable) == []
-
-
-def test_cost_section_is_left_out_where_nothing_was_predicted():
-    assert sections.cost_section(fedavg_record().replace(cost=None)) is None
-
-
-def test_cost_section_has_a_row_per_stage():
-    record = fedavg_record()
-    (table,) = pieces(sections.cost_section(record), ReportTable)
-    assert len(table.rows) == len(record.cost.stages)
-
-
-def test_code_is_shown_as_written_without_docstrings():
-    code = _demo.code_of(_training.fedavg)
-    assert code.startswith("@program(clients=CLIENTS)\ndef fedavg(")
-    assert '"""' not in code
-    assert code.splitlines()[-1] in inspect.getsource(_training)
+def test_code_is_shown_without_docstrings_and_types():
+    code = _demo.code_of(_training.train_locally, _training.fedavg)
+    assert code.startswith("def train_locally(parameters, client):\n    def step(carry, batch):\n")
+    assert "@program(clients=CLIENTS)\ndef fedavg(parameters, data):\n    changes, losses = map_fn(" in code
+    source = inspect.getsource(_training)
+    assert [line for line in code.splitlines() if line not in source and "def " not in line] == []
 
 
 def test_demo_that_cannot_write_says_so_before_it_trains(tmp_path, capsys):
@@ -108,21 +78,20 @@ def test_demo_writes_one_file_that_fetches_nothing(tmp_path, capsys):
     out = tmp_path / "new" / "report.html"
     assert main(["demo", "--out", str(out), "--rounds", "2"]) == 0
     page = out.read_text()
-    assert capsys.readouterr().out.splitlines()[-1] == f"wrote {out.as_uri()}"
-    for heading in (
-        "The program",
-        "Stages",
-        "Placement",
-        "Sharding",
-        "Collectives",
-        "Cost",
+    said = capsys.readouterr().out.splitlines()
+    assert said[-3] == f"wrote {out.as_uri()}"
+    assert "workbench lab 01-start-here" in said[-1]
+    assert re.findall("<h2>(.*?)</h2>", re.sub("<script.*?</script>", "", page, flags=re.DOTALL)) == [
         "Training",
-        "Its derivative",
-    ):
-        assert f"<h2>{heading}</h2>" in page
+        "The data stay with their clients",
+        "A round",
+        "Inside the program",
+        "Next",
+    ]
+    assert page.count('class="wb-savedview"') == 2
     assert not re.search(r"""(?:src|href|srcset)=["'](?!data:|#)""", page)
     assert "After 2 rounds" in page
-    assert page.startswith(str(render_report(_demo.TITLE, _demo.LEAD, []))[:200])
+    assert page.startswith(str(render_report(_demo.TITLE, "", []))[:200])
 
 
 def test_training_reaches_ninety_percent_within_forty_rounds():

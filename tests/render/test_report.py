@@ -12,6 +12,7 @@ from workbench.render.report import (
     ReportSection,
     ReportTable,
     ReportText,
+    ReportView,
     render_report,
 )
 
@@ -93,3 +94,14 @@ def test_report_with_a_row_of_the_wrong_length_is_refused():
 
 def test_report_follows_light_and_dark():
     assert re.search(r"prefers-color-scheme:\s*dark", render_report("t", "l", []))
+
+
+def test_only_a_report_with_views_may_run_scripts():
+    without, with_view = (
+        render(ReportText(text="x"), *more) for more in ((), (ReportView(fragment="<b>v</b>", caption="view"),))
+    )
+    policies = [next(m["content"] for m in page.all("meta") if "http-equiv" in m) for page in (without, with_view)]
+    assert ["script-src" in policy for policy in policies] == [False, True]
+    assert all(policy.startswith("default-src 'none'") and "http" not in policy for policy in policies)
+    assert with_view.all("b")
+    assert "view" in with_view.text

@@ -207,6 +207,10 @@ class WorkbenchWidget(_Widget):
             write_whole(file, text)
         return text
 
+    def to_fragment(self) -> str:
+        """Exports the view as HTML with its script, to embed in a page. Without scripts, the picture is shown."""
+        return saved_page(self.saved(), self.static_html() or html.escape(self.describe()))
+
     def saved(self) -> SavedView:
         """Returns the view in the form used for a page without a kernel."""
         title, code = self.data.get("title") or self.label.split(":")[0], code_texts(self.data.get("code"))
@@ -230,10 +234,9 @@ class WorkbenchWidget(_Widget):
     def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle if bundle is not None else ({}, {})
-        shown = self.static_html()
         if runs_unseen():  # an exported notebook could load the widget manager only from the network
-            saved = saved_page(self.saved(), shown or html.escape(self.describe()))
-            return {"text/plain": self.text(), "text/html": saved}, metadata
+            return {"text/plain": self.text(), "text/html": self.to_fragment()}, metadata
+        shown = self.static_html()
         extra: dict[str, Any] = {"text/plain": self.text()}
         if shown:
             extra["text/html"] = shown

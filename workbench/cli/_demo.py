@@ -1,6 +1,8 @@
 """`workbench demo`: runs the main use case without a browser, and writes one HTML file."""
 
+import ast
 import inspect
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -13,18 +15,12 @@ from workbench import api
 from workbench.cli import _demo_sections as sections, _training
 from workbench.errors import CommandError
 from workbench.federated.data import describe
-from workbench.inspection import inspect_sharding
 from workbench.mesh import make_mesh, simulate_devices
 from workbench.records import write_whole
 from workbench.render.report import ReportSection, render_report
 
 DEVICES = 8
-TITLE = "Federated averaging, looked at"
-LEAD = (
-    f"A small network learns real handwritten digits that {_training.CLIENTS} clients keep to themselves. Below are "
-    "the program, how it is distributed over the devices, and its results. Every number was computed from the program "
-    "on this page when the page was made."
-)
+TITLE = f"{_training.CLIENTS} clients train one network"
 
 
 def write_demo(out: Path, *, rounds: int) -> int:
@@ -53,9 +49,29 @@ def write_demo(out: Path, *, rounds: int) -> int:
         trained = _training.train(mesh, rounds, report)
     seconds = time.perf_counter() - began
     print(f"trained {rounds} rounds: test accuracy {trained.accuracies[-1]:.1%}; inspecting the program …", flush=True)
-    write_whole(out, render_report(TITLE, LEAD, look(mesh, trained, seconds)))
+    write_whole(out, render_report(TITLE, lead_of(trained), look(mesh, trained, seconds)))
     print(f"wrote {out.resolve().as_uri()}")
+    print("Open it in a browser: play the round, and click through the program.")
+    print(f"Next: `{command()} lab 01-start-here` opens the notebook that builds this program.")
     return 0
+
+
+def lead_of(trained: _training.TrainedModel) -> str:
+    """The opening sentences: what was trained, on what data, with what result."""
+    counts = trained.train.counts
+    return (
+        f"{len(counts)} clients have {min(counts)} to {max(counts)} handwritten digits each, and keep them. After "
+        f"{len(trained.accuracies)} rounds of federated averaging, their common network reads "
+        f"{trained.accuracies[-1]:.1%} of new digits."
+    )
+
+
+def command() -> str:
+    """The command `workbench`, with its folder if the shell would not find it."""
+    own = Path(sys.executable).parent / "workbench"
+    if shutil.which("workbench") == str(own) or not own.exists():
+        return "workbench"
+    return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
 
 
 def require_writable(out: Path) -> None:
@@ -78,22 +94,19 @@ def require_writable(out: Path) -> None:
 
 def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: float) -> list[ReportSection]:
     """Builds every section of the report from records."""
-    arguments = (trained.parameters, trained.data)
+    start = jax.device_put(_training.first_parameters(), jax.tree.map(lambda x: x.sharding, trained.parameters))
     with jax.set_mesh(mesh):
-        record = api.inspect(_training.fedavg, examples_per_client=trained.train.counts.tolist())(*arguments)
-        gradient = api.inspect(jax.grad(mean_loss))(*arguments)
-    reported = [
-        sections.data_section(describe(trained.train)),
-        sections.program_section(record, code_of(_training.train_locally, _training.fedavg)),
-        sections.stages_section(record),
-        *([sections.placement_section(record.mesh)] if record.mesh else []),
-        sections.sharding_section(inspect_sharding({"parameters": trained.parameters, "data": trained.data})),
-        sections.collectives_section(record),
-        sections.cost_section(record),
+        traced = api.trace(_training.fedavg)(start, trained.data)
+        player = traced.play()
+        explorer = traced.explore(examples_per_client=trained.train.counts.tolist())
+        gradient = api.inspect(jax.grad(mean_loss))(start, trained.data)
+    return [
         sections.training_section(trained.losses, trained.accuracies, seconds),
-        sections.derivative_section(gradient),
+        sections.data_section(describe(trained.train)),
+        sections.round_section(code_of(_training.train_locally, _training.fedavg), player.to_fragment()),
+        sections.program_section(explorer.record, gradient, explorer.to_fragment()),
+        sections.next_section(command()),
     ]
-    return [section for section in reported if section is not None]
 
 
 def mean_loss(parameters: _training.Parameters, data: dict[str, jax.Array]) -> jax.Array:
@@ -102,13 +115,33 @@ def mean_loss(parameters: _training.Parameters, data: dict[str, jax.Array]) -> j
 
 
 def code_of(*functions: Callable) -> str:
-    """The source of the functions, without docstrings."""
-    texts = []
-    for function in functions:
-        lines, _ = inspect.getsourcelines(inspect.unwrap(function))
-        text, docstring = "".join(lines), inspect.unwrap(function).__doc__ or ""
-        texts.append(text.replace(f'    """{docstring}"""\n\n', "").replace(f'    """{docstring}"""\n', ""))
-    return "\n".join(texts).rstrip()
+    """The source of the functions, without docstrings and types."""
+    return "\n".join(
+        _without_types("".join(inspect.getsourcelines(inspect.unwrap(fn))[0])) for fn in functions
+    ).rstrip()
+
+
+def _without_types(source: str) -> str:
+    lines = source.splitlines(keepends=True)
+
+    def offset(line: int, column: int) -> int:
+        return sum(map(len, lines[: line - 1])) + column
+
+    cuts = []  # (start, end) of the text to leave out
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg) and (kind := node.annotation) is not None:
+            start = offset(node.lineno, node.col_offset) + len(node.arg)
+            cuts.append((start, offset(kind.end_lineno or kind.lineno, kind.end_col_offset or 0)))
+        if isinstance(node, ast.FunctionDef):
+            if (kind := node.returns) is not None:
+                end = offset(kind.end_lineno or kind.lineno, kind.end_col_offset or 0)
+                cuts.append((source.rindex(" ->", 0, end), end))
+            if ast.get_docstring(node) is not None:
+                words, following = node.body[0], node.body[1]
+                cuts.append((offset(words.lineno, words.col_offset), offset(following.lineno, following.col_offset)))
+    for start, end in sorted(cuts, reverse=True):
+        source = source[:start] + source[end:]
+    return source
 
 
 def _make_mesh() -> jax.sharding.Mesh:

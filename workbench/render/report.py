@@ -9,11 +9,15 @@ from workbench.render._svg import Markup, element, join
 
 # A browser that opens the file must not load anything, even if a picture or a name in the file requests it.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_POLICY_OF_VIEWS = f"{_POLICY} blob:; script-src 'unsafe-inline' blob:; media-src blob:; font-src data:"
 _STYLE = (
+    # more specific than the style sheets of views, which are added to the page later
+    ".wb-page main>div>section>h2{font-size:18px;margin:36px 0 8px}"
+    ".wb-page main>div>section>p{font-size:16px;margin:6px 0}"
     ".wb-scroll{overflow-x:auto}td.wb-number,th.wb-number{text-align:right;font-variant-numeric:tabular-nums}nav "
     "ul{padding:0;margin:12px 0 0;list-style:none;display:flex;flex-wrap:wrap;gap:4px "
-    "16px;font-size:14px}code{font-family:ui-monospace,monospace}.wb-lead{font-size:17px}@media "
-    "print{nav{display:none}section{break-inside:avoid}}"
+    "16px;font-size:14px}code{font-family:ui-monospace,monospace}.wb-page main>.wb-lead"
+    "{font-size:17px;margin:6px 0}@media print{nav{display:none}section{break-inside:avoid}}"
 )
 
 
@@ -57,7 +61,15 @@ class ReportTable:
     rows: tuple[tuple[object, ...], ...]
 
 
-_Piece = ReportText | ReportCode | ReportPicture | ReportImage | ReportTable
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportView:
+    """An interactive view with a caption; `fragment` is the view's own HTML with its script, and is not escaped."""
+
+    fragment: str
+    caption: str
+
+
+_Piece = ReportText | ReportCode | ReportPicture | ReportImage | ReportTable | ReportView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +104,10 @@ def render_report(title: str, lead: str, sections: Sequence[ReportSection]) -> M
         element("div", section(part.heading, *map(_render_piece, part.pieces)), id=f"part-{n}")
         for n, part in enumerate(sections)
     ]
+    live = any(isinstance(piece, ReportView) for part in sections for piece in part.pieces)
+    policy = _POLICY_OF_VIEWS if live else _POLICY  # a report without views runs no script
     head = join(
-        [element("meta", http_equiv="Content-Security-Policy", content=_POLICY), element("style", Markup(_STYLE))]
+        [element("meta", http_equiv="Content-Security-Policy", content=policy), element("style", Markup(_STYLE))]
     )
     contents = element("nav", element("ul", *links), aria_label="Contents") if links else None
     return page(title, element("p", lead, class_="wb-lead"), contents, *body, head=head)
@@ -111,6 +125,8 @@ def _render_piece(piece: _Piece) -> Markup:
             return _render_image(piece)
         case ReportTable():
             return _render_table(piece)
+        case ReportView():
+            return element("figure", Markup(piece.fragment), element("figcaption", piece.caption))
 
 
 def _render_image(piece: ReportImage) -> Markup:
