@@ -27,14 +27,14 @@ _PACKAGES = ("jax", "flax", "optax", "equinox", "dm-haiku", "keras", "numpyro", 
 _HEAD = """# Attribution of figures to source lines
 
 Every figure of the call tree (`inspect(fn)(*args).call_tree`) is assigned to a line of your own code, and to a
-function or module. The table gives, for programs that use published libraries, the share of each figure that could be
-assigned. The first number is the share on a line of the user's code, and the second number is the share in a function
-or module. The number in brackets is the inferred part of the first number. "–": the program has no such figure.
-`python -m benchmarks.attribution --write docs/attribution.md` writes this page.
+function or module. The table states, for programs that use published libraries, the fraction of each figure that could
+be assigned. The first number is the fraction assigned to a line of the user's code, and the second number is the
+fraction assigned to a function or module. The number in brackets is the inferred part of the first number. A dash means
+that the program has no such figure. `python -m benchmarks.attribution --write docs/attribution.md` writes this page.
 
 A figure counts as attributed if the compiled instruction has a Python call path. If the compiler dropped this path,
-the path of the operand or of the reader is used, and the figure is inferred. Arguments count at the line that reads
-them first (inferred too), and fused work at the lines of its parts.
+the path of an operand or of an instruction that reads the result is used, and the figure is inferred. Arguments count
+at the line that reads them first (this attribution is also inferred). Fused work counts at the lines of its parts.
 """
 
 

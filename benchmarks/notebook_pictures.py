@@ -27,9 +27,9 @@ WIDTH = 560
 OPENING = """# The course
 
 Each notebook asks one question, builds the idea before it calls the library, explains what to look for in each figure,
-and ends with self-checking exercises: `wb.course.check("09.2", answer)` grades values, and a program's plan and bytes.
-`workbench lab` opens the course in JupyterLab. For teaching with it, see [For lecturers](teaching/index.md);
-for claims of papers, the [gallery](gallery/index.md).
+and ends with self-checking exercises: `wb.course.check("09.2", answer)` grades values as well as a program's plan and
+bytes. `workbench lab` opens the course in JupyterLab. To teach the course, see [For lecturers](teaching/index.md). The
+[gallery](gallery/index.md) reproduces claims of papers.
 
 {count} notebooks, {exercises} exercises, {hours:.0f} hours. The map shows what each notebook builds on; click a box to
 open it.
