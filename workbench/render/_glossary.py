@@ -5,7 +5,7 @@ GLOSSARY = {
     "client": "One member of the group that a function is mapped over; it sees only its own slice of the data.",
     "clients": "All members of the group that a function is mapped over; each sees only its own slice of the data.",
     "broadcast": "A primitive that copies the server's value to every client; its derivative is a sum over clients.",
-    "reduce": "A primitive that combines the clients' values into one value at the server; its derivative is a broadcast.",
+    "reduce": "A primitive that combines the clients' values into one at the server; its derivative is a broadcast.",
     "loop": "A stage whose inner stages are repeated; costs shown outside the loop include every iteration.",
     "branch": "A choice made while the program runs (cond, switch), so that only one of the bodies inside is executed.",
     "placement": "A named group of clients that a program can broadcast to, map over and reduce from.",
