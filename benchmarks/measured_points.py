@@ -128,7 +128,7 @@ def operations() -> list[Measured]:
     )
     for size in (2**24, 2**26, 2**29, 2**32):
         add("memory", f"copy of {size / 1e6:,.0f} MB", partial(call, jnp.copy, ((size // 2,), BF16)))
-    add("memory", "sum of two float32 of 1,074 MB", partial(call, jnp.add, ((2**28,), F32), ((2**28,), F32)))
+    add("memory", "sum of two float32 arrays of 1,074 MB each", partial(call, jnp.add, ((2**28,), F32), ((2**28,), F32)))
     add("memory", "softmax of 4096×32768", partial(call, partial(jax.nn.softmax, axis=-1), ((4096, 32768), BF16)))
     add("memory", "layer norm of 32768×4096", partial(call, layer_norm, ((32768, 4096), BF16)))
     add("memory", "gelu of 8×2048×12288", partial(call, jax.nn.gelu, ((8, 2048, 12288), BF16)))
@@ -137,25 +137,25 @@ def operations() -> list[Measured]:
     add("memory", "cumulative sum of 16384×8192", partial(call, partial(jnp.cumsum, axis=1), ((16384, 8192), F32)))
     add(
         "memory",
-        "65,536 rows of 128000×2048",
+        "gather of 65,536 rows from 128000×2048",
         partial(call, lambda t, i: t[i], ((128000, 2048), BF16), ((65536,), jnp.int32)),
     )
     add(
         "memory",
-        "65,536 rows added to 128000×2048",
+        "scatter-add of 65,536 rows into 128000×2048",
         partial(call, scatter, ((128000, 2048), F32), ((65536,), jnp.int32), ((65536, 2048), F32)),
     )
     add("memory", "sort of 16,777,216 numbers", partial(call, jnp.sort, ((2**24,), F32)))
     add(
         "memory",
-        "the 8 largest in each row of 8192×32768",
+        "top 8 in each row of 8192×32768",
         partial(call, lambda x: lax.top_k(x, 8), ((8192, 32768), F32)),
     )
     add("memory", "134,217,728 random numbers", partial(call, random_bits))
     add("layout", "transpose of 16384×16384", partial(call, lambda x: jnp.copy(x.T), ((16384, 16384), BF16)))
     add(
         "layout",
-        "heads before length, 16×2048×32×128",
+        "transpose of length and heads, 16×2048×32×128",
         partial(call, lambda x: jnp.copy(x.transpose(0, 2, 1, 3)), ((16, 2048, 32, 128), BF16)),
     )
     add(

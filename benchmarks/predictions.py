@@ -586,9 +586,9 @@ def llama_70b() -> Program:
 
 FLAX, EASYDEL = "google/flax issue 1733", "erfanzar/EasyDeL issue 142"
 MEMORY = (
-    Memory("M008", "v3:2x2", convolution, "convolution of 2 channels, program", FLAX, 10.96 * GIB, "temporary"),
-    Memory("M011", "v3:2x2", gemma_7b, "Gemma 7B served, arguments", EASYDEL, 15.90 * GIB, "argument", ran=False),
-    Memory("M007", "v6e:2x4", llama_70b, "Llama 2 70B in int8 over 8, loaded", "AI-Hypercomputer/JetStream@acd4f5ad",
+    Memory("M008", "v3:2x2", convolution, "convolution with 2 channels, program", FLAX, 10.96 * GIB, "temporary"),
+    Memory("M011", "v3:2x2", gemma_7b, "Gemma 7B for inference, arguments", EASYDEL, 15.90 * GIB, "argument", ran=False),
+    Memory("M007", "v6e:2x4", llama_70b, "Llama 2 70B in int8 over 8 chips, loaded", "AI-Hypercomputer/JetStream@acd4f5ad",
            8.1 * GIB, "argument", ran=True),
     Memory("M013", "h100:1", residuals, "residuals of a dense layer, 1024³ bfloat16", "NVIDIA/TransformerEngine@d0067d0d",
            4.0 * 2**20, "output"),
@@ -653,7 +653,7 @@ def remembered(point: Memory) -> dict[str, Any]:
 def memory_table(results: dict[str, dict[str, Any]]) -> str:
     """Predicted bytes beside published ones, and which programs fit."""
     lines = [
-        "| point | program | chip | published | predicted / published | ran | predicted to fit | source |",
+        "| point | program | chip | published memory | predicted / published memory, or predicted memory | the program ran | predicted to fit | source |",
         "|---|---|---|---|---|---|---|---|",
     ]
     said = {True: "yes", False: "no", None: ""}
@@ -672,7 +672,7 @@ def memory_table(results: dict[str, dict[str, Any]]) -> str:
             available = chip.hbm_bytes / chip.devices_per_chip
             fits = said[peak <= available]
             needed = f"{peak / GIB:.1f} GiB of {available / GIB:.1f}"
-            cells = (point.id, point.program, point.target, "it ran", needed, "yes", fits, point.source)
+            cells = (point.id, point.program, point.target, "–", needed, "yes", fits, point.source)
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -687,13 +687,13 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         if point.id not in may_fit:
             chip = known_chip(point.chip)
             groups[point.kind, family_of(chip) if chip else "CPU"].append(abs(ratio - 1))
-    lines = ["| kind | chips | points | median error | largest error |", "|---|---|---|---|---|"]
+    lines = ["| kind | chips | evaluated points | median error | largest error |", "|---|---|---|---|---|"]
     for (kind, family), errors in sorted(groups.items()):
         lines.append(f"| {kind} | {family} | {len(errors)} | {statistics.median(errors):.0%} | {max(errors):.0%} |")
-    lines += ["", "| point | program | chip | measured | predicted / measured | used for | source |",
+    lines += ["", "| point | program | chip | measured time | predicted / measured | used for | source |",
               "|---|---|---|---|---|---|---|"]  # fmt: skip
     for point, ratio in known:
-        use = "fit" if point.id in may_fit else "judgement"
+        use = "fit" if point.id in may_fit else "evaluation"
         lines.append(
             f"| {point.id} | {point.program} | {point.target} | {written(point.seconds)} | {ratio:.2f} | {use} | {point.source} |"
         )

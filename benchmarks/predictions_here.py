@@ -375,7 +375,8 @@ def measured(
 def tables() -> str:
     """Errors by kind and number of devices, then the order of variants."""
     lines = [
-        "| devices | programs | number | median error | within a factor of 2 | largest factor |",
+        "| devices | programs | number of programs | median error | predicted within a factor of 2 | "
+        "largest factor between predicted and measured |",
         "|---|---|---|---|---|---|",
     ]
     every: list[float] = []
@@ -391,13 +392,14 @@ def tables() -> str:
         lines.append(f"| all | | {row_of(every)} |")
     lines += [
         "",
-        "| variants | groups | predicted best within 10 % of the measured best | worst |",
+        "| variants | groups of variants | groups in which the predicted best is within 10 % of the measured best | "
+        "worst group: predicted best relative to measured best |",
         "|---|---|---|---|",
     ]
     losses: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
     for count in COUNTS:
         for group, members in groups_of(read_results(count)).items():
-            losses[members[0]["kind"]].append((loss_of_choice(members), f"{group}, {count} devices"))
+            losses[members[0]["kind"]].append((loss_of_choice(members), f"{group}, {count} device{'s' * (count > 1)}"))
     for kind, found in sorted(losses.items()):
         lines.append(f"| {kind} | {len(found)} | {order_of(found)} |")
     if losses:
@@ -421,7 +423,7 @@ def sentences(ratios: list[float], losses: list[float]) -> list[str]:
     return [
         f"The interquartile range of a program's call times is {statistics.median(spreads):.0%} of their median "
         f"(median over all rows). The target of a median error of 25 % is {'met' if error <= 0.25 else 'missed'}.",
-        f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)} programs are predicted too slow. The **order** of "
+        f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)} programs run faster than predicted. The **order** of "
         f"variants, on which advice and search depend, is right in {right} of {len(losses)} groups.",
     ]
 
