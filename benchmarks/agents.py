@@ -121,11 +121,12 @@ def acme(seeds: Sequence[int]) -> dict[str, Any]:
         "link": "https://arxiv.org/abs/2006.00979",
         "claim": "One definition of an agent learns equally well at every scale of execution.",
         "settings": (
-            "Double deep Q-learning and C51 on the frozen lake of Gymnasium (700 and 1,400 steps of the learner, 2 "
-            "actors), soft actor-critic on its pendulum (4,000 steps, 1 actor); in one thread, on threads, and on "
-            "processes. *Learned* is (return − first return) / (target − first return), as a mean over the last three "
-            "evaluations. The target is the return of a policy that has learned the task (1 and −150). The verdict "
-            "requires 0.8 for the worst pair of agent and engine of each seed."
+            "Double deep Q-learning and C51 learn Gymnasium's frozen lake (700 and 1,400 learner steps, 2 actors), "
+            "and soft actor-critic learns Gymnasium's pendulum (4,000 learner steps, 1 actor). Each agent runs in "
+            "one thread, on threads, and on processes. The *learned fraction* is (return − first return) / (target "
+            "− first return), as a mean over the last three evaluations. The target is the return of a policy that "
+            "has learned the task (1 for the frozen lake, −150 for the pendulum). The verdict requires 0.8 for the "
+            "worst combination of agent and engine with each seed."
         ),
         "result": {name: share[:, -3:].mean(1).tolist() for name, share in learned.items()},
         "runs": {
@@ -137,7 +138,9 @@ def acme(seeds: Sequence[int]) -> dict[str, Any]:
             for name, share in learned.items()
         },
         "seconds": 0.0,  # most runs come out of the store
-        "deviation": "Small environments; the paper has Atari and the control suite. Policies are evaluated greedily.",
+        "deviation": (
+            "The environments are small; the paper uses Atari and the control suite. Policies are evaluated greedily."
+        ),
     }
 
 

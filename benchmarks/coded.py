@@ -118,25 +118,26 @@ def coded_engines() -> dict:
                     f"  {place}, block {block}: {spent[WORKERS]:.2f} s for all, {spent[needed]:.2f} s coded", flush=True
                 )
         runs[place] = {"values": gains}
-        result[f"times faster on {place}"] = gains
+        result[f"speed-up on {place}"] = gains
     latency = algorithms.expected_latency
     return {
         "paper": "Lee et al., IEEE Trans. Inf. Theory 2018, section III",
         "link": "https://arxiv.org/abs/1512.02673",
         "claim": "Continuing after the first k of n coded answers is faster than waiting for all answers.",
         "settings": (
-            f"n = {WORKERS} workers, k = {needed}, the best value for μ = 1. A worker answers {SCALE:g} (1 + Exp(1)) / "
-            f"k s after its product is computed. {BLOCKS} blocks of {PAIRS} pairs of products; both products of a pair "
-            "have the same delays, and their order alternates. The gain of a block is the ratio of its seconds. "
-            "`Executor(pool, clients_per_task=1, quorum=k)` cancels tasks that have not begun, and discards later "
-            "answers."
+            f"There are n = {WORKERS} workers, and k = {needed} answers are needed, which is the best value for μ = "
+            f"1. A worker answers {SCALE:g} (1 + Exp(1)) / k s after it has computed its product. There are {BLOCKS} "
+            f"blocks of {PAIRS} pairs of products. In a pair, one product waits for all answers, and the other "
+            "continues after k answers; both have the same delays, and their order alternates. The speed-up of a "
+            "block is the ratio of the total times of the two. `Executor(pool, clients_per_task=1, quorum=k)` "
+            "cancels tasks that have not begun, and discards later answers."
         ),
         "result": result
         | {
-            "gain predicted by the model": f"{latency(WORKERS, WORKERS) / latency(WORKERS, needed):.2f}, "
+            "speed-up predicted by the model": f"{latency(WORKERS, WORKERS) / latency(WORKERS, needed):.2f}, "
             "ratio of mean seconds",
             "largest error of a product": f"{worst:.1e}",
         },
         "runs": runs,
-        "deviation": "The workers sleep on one machine; the paper's experiments have stragglers in a cluster.",
+        "deviation": ("The workers sleep on one machine; in the paper's experiments, stragglers occur in a cluster."),
     }

@@ -63,12 +63,12 @@ def _methods(axes: Axes, found: dict) -> str:
     last = ", ".join(
         f"{name} {_band(run['accuracy after each round'])[0][-1]:.3f}" for name, run in found["runs"].items()
     )
-    return f"Test accuracy by round, with bands over five seeds; after the last round {last}"
+    return f"Test accuracy by round, with bands over five seeds; after the last round: {last}"
 
 
 def _diloco(axes: Axes, found: dict) -> str:
     _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "test accuracy after 240 steps")
-    return f"Test accuracy of five seeds, with intervals; means: {_means(found['runs'])}"
+    return f"Test accuracy for five seeds, with intervals; means: {_means(found['runs'])}"
 
 
 def _coded(axes: Axes, found: dict) -> str:
@@ -79,14 +79,14 @@ def _coded(axes: Axes, found: dict) -> str:
     axes.plot(sizes, limit, "--", color=COLOURS[1], label="slope 1 / 3.146 through the last point")
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.set(xlabel="workers n", ylabel="times faster than no code")
+    axes.set(xlabel="workers n", ylabel="speed-up over no code")
     axes.legend(loc="upper left", frameon=False)
-    return f"The gain of the best code by the number of workers, on a logarithmic axis: {mean[0]:.2f} to {mean[-1]:.2f}"
+    return f"Speed-up of the best code by number of workers, on a logarithmic axis: {mean[0]:.2f} to {mean[-1]:.2f}"
 
 
 def _accuracies(axes: Axes, found: dict, what: str = "test accuracy") -> str:
     _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, what)
-    return f"{what[0].upper()}{what[1:]} of five seeds, with intervals; means: {_means(found['runs'])}"
+    return f"{what[0].upper()}{what[1:]} for five seeds, with intervals; means: {_means(found['runs'])}"
 
 
 def _learned(axes: Axes, found: dict) -> str:
@@ -98,13 +98,14 @@ def _learned(axes: Axes, found: dict) -> str:
         share, colour = np.linspace(0, 1, len(mean)), COLOURS[agents.index(agent)]
         axes.plot(share, mean, dashes[place], color=colour, label=agent if place == "here" else None)
         axes.fill_between(share, mean - half, mean + half, color=colour, alpha=0.08, linewidth=0)
-    axes.set(xlabel="share of the steps (one thread —, threads --, processes ···)", ylabel="learned")
+    axes.set(xlabel="fraction of the steps (one thread —, threads --, processes ···)", ylabel="learned fraction")
     axes.legend(loc="lower right", frameon=False)
-    return f"Learned share of the task during training, with bands over five seeds; at the end {_means(found['runs'])}"
+    last = _means({name.replace(", here", ", one thread"): run for name, run in found["runs"].items()})
+    return f"Learned fraction of the task during training, with bands over five seeds; at the end: {last}"
 
 
 def _gains(axes: Axes, found: dict) -> str:
-    _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "times faster than waiting for all")
+    _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "speed-up over waiting for all answers")
     axes.axvline(1, color="#666666", linewidth=0.8)
     return f"Speed-up of each block of products, with intervals; means: {_means(found['runs'])}"
 
@@ -116,8 +117,8 @@ def _matmul(axes: Axes, found: dict) -> str:
     axes.plot(formula, names, "D", color=COLOURS[1], label="formula")
     axes.set(xlabel="numbers that a device sends", xlim=(0, max(compiled) * 1.25), ylim=(1.9, -0.6))
     axes.legend(loc="lower right", frameon=False)
-    sent = ", ".join(f"{name} {a:,.0f} of {b:,.0f}" for name, a, b in zip(names, compiled, formula, strict=True))
-    return f"Numbers that a device sends, bars from the compiled module and diamonds by the formula: {sent}"
+    sent = ", ".join(f"{name} {a:,.0f} and {b:,.0f}" for name, a, b in zip(names, compiled, formula, strict=True))
+    return f"Numbers that a device sends, in the compiled module (bars) and by the formula (diamonds): {sent}"
 
 
 def _tensor_parallel(axes: Axes, found: dict) -> str:
@@ -149,7 +150,7 @@ def _scaling(axes: Axes, found: dict) -> str:
 
 def _baselines(axes: Axes, found: dict) -> str:
     _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "test accuracy")
-    return "Test accuracy of five tuned algorithms on two data sets: every seed as a dot, mean and interval below it"
+    return "Test accuracy of five tuned algorithms on two data sets: a dot for every seed, with mean and interval below"
 
 
 DRAWN: dict[str, Callable[[Axes, dict], str]] = {

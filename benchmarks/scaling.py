@@ -187,7 +187,7 @@ def local_sgd() -> dict:
         runs[name] = [list(points), [p["seconds"] for p in points.values()]]
         for n, p in points.items():
             over = {axis: f"{sent / 1e6:,.0f} MB over {axis}" for axis, sent in p["sent"].items()}
-            rows[f"{name}, {n} chips, {n // 16} clients"] = (
+            rows[f"{name}, {n} chips, {n // 16} client{'s' * (n > 16)}"] = (
                 f"predicted {p['seconds']:.4f} s, {', '.join(over.values())}, peak {p['peak'] / 1e9:.2f} GB"
             )
         seconds = [p["seconds"] for p in points.values()]
@@ -198,14 +198,15 @@ def local_sgd() -> dict:
         "https://arxiv.org/abs/2403.07128",
         "Weak scaling: rounds of local SGD take the same time if the numbers of clients and chips grow together, for "
         "models of 350M, 1B and 8B parameters.",
-        f"Four steps on 8 sequences of 512 tokens for each client, in bfloat16; {', '.join(sizes)} billion parameters. "
-        "Each client has 16 TPU v5e chips, which split the model; 1,024 chips are four slices of 256.",
+        f"Each client takes four steps on 8 sequences of 512 tokens, in bfloat16. The models have {', '.join(sizes)} "
+        "billion parameters. Each client uses 16 TPU v5e chips, over which the model is split; 1,024 chips are four "
+        "slices of 256.",
         ("rounds to be at most 10 % longer than on 16 chips", worst <= 1.1),
         every,
         rows,
         runs,
         ("chips", "predicted seconds of a round"),
-        "The paper measures TPU v2 to v4 chips; the models here have the paper's sizes, but our own layers.",
+        "The paper measures TPU v2 to v4 chips. The models on this page have the paper's sizes, but our own layers.",
     )
 
 
@@ -216,11 +217,11 @@ def client_memory() -> dict:
     return _page(
         "Rush et al., DrJAX, 2024, section 5",
         "https://arxiv.org/abs/2403.07128",
-        "If many clients share a mesh, a chip's memory use grows only by the size of the clients' data.",
-        "The 350M model of {doc}`local SGD <local_sgd>` on 64 TPU v5e chips, 4 clients at a time.",
+        "If many clients are placed on one mesh, a chip's memory use grows only by the size of the clients' data.",
+        "The program is the 350M model of {doc}`local SGD <local_sgd>` on 64 TPU v5e chips, with 4 clients at a time.",
         (
-            "at most 10 % more memory, not counting the arguments, for 1,024 clients than for 16, the smallest number "
-            "with a loop",
+            "at most 10 % more memory, not counting the arguments, for 1,024 clients than for 16 clients, the smallest "
+            "number that needs a loop",
             temporary[1024] <= 1.1 * temporary[16],
         ),
         points.values(),
@@ -230,8 +231,8 @@ def client_memory() -> dict:
             for n, p in points.items()
         },
         {"without the arguments": [list(temporary), list(temporary.values())]},
-        ("clients", "peak MB of a chip"),
-        "The paper has as many clients as groups of chips.",
+        ("number of clients", "peak memory of a chip in MB"),
+        "In the paper, there are as many clients as groups of chips.",
     )
 
 
@@ -265,21 +266,21 @@ def data_centres() -> dict:
     return _page(
         "Douillard et al., DiLoCo, 2023, section 3",
         "https://arxiv.org/abs/2311.08105",
-        "Eight data centres that communicate every 500 steps send 500 times less than data parallelism.",
-        f"A decoder of {count(shapes) / 1e6:.0f} million parameters, the paper's 400M: 12 layers, width 1,536; {batch} "
-        "sequences of 1,024 tokens in a step of each of eight slices of 16 TPU v5e chips. Inner AdamW, outer Nesterov "
-        "momentum.",
-        ("500 times, within 1 %", abs(between[1] / between[500] / 500 - 1) < 0.01),
+        "Eight data centres that communicate every 500 steps send 500 times fewer bytes than with data parallelism.",
+        f"The model is a decoder with {count(shapes) / 1e6:.0f} million parameters (the paper's 400M), 12 layers and "
+        f"width 1,536. In each step, each of eight slices of 16 TPU v5e chips processes {batch} sequences of 1,024 "
+        "tokens. The inner optimizer is AdamW, and the outer optimizer is Nesterov momentum.",
+        ("a ratio of 500, within 1 %", abs(between[1] / between[500] / 500 - 1) < 0.01),
         points.values(),
         {
-            f"a round every {n} steps": f"predicted {each[n]:.4f} s a step, {between[n] / 1e6:,.2f} MB a step between "
-            f"slices from each chip, peak {p['peak'] / 1e9:.2f} GB"
+            f"a round every {f'{n} steps' if n > 1 else 'step'}": f"predicted {each[n]:.4f} s a step, "
+            f"{between[n] / 1e6:,.2f} MB a step between slices from each chip, peak {p['peak'] / 1e9:.2f} GB"
             for n, p in points.items()
         }
-        | {"bytes between slices, a round every step relative to every 500": f"{between[1] / between[500]:.0f} ×"},
-        {"in a step": [list(between), [x / 1e6 for x in between.values()]]},
-        ("steps of a round", "MB between slices"),
-        "The page {doc}`DiLoCo <diloco>` covers quality. A round of one step represents data parallelism.",
+        | {"bytes between slices: a round every step / a round every 500 steps": f"{between[1] / between[500]:.0f} ×"},
+        {"each chip": [list(between), [x / 1e6 for x in between.values()]]},
+        ("steps per round", "MB sent between slices per step"),
+        "The page {doc}`DiLoCo <diloco>` covers quality. A round with one step stands for data parallelism.",
     )
 
 
@@ -326,9 +327,11 @@ def tensor_parallel_sizes() -> dict:
     return _page(
         "Wang, Xu, Bian and You, 2.5-dimensional Distributed Model Training, 2021, section 4",
         "https://arxiv.org/abs/2105.14500",
-        "Weak scaling: if tokens grow in proportion to devices, a layer in 2.5-D takes less time than in 2-D and 1-D.",
-        f"MLP layer of {features} features, {per_chip} tokens for each TPU v4 chip, bfloat16, gradient of all inputs.",
-        ("2.5-D to be the fastest on 16 and on 64 chips", fastest),
+        "Weak scaling: if the number of tokens grows in proportion to the number of devices, a layer takes less time "
+        "in a 2.5-D layout than in 2-D and 1-D layouts.",
+        f"The program is an MLP layer with {features} features and {per_chip} tokens for each TPU v4 chip, in "
+        "bfloat16, and its gradient with respect to all inputs.",
+        ("the 2.5-D layout to be the fastest on 16 and on 64 chips", fastest),
         points,
         rows,
         runs,
@@ -576,18 +579,18 @@ def replicas() -> dict:
     return _page(
         "Buchlovsky et al., TF-Replicator, 2019, section 5",
         "https://arxiv.org/abs/1902.00465",
-        "One replica's code trains BigGAN with global batch normalisation at a batch of 2,048 on 512 chips, and a "
-        "learner on many chips.",
-        "BigGAN: 128 × 128 images of 1,000 classes, 4 images on each TPU v4 chip, moments over all images, one step of "
-        "each network. "
-        "Learner: 32 unrolls of 20 frames of 72 × 96 on each chip.",
-        ("steps on 512 chips to be at most 25 % longer than on 8", worst <= 1.25),
+        "The code for one replica trains BigGAN with global batch normalisation and a batch of 2,048 on 512 chips, and "
+        "also trains a reinforcement learner on many chips.",
+        "BigGAN generates 128 × 128 images of 1,000 classes. Each TPU v4 chip processes 4 images, moments are computed "
+        "over all images, and a step updates each network once. For the learner, each chip processes 32 unrolls of 20 "
+        "frames of 72 × 96 pixels.",
+        ("steps on 512 chips to be at most 25 % longer than on 8 chips", worst <= 1.25),
         every,
         rows,
         runs,
         ("chips", "predicted seconds of a step"),
-        "The paper's GAN ran on a TPU v3 pod; orthogonal regularisation and moving averages of the generator are left "
-        "out.",
+        "The paper's GAN ran on a TPU v3 pod. Orthogonal regularisation and moving averages of the generator are left "
+        "out here.",
     )
 
 
