@@ -150,11 +150,9 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
         return {"run": PictureView}, "run"
     message = (
         f"`show_record` was given a {type(record).__name__}, which has no live view. `show_record` shows a "
-        "ProgramRecord, "
-        "ComparisonRecord, PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, PropagationRecord, "
-        "WhatIfRecord, RunRecord, RunOverlayRecord, ProfileRecord, TimelineRecord, ProgramGraphRecord or "
-        "LaunchedRecord; "
-        "`workbench.render` draws the others."
+        "ProgramRecord, ComparisonRecord, PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, "
+        "PropagationRecord, WhatIfRecord, RunRecord, RunOverlayRecord, ProfileRecord, TimelineRecord, "
+        "ProgramGraphRecord or LaunchedRecord; `workbench.render` draws the others."
     )
     raise TypeError(message)
 

@@ -80,9 +80,8 @@ class DiskCache:
             temporary.replace(self._path(key))
         except OSError as error:
             return (
-                f"not cached: {self.directory} cannot be written ({error.strerror or error}); the "
-                "work is repeated next time. Free some space in this directory, or set WORKBENCH_CACHE to another "
-                "directory"
+                f"not cached: {self.directory} cannot be written ({error.strerror or error}); the work is repeated "
+                "next time. Free some space in this directory, or set WORKBENCH_CACHE to another directory"
             )
         finally:  # after an interrupt as well
             with contextlib.suppress(OSError):

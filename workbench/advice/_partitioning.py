@@ -188,8 +188,7 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
         evidence=(
             f"peak: {bytes_text(memory.peak_bytes)}",
             f"{len(constraints)} constraints of the recomputation request a gather, but only "
-            f"{len(constraints) - len(gathers)} of "
-            "these gathers are planned in the recomputation",
+            f"{len(constraints) - len(gathers)} of these gathers are planned in the recomputation",
         ),
         weight=0.5 + 0.5 * min(1.0, total / memory.peak_bytes),
         size_bytes=float(total),

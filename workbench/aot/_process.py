@@ -249,8 +249,7 @@ def _refused(frame: dict[str, Any], task: str) -> Exception:
     if frame["type"] == "NoSuchTopologyError":
         message = (
             f"{task} failed: the compiler does not know this topology. The compiler said: {text!r}. Each chip exists "
-            "in "
-            "certain topologies only: use a topology from `list_targets()`."
+            "in certain topologies only: use a topology from `list_targets()`."
         )
         return MeshError(message)
     message = (

@@ -36,9 +36,8 @@ def _program_of(x: object, name: str, **options: Option) -> ProgramRecord:
 
 
 _PROGRAMS = (
-    "a stage of `jax.jit` (`Traced`, `Lowered`, `Compiled`); a `jax.export.Exported`; the text of an HLO or "
-    "StableHLO module, an HLO proto, the path of a file that contains one of these, or of a directory that "
-    "`xla_dump_to` filled"
+    "a stage of `jax.jit` (`Traced`, `Lowered`, `Compiled`); a `jax.export.Exported`; the text of an HLO or StableHLO "
+    "module, an HLO proto, the path of a file that contains one of these, or of a directory that `xla_dump_to` filled"
 )
 _SHOWN = (
     "A function; or a mesh, an array, a pytree of arrays, any record, a `Run`, several runs (a sweep, a comparison, a "

@@ -78,9 +78,8 @@ def find_notebook(notebook: str | None, folder: Path) -> Path:
     course = find_course()
     if course is None:
         message = (
-            "`workbench lab` found no course in this installation, neither in the package nor next to it. "
-            "A wheel contains the course: run"
-            f" `{REINSTALL}` in a clone of the repository, or name a file: `workbench lab "
+            "`workbench lab` found no course in this installation, neither in the package nor next to it. A wheel "
+            f"contains the course: run `{REINSTALL}` in a clone of the repository, or name a file: `workbench lab "
             "path/to/mine.ipynb`."
         )
         raise CommandError(message)

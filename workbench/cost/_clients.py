@@ -117,8 +117,7 @@ def _check_capacity(examples: Sequence[int], capacity: int | None) -> None:
 def _refuse(fact: str, count: int) -> None:
     message = (
         f"`estimate_cost` was given {fact}. `examples_per_client` needs one non-negative number per client, with at "
-        "least "
-        f"one positive number: pass {count} numbers, or omit `examples_per_client` to count all clients equally."
+        f"least one positive number: pass {count} numbers, or omit `examples_per_client` to count all clients equally."
     )
     raise InspectionError(message)
 

@@ -363,9 +363,8 @@ def _assumptions(
         )
     if after.clients % after.shares:
         yield (
-            f"{after.clients} {placement.name} do not divide evenly among {after.shares} devices, so the program "
-            "also sends rows to the devices that compute them; these bytes and their copies in the peak are not "
-            "counted"
+            f"{after.clients} {placement.name} do not divide evenly among {after.shares} devices, so the program also "
+            "sends rows to the devices that compute them; these bytes and their copies in the peak are not counted"
         )
     if after.shares != before.shares:
         axes = ", ".join(placement.mesh_axes)

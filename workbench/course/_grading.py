@@ -132,8 +132,7 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
     if rows := raw_rows(plan, clients, "broadcast"):
         wrong(
             f"the values are right, but every client receives the data of all clients: {rows}. `wb.map_fn` gives each "
-            "client "
-            "its own row of its arguments; a variable that its function captures is sent to all."
+            "client its own row of its arguments; a variable that its function captures is sent to all."
         )
     if rows := [value for value in plan.disclosed if value.kind == "row"]:
         names = ", ".join(f"{value.name} ({value.size_bytes:,} bytes)" for value in rows)

@@ -408,8 +408,7 @@ def by_chance(answer: object) -> str:
         ]
         hint = (
             f"With label counts {counts}, a client with {size} images has {sum(distances):.3f} in the mean: half of "
-            "the sum "
-            "over labels of |its share − the share of all|, averaged over many drawn clients."
+            "the sum over labels of |its share − the share of all|, averaged over many drawn clients."
         )
         expect_values(called(answer, np.array(counts), size), sum(distances), hint, atol=0.01)
     return "clients with few images differ even without heterogeneity."

@@ -110,9 +110,8 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
             for row, text in enumerate(texts)
         )
         boxes.append(
-            f'<a href="{html.escape(links[number])}"><rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
-            f'<text x="{x + 10}" y="{y + 18}" font-weight="600">{number}</text>'
-            f"{named}</a>"
+            f'<a href="{html.escape(links[number])}"><rect x="{x}" y="{y}" width="{width}" height="{height}" '
+            f'rx="6"/><text x="{x + 10}" y="{y + 18}" font-weight="600">{number}</text>{named}</a>'
         )
     columns, rows = len(parts), max(map(len, parts.values()), default=0)
     size = columns * (width + gap) - gap + 8, top + rows * (height + 14)

@@ -184,8 +184,7 @@ def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> t
         message = (
             f"`{engine}.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
             f"each of the {len(ids)} clients. A table can contain only the rows of one placement's clients: return a "
-            "result "
-            "of `map_fn`, and use an engine without `write_to` for other programs."
+            "result of `map_fn`, and use an engine without `write_to` for other programs."
         )
         raise ProgramError(message)
     return ids, rows

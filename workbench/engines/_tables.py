@@ -234,10 +234,9 @@ def _held(
         reader = HeldClients(cluster, parts, labels, jax.tree.structure(dict.fromkeys([*names, COUNT], 0)))
         if reader.clients != range_.clients or len(set(reader.ids)) != reader.clients:
             message = (
-                f"`clients_from` counted {range_.clients} clients and packed {reader.clients}, "
-                f"{len(set(reader.ids))} of "
-                "them distinct. A table must return the same rows each time it is read: write it to files first, and "
-                "read these files."
+                f"`clients_from` counted {range_.clients} clients and packed {reader.clients}, {len(set(reader.ids))} "
+                f"of them distinct. A table must return the same rows each time it is read: write it to files first, "
+                "and read these files."
             )
             raise ProgramError(message)
         readers.append(reader)

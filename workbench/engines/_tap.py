@@ -84,8 +84,7 @@ def tap(
     if not engine.reached:
         message = (
             f"`tap` was given client={client!r}, but {run.name} has {engine.known()}. Clients are numbered from 0; a "
-            "client inside another client has two numbers: pass the number of one of these clients, such as "
-            "`client=0`."
+            "client inside another client has two numbers: pass the number of one of these clients, such as `client=0`."
         )
         raise InspectionError(message)
     return TapRecord(

@@ -36,11 +36,10 @@ def check_survivable(stablehlo: str, name: str) -> None:
         message = (
             f"`{name}` was not compiled here, because XLA aborts on this program (tried in a child process). The "
             f"program enters a `shard_map` over {_listed(manual)} and leaves {_listed(auto_axes)} to the compiler, "
-            "whose partitioner fails on gathers and scatters (indexing, sorting, cross-entropy) over "
-            "two or more such axes. Compiling it with `jax.jit` would crash this kernel: make the `shard_map` manual "
-            "over every "
-            "axis of its mesh (leave out `axis_names`), or let `wb.map_fn` spread the clients, which uses a different "
-            "lowering in this case."
+            "whose partitioner fails on gathers and scatters (indexing, sorting, cross-entropy) over two or more such "
+            "axes. Compiling it with `jax.jit` would crash this kernel: make the `shard_map` manual over every axis of "
+            "its mesh (leave out `axis_names`), or let `wb.map_fn` spread the clients, which uses a different lowering "
+            "in this case."
         )
         raise InspectionError(message) from died
     except EngineError:

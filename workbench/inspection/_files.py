@@ -172,9 +172,8 @@ def _inspect_text(text: str, source: str, options: dict[str, Any]) -> Record:
     start = " ".join(text[:80].split())
     message = (
         f"`inspect` received {source} of {len(text)} characters, starting with {start!r}, which is neither HLO (no "
-        "line "
-        "starts with `HloModule`) nor StableHLO (no `module` with a `func.func`) nor the JSON of a record. Pass the "
-        "whole text of `compiled.as_text()`, `lowered.as_text()` or `record.to_json()`."
+        "line starts with `HloModule`) nor StableHLO (no `module` with a `func.func`) nor the JSON of a record. Pass "
+        "the whole text of `compiled.as_text()`, `lowered.as_text()` or `record.to_json()`."
     )
     raise InspectionError(message)
 

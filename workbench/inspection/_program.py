@@ -460,8 +460,7 @@ def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator
             yield (
                 f"only {compiled_flops:,.0f} of {planned:,.0f} FLOPs in matrix products of stage {stage.path} "
                 f"(`{stage.name}`) are compiled as matrix products; the rest counts as 0 here, because the compiler "
-                "rewrote it as elementwise "
-                "operations (products with a vector) or computes repeated products only once"
+                "rewrote it as elementwise operations (products with a vector) or computes repeated products only once"
             )
 
 

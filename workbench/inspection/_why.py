@@ -437,10 +437,9 @@ class _Reader:
             keeper = next(((peer, there) for peer, there, f in cut if f not in rule.summed), None)
             if keeper is not None:
                 sentence = (
-                    f"At `{_called(value)}`{at}, {over} shards dimension {keeper[1]} of {self.named(keeper[0])}, "
-                    "which the "
-                    f"result keeps, and the summed dimension {dim} of {name}. A mesh axis can shard only one of them, "
-                    f"so the compiler {does} {name}."
+                    f"At `{_called(value)}`{at}, {over} shards dimension {keeper[1]} of {self.named(keeper[0])}, which "
+                    f"the result keeps, and the summed dimension {dim} of {name}. A mesh axis can shard only one of "
+                    f"them, so the compiler {does} {name}."
                 )
                 advice = "The exchange stays as long as both dimensions are sharded over the same mesh axis."
                 return _Cause(value, "disagreement", sentence, advice)
@@ -869,8 +868,7 @@ class _Reader:
             sentence = (
                 f"`{_called(value)}`{_at(value)} is not split by the compiler's partitioner, so every device computes "
                 f"the full operation, and {' and '.join(map(self.named, sharded))} "
-                f"{'is' if len(sharded) == 1 else 'are'} sharded "
-                f"over {_listed(axis_set)}."
+                f"{'is' if len(sharded) == 1 else 'are'} sharded over {_listed(axis_set)}."
             )
             advice = "Call it inside `jax.shard_map`, where every device computes its own part."
             return "unsplit operation", sentence, advice
@@ -878,8 +876,7 @@ class _Reader:
             inputs_text = " and ".join(f"{self.named(o)} as {_spec_text(o.spec)}" for o in sharded)
             sentence = (
                 f"`{_called(value)}`{_at(value)} receives {inputs_text}, and returns a result sharded as "
-                f"{_spec_text(value.spec)}: it "
-                "needs elements from other devices."
+                f"{_spec_text(value.spec)}: it needs elements from other devices."
             )
             return "whole dimension", sentence, "Shard a dimension along which the operation moves no data."
         if axis_set & result and not value.operation.endswith(("carry", "input")):

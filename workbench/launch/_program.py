@@ -212,8 +212,7 @@ class Program:
         if mute:
             message = (
                 f"`Program.add_node` was given handles of {', '.join(map(repr, mute))} in the arguments of {label!r}. "
-                "These nodes have no methods to call: make each of them a `ServiceNode`, whose `run` method still "
-                "runs."
+                "These nodes have no methods to call: make each of them a `ServiceNode`, whose `run` method still runs."
             )
             raise ProgramError(message)
 

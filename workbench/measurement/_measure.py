@@ -386,8 +386,7 @@ def _notes(
         planned = module.memory.peak_bytes
         peak = "" if planned is None else f"; the compiler planned {planned / 2**20:.3g} MiB at the peak"
         notes.append(
-            "This backend does not measure memory while a program runs: the values before and after are live arrays "
-            "on the fullest device"
-            f"{peak}."
+            "This backend does not measure memory while a program runs: the values before and after are live arrays on "
+            f"the fullest device{peak}."
         )
     return notes

@@ -347,8 +347,7 @@ class Run:
         self._interrupt = None
         interrupt.args = interrupt.args or (
             f"The run has finished {self.finished} of {self.rounds} rounds. The run is the attribute `run` of this "
-            "exception "
-            "(`sys.last_value.run` in a notebook): `run.start()` continues.",
+            "exception (`sys.last_value.run` in a notebook): `run.start()` continues.",
         )
         setattr(interrupt, "run", self)  # noqa: B010 -- a built-in exception
         raise interrupt

@@ -51,9 +51,8 @@ def broadcast(
     placement, outer = resolve("broadcast", to)
     if at is not None and at not in [p.name for p in outer]:
         message = (
-            f'`broadcast` was given at="{at}" and to="{placement.name}", but "{at}" is not outside '
-            f'"{placement.name}" here. '
-            "A value can only go from an outer placement to an inner one: the outer placements are "
+            f'`broadcast` was given at="{at}" and to="{placement.name}", but "{at}" is not outside "{placement.name}" '
+            f"here. A value can only go from an outer placement to an inner one: the outer placements are "
             f"{[p.name for p in outer]}; omit `at` to send a value of the server."
         )
         raise PlacementError(message)

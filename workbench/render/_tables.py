@@ -182,8 +182,7 @@ def run_table(run: RunRecord) -> "pd.DataFrame":
     """The measured times of every stage at every place, in seconds per call."""
     columns = (
         "stage where compute_seconds collective_seconds copy_seconds wait_seconds calls flops_per_second "
-        "elementwise_flops_per_second "
-        "bytes_per_second"
+        "elementwise_flops_per_second bytes_per_second"
     )
     return _frame(map(_fields, run.stages), columns.split())
 

@@ -39,8 +39,7 @@ def search_call(
     if is_pmapped(call.fn):
         message = (
             f"`search` was given `{call.name}`, which is a `jax.pmap`. `jax.pmap` places one slice of each mapped "
-            "argument on "
-            "each device, so there are no shardings to choose. Move the function to `jax.jit` on a mesh."
+            "argument on each device, so there are no shardings to choose. Move the function to `jax.jit` on a mesh."
         )
         raise InspectionError(message)
     record = _search(

@@ -162,8 +162,7 @@ def _check_size(stages: Stages, name: str) -> None:
     if size > _LIMIT_BYTES:
         message = (
             f"`Flower.export` made {size / 2**20:.0f} MiB of stages for `{name}`, but Flower takes apps of at most 10 "
-            "MiB. Stages contain the constants that the client function closes over: pass large constants as "
-            "arguments."
+            "MiB. Stages contain the constants that the client function closes over: pass large constants as arguments."
         )
         raise ProgramError(message)
 

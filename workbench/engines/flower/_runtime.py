@@ -160,9 +160,8 @@ class Runtime:
             return answer
         if answer is None:
             message = (
-                f"Flower's ServerApp failed: {error}. The ServerApp only forwards messages, so the error is in "
-                "Flower: run again. "
-                f"{self._last_words()}"
+                f"Flower's ServerApp failed: {error}. The ServerApp only forwards messages, so the error is in Flower: "
+                f"run again. {self._last_words()}"
             )
             raise EngineError(message)
         slot, worker_lost = answer

@@ -1075,11 +1075,9 @@ def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
     facts = [f"{name_clients(some)} {label}" for some, label in ((missing, "missing"), (double, "double")) if some]
     message = (
         f"`read_from` gave {len(ids)} clients when their ids were read, but different clients when their data were "
-        "read: "
-        f"{'; '.join(facts)}. A DataFrame with a random or time-dependent step, or `limit` without an order, can "
+        f"read: {'; '.join(facts)}. A DataFrame with a random or time-dependent step, or `limit` without an order, can "
         "return different rows each time it is evaluated. Write it first and read the written files: "
-        "`frame.write.parquet(path)`, then "
-        "`read_from=path`."
+        "`frame.write.parquet(path)`, then `read_from=path`."
     )
     raise EngineError(message)
 

@@ -181,9 +181,8 @@ def federate(
         inputs = ", ".join(f"`{field}` of shape {value.shape}" for field, value in fields.items())
         message = (
             f"`federate` was given {inputs} and a partition of {partition.examples} examples. Every array needs one "
-            "row "
-            "per example of the partition: make the partition from these labels (`dirichlet(y, ...)`) or this number "
-            "of rows (`iid(len(x), ...)`)."
+            "row per example of the partition: make the partition from these labels (`dirichlet(y, ...)`) or this "
+            "number of rows (`iid(len(x), ...)`)."
         )
         raise DataError(message)
     arrays = {

@@ -196,9 +196,8 @@ def _sessions(sessions: list[list[tuple[float, float]]], periods: list[float], p
     if not fits or not ordered or not (ends <= limits).all() or starts.min() < 0:
         message = (
             f"The file {str(path)!r} has {len(starts)} sessions of {len(histories)} clients that do not fit their "
-            "periods "
-            f"of up to {max(periods, default=math.nan):g} s. Sessions are in order of time, and end within the period "
-            "after which they are repeated: sort them, or pass a longer period."
+            f"periods of up to {max(periods, default=math.nan):g} s. Sessions are in order of time, and end within the "
+            f"period after which they are repeated: sort them, or pass a longer period."
         )
         raise DataError(message)
     return RecordedSessions(starts, ends, np.concatenate([[0], np.cumsum(lengths)]), np.array(periods))

@@ -65,8 +65,7 @@ def read_memory(
     if peak_bytes and highest and abs(highest / peak_bytes - 1) > _SAME_PEAK:
         notes.append(
             f"the timeline reaches {highest / 2**20:.3g} MiB, the compiler's peak is {peak_bytes / 2**20:.3g} MiB: the "
-            "timeline shows the order in which memory fills up; the memory that a device needs is the compiler's "
-            "figure"
+            "timeline shows the order in which memory fills up; the memory that a device needs is the compiler's figure"
         )
     record = MemoryRecord(
         argument_bytes=_stat(stats, "argument_size_in_bytes"),

@@ -318,6 +318,5 @@ def _not_hlo(statement: Statement) -> str:
     return (
         f"`inspect_module` was given text whose line {statement.number}, {shown!r}, is not a line of HLO. "
         "`inspect_module` reads the text of one optimized HLO module: pass a `jax.stages.Compiled` or all of its "
-        "`as_text()` (StableHLO from "
-        "`lowered.as_text()` has to be compiled first)."
+        "`as_text()` (StableHLO from `lowered.as_text()` has to be compiled first)."
     )

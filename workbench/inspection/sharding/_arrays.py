@@ -129,9 +129,8 @@ def _strange_message(strange: list[tuple[str, Any]]) -> str:
     return (
         f"`inspect_sharding` was given {len(strange)} {'leaf that is' if len(strange) == 1 else 'leaves that are'} not "
         f"arrays: {shown}{suffix}. Only values with a `shape` and a `dtype` are on devices: remove the other leaves, "
-        "pass "
-        "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)` in place of a bare sharding, or use `inspect_mesh` for a "
-        "mesh."
+        "pass `jax.ShapeDtypeStruct(shape, dtype, sharding=...)` in place of a bare sharding, or use `inspect_mesh` "
+        "for a mesh."
     )
 
 

@@ -61,10 +61,9 @@ class Leaves:
         if wrong:
             axes = " × ".join(f"{name}={size}" for name, size in mesh.shape.items())
             message = (
-                f"`what_if` was given specs that do not fit: {'; '.join(wrong)}. The mesh is {axes}. A spec names, "
-                "for each dimension, mesh axes whose sizes divide the dimension, and names each axis once: choose "
-                "different axes or dimensions, "
-                "or pad the array."
+                f"`what_if` was given specs that do not fit: {'; '.join(wrong)}. The mesh is {axes}. A spec names, for "
+                "each dimension, mesh axes whose sizes divide the dimension, and names each axis once: choose "
+                "different axes or dimensions, or pad the array."
             )
             raise MeshError(message)
         return chosen
