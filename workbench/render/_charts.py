@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from workbench.records.compiled import CostRecord, MemoryRecord, StageCostRecord
 from workbench.records.hardware import ChipRecord
 from workbench.records.profile import ProfileRecord
-from workbench.render._svg import Markup, element, group, join, line, path, rect, svg, text, text_width
-from workbench.render._theme import svg_style
+from workbench.render._svg import Markup, element, group, join, line, path, rect, text, text_width
+from workbench.render._theme import picture
 from workbench.render.units import bytes_text, flops_text, number
 
 LEFT, RIGHT, TOP, BOTTOM = 80.0, 18.0, 16.0, 40.0
@@ -45,8 +45,7 @@ def render_roofline_svg(
     label = f"Roofline of {chip.name}, predicted: " + "; ".join(
         f"stage {stage.stage} {stage.name} {number(x)} FLOPs per byte" for x, _, stage in points
     )
-    ground = None if live else rect(0, 0, width, height, class_="wb-fill-bg")
-    return svg(width, height, ground, *body, label=label, style="" if live else svg_style(dark))
+    return picture(width, height, *body, label=label, dark=dark, live=live)
 
 
 def render_measured_roofline_svg(
@@ -94,7 +93,7 @@ def render_measured_roofline_svg(
         dot = element("circle", cx=x, cy=y, r=5, class_="wb-fill-clients wb-stroke-bg", stroke_width=1.5)
         body.append(group(element("title", spoken), dot, label if room else None, data_label=spoken))
     title = f"Roofline of {chip.name} with {len(points)} measured operations"
-    return svg(width, height, rect(0, 0, width, height, class_="wb-fill-bg"), *body, label=title, style=svg_style(dark))
+    return picture(width, height, *body, label=title, dark=dark)
 
 
 class _Scale:
@@ -241,5 +240,4 @@ def render_schedule_memory_svg(
         text(LEFT + wide / 2, height - 14, "instructions in the order in which they run", size=11,
              class_="wb-fill-muted wb-middle"),
     ]  # fmt: skip
-    ground = None if live else rect(0, 0, width, height, class_="wb-fill-bg")
-    return svg(width, height, ground, *parts, label=label, style="" if live else svg_style(dark))
+    return picture(width, height, *parts, label=label, dark=dark, live=live)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.records.launch import NodeRecord, NodeStateRecord, ProgramGraphRecord
-from workbench.render._svg import Markup, element, group, join, path, rect, svg, text
-from workbench.render._theme import svg_style
+from workbench.render._svg import Markup, element, group, join, path, rect, text
+from workbench.render._theme import picture
 from workbench.render.launch import (
     NODE_KINDS,
     STATE_HUES,
@@ -99,15 +99,8 @@ def render_graph_svg(
     height = low + _MARGIN + (14.0 if around else 0.0)
     by_label = {card.label: card for card in cards}
     wires = [_wire(by_label[a], by_label[b], count, cards) for (a, b), count in calls.items()]
-    return svg(
-        width,
-        height,
-        None if live else rect(0, 0, width, height, class_="wb-fill-bg"),
-        join(wires),
-        join(_drawn(card) for card in cards),
-        label=describe_graph(graph),
-        style=Markup("") if live else svg_style(dark),
-    )
+    drawn = map(_drawn, cards)
+    return picture(width, height, *wires, *drawn, label=describe_graph(graph), dark=dark, live=live)
 
 
 def _x_of(cards: Sequence[_Card], label: str) -> float:

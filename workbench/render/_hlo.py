@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
 from workbench.render._charts import render_schedule_memory_svg
-from workbench.render._svg import Markup, element, group, join, rect, svg, text
-from workbench.render._theme import svg_style
+from workbench.render._svg import Markup, element, group, join, text
+from workbench.render._theme import picture
 from workbench.render.units import axes_text, bytes_text, count_text, source_text, work_text
 
 MOST_COLLECTIVES, MOST_STAGES = 8, 12
@@ -48,15 +48,7 @@ def render_hlo_svg(module: ModuleRecord, *, width: float = 880.0, dark: bool | N
         parts.append(text(_MARGIN, y + 14, "Memory of one device over the schedule", size=12, class_=_TITLE))
         parts.append(group(memory, transform=f"translate({_MARGIN} {y + 22})"))
         y += 22 + 190
-    label = describe_hlo(module)
-    return svg(
-        width,
-        y + _MARGIN,
-        rect(0, 0, width, y + _MARGIN, class_="wb-fill-bg"),
-        join(parts),
-        label=label,
-        style=svg_style(dark),
-    )
+    return picture(width, y + _MARGIN, *parts, label=describe_hlo(module), dark=dark)
 
 
 _TITLE = "wb-fill-fg wb-strong"

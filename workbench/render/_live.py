@@ -9,8 +9,8 @@ from workbench.errors import needs_library
 from workbench.records.compiled import CostRecord
 from workbench.records.run import RunRecord, StageRunRecord
 from workbench.render._disclosure import run_disclosed_lines
-from workbench.render._svg import Markup, group, join, line, path, rect, svg, text, text_width
-from workbench.render._theme import hatches, svg_style
+from workbench.render._svg import Markup, group, join, line, path, rect, text, text_width
+from workbench.render._theme import hatches, picture
 from workbench.render.units import number, seconds_text
 
 if TYPE_CHECKING:
@@ -224,18 +224,8 @@ class Chart:
             text(self._left - 8, self.y(row), name, size=12, class_="wb-fill-fg wb-end")
             for row, name in enumerate(self._rows)
         ]
-        return svg(
-            self._width,
-            self.height,
-            hatches(),
-            rect(0, 0, self._width, self.height, class_="wb-fill-bg"),
-            self._axis(),
-            join(names),
-            body,
-            self._legend(legend),
-            label=label,
-            style=svg_style(dark),
-        )
+        parts = (hatches(), self._axis(), *names, body, self._legend(legend))
+        return picture(self._width, self.height, *parts, label=label, dark=dark)
 
     def _axis(self) -> Markup:
         bottom = self.height - FOOT

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from workbench.records.live import ClientOutcomeRecord, SampleRecord, TimelineRecord
 from workbench.render._live import Chart, Interval, natural, ticks
-from workbench.render._svg import Markup, group, join, line, path, rect, svg, text, text_width
-from workbench.render._theme import series, svg_style
+from workbench.render._svg import Markup, group, join, line, path, text, text_width
+from workbench.render._theme import picture, series
 from workbench.render.units import bytes_text, seconds_text
 
 _LARGEST_ROWS = 48
@@ -89,8 +89,7 @@ def render_samples_svg(
     label = describe_samples(samples)
     if not courses:
         nothing = text(width / 2, height / 2, "No memory samples yet.", size=12, class_="wb-fill-muted wb-middle")
-        ground = rect(0, 0, width, height, class_="wb-fill-bg")
-        return svg(width, height, ground, nothing, label=label, style=svg_style(dark))
+        return picture(width, height, nothing, label=label, dark=dark)
     start = samples[0].time_seconds
     times = [sample.time_seconds - start for sample in samples]
     top = max(max(value or 0 for value in course) for course in courses) or 1
@@ -119,8 +118,7 @@ def render_samples_svg(
         beside = _free(points[-1][1] + 4, heights)
         heights.append(beside)
         lines.append(_line(points, name, index, at=(right + 8, beside)))
-    ground = rect(0, 0, width, height, class_="wb-fill-bg")
-    return svg(width, height, ground, join(scale), join(moments), join(lines), label=label, style=svg_style(dark))
+    return picture(width, height, *scale, *moments, *lines, label=label, dark=dark)
 
 
 def describe_samples(samples: Sequence[SampleRecord]) -> str:

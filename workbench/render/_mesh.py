@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from workbench.records.hardware import ClientRange, DeviceRecord, MeshRecord
 from workbench.render._grids import CellGrid, lay_out_grid
-from workbench.render._svg import Markup, escape, fit_text, group, join, rect, svg, text, text_width
-from workbench.render._theme import OKABE_ITO, ink_on, sequential, svg_style
+from workbench.render._svg import Markup, escape, fit_text, group, join, text, text_width
+from workbench.render._theme import OKABE_ITO, ink_on, picture, sequential
 from workbench.render.units import count_text
 
 Layout = Literal["mesh", "torus"]
@@ -54,15 +54,15 @@ def render_mesh_svg(
     label, reading = describe_mesh(mesh), f"{grid.reading}; {key}"
     width = min(width, max(grid.width, text_width(label, 13.5), text_width(reading, 11)) + 2 * _MARGIN)
     height = grid.height + _HEAD + _MARGIN + 4
-    return svg(
+    return picture(
         width,
         height,
-        None if live else rect(0, 0, width, height, class_="wb-fill-bg"),
         text(_MARGIN, 18, label, fit=width - 2 * _MARGIN, size=13, class_="wb-fill-fg wb-strong"),
         text(_MARGIN, 34, reading, fit=width - 2 * _MARGIN, size=11, class_="wb-fill-muted"),
         group(*titles, join(drawn), transform=f"translate({_MARGIN} {_HEAD})"),
         label=label,
-        style="" if live else svg_style(dark),
+        dark=dark,
+        live=live,
     )
 
 

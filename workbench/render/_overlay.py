@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from workbench.records.run import OverlaidMetricRecord, OverlaidResultRecord, RunOverlayRecord
-from workbench.render._svg import Markup, group, join, path, rect, svg, text
-from workbench.render._theme import series, svg_style
+from workbench.render._svg import Markup, group, path, rect, text
+from workbench.render._theme import picture, series
 from workbench.render.units import count_text
 
 _LEFT, _TOP, _HIGH, _ROW = 62, 30, 230, 18
@@ -87,12 +87,11 @@ def render_overlay_svg(overlay: RunOverlayRecord, *, width: float = 880, dark: b
     """
     drawn = [(r, c) for r in ranked(overlay) if (c := curve_of(r, overlay.metric)) is not None][:_SHOWN]
     height = _TOP + _HIGH + 30 + _ROW * len(drawn)
-    ground = rect(0, 0, width, height, class_="wb-fill-bg")
     label = describe_overlay(overlay)
     values = [v for _, c in drawn for part in (c.mean, c.low, c.high) for v in part if v is not None]
     if not values:
         nothing = text(width / 2, height / 2, "Nothing to draw yet.", class_="wb-fill-muted wb-middle")
-        return svg(width, height, ground, nothing, label=label, style=svg_style(dark))
+        return picture(width, height, nothing, label=label, dark=dark)
     low, high = min(values), max(values)
     last = max(max(c.rounds[-1] for _, c in drawn), 1)
 
@@ -118,7 +117,7 @@ def render_overlay_svg(overlay: RunOverlayRecord, *, width: float = 880, dark: b
         )
         for i, (result, curve) in enumerate(drawn)
     ]
-    return svg(width, height, ground, join(curves), join(labels), join(key), label=label, style=svg_style(dark))
+    return picture(width, height, *curves, *labels, *key, label=label, dark=dark)
 
 
 def _drawn(curve: OverlaidMetricRecord, index: int, place: Callable[[int, float], str]) -> Markup:

@@ -11,8 +11,8 @@ from workbench.render._memory import describe_memory, memory_parts
 from workbench.render._mesh import describe_mesh
 from workbench.render._program_layout import Box, ClientBlock, Lane, ProgramLayout, lay_out
 from workbench.render._sharding import describe_sharding, sharding_tree_lines
-from workbench.render._svg import Markup, element, fit_text, group, join, path, rect, svg, text, text_width
-from workbench.render._theme import svg_style
+from workbench.render._svg import Markup, element, fit_text, group, join, path, rect, text, text_width
+from workbench.render._theme import picture
 from workbench.render._wires import Wire, rounded
 from workbench.render.units import (
     axes_text,
@@ -47,11 +47,8 @@ def render_program_svg(
         One `<svg>` element.
     """
     layout = lay_out(record.plan, record.mesh, width)
-    body = join([draw_layout(layout), *draw_marks(layout, record.plan)])
-    body = join([body, draw_summary(layout, record.plan)])
-    ground = None if live else rect(0, 0, layout.width, layout.height, class_="wb-fill-bg")
-    style = "" if live else svg_style(dark)
-    return svg(layout.width, layout.height, ground, body, label=describe_program(record), style=style)
+    body = [draw_layout(layout), *draw_marks(layout, record.plan), draw_summary(layout, record.plan)]
+    return picture(layout.width, layout.height, *body, label=describe_program(record), dark=dark, live=live)
 
 
 def describe_program(record: ProgramRecord) -> str:

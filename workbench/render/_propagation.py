@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from workbench.records.sharding import AxisArrivalRecord, PlannedValueRecord, PropagationRecord
-from workbench.render._svg import Markup, group, path, rect, svg, text, text_width
-from workbench.render._theme import svg_style
+from workbench.render._svg import Markup, group, path, rect, text, text_width
+from workbench.render._theme import picture
 from workbench.render.units import count_text, source_text
 
 VALUES_AT_MOST = 4000
@@ -109,10 +109,9 @@ def render_propagation_svg(
         of_value.setdefault(arrival.value, []).append(arrival)
     arcs = [_arc(playback, arrival, places) for value in shown for arrival in of_value[value.name]]
     rows = [_row(playback, value, of_value[value.name], places[value.name], width) for value in shown]
-    return svg(
+    return picture(
         width,
         height,
-        None if live else rect(0, 0, width, height, class_="wb-fill-bg"),
         text(_MARGIN, 17, label, size=12.5, fit=width - 2 * _MARGIN, class_="wb-fill-fg wb-strong"),
         text(_GUTTER + 8, 33, "value", size=10, class_="wb-fill-muted"),
         text(_GUTTER + _NAME, 33, "dimensions, and the mesh axes that shard them", size=10, class_="wb-fill-muted"),
@@ -120,7 +119,8 @@ def render_propagation_svg(
         *arcs,
         *rows,
         label=label,
-        style="" if live else svg_style(dark),
+        dark=dark,
+        live=live,
     )
 
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from workbench.records.live import RoundRecord
-from workbench.render._svg import Markup, group, join, line, path, rect, svg, text
-from workbench.render._theme import sequential, svg_style
+from workbench.render._svg import Markup, group, line, path, rect, svg, text
+from workbench.render._theme import picture, sequential
 from workbench.render.units import FORMATS, METRIC_TITLES, count_text, metric_text, seconds_text
 
 Point = tuple[int, float, float, float]  # round, mean, minimum and maximum over clients and steps
@@ -68,10 +68,9 @@ def render_rounds_svg(
     rows = max(1, math.ceil(len(drawn) / across))
     height = rows * _HIGH
     label = describe_rounds(history, unit=unit).replace("\n", ";")
-    ground = rect(0, 0, width, height, class_="wb-fill-bg")
     if not drawn:
         nothing = text(width / 2, height / 2, f"No {unit} has finished yet.", class_="wb-fill-muted wb-middle")
-        return svg(width, height, ground, nothing, label=label, style=svg_style(dark))
+        return picture(width, height, nothing, label=label, dark=dark)
     panels = [
         group(
             _panel(name, points, unit),
@@ -79,7 +78,7 @@ def render_rounds_svg(
         )
         for i, (name, points) in enumerate(drawn)
     ]
-    return svg(width, height, ground, join(panels), label=label, style=svg_style(dark))
+    return picture(width, height, *panels, label=label, dark=dark)
 
 
 def _panel(name: str, points: Sequence[Point], unit: str) -> Markup:
@@ -158,8 +157,7 @@ def render_clients_svg(
     head = text(16, 22, f"{summary} (client {index}, the most)", fit=width - 32, class_="wb-fill-fg")
     end = text(width - 16, 62 + high, f"client {len(values) - 1}", size=11, class_="wb-fill-muted wb-end")
     start = text(16, 62 + high, "client 0", size=11, class_="wb-fill-muted")
-    ground = rect(0, 0, width, high + 74, class_="wb-fill-bg")
-    return svg(width, high + 74, ground, head, join(body), start, end, label=summary, style=svg_style(dark))
+    return picture(width, high + 74, head, *body, start, end, label=summary, dark=dark)
 
 
 _MOST_BARS = 160

@@ -15,8 +15,8 @@ from workbench.records.sharding import (
 )
 from workbench.render._grids import CellGrid, lay_out_grid
 from workbench.render._mesh import cell_svg, describe_mesh
-from workbench.render._svg import Markup, group, join, rect, svg, text, text_width
-from workbench.render._theme import OKABE_ITO, sequential, svg_style
+from workbench.render._svg import Markup, group, join, text, text_width
+from workbench.render._theme import OKABE_ITO, picture, sequential
 from workbench.render.units import bytes_text, count_text, line_text, shape_text, spec_text
 
 _MARGIN = 12.0
@@ -75,14 +75,14 @@ def render_sharding_svg(
         parts.append(text(_MARGIN, y + 4, note, size=11, class_="wb-fill-muted"))
         y += 20
     label = describe_sharding(sharding)
-    return svg(
+    return picture(
         width,
         y,
-        None if live else rect(0, 0, width, y, class_="wb-fill-bg"),
         text(_MARGIN, 18, label, fit=width - 2 * _MARGIN, size=13, class_="wb-fill-fg wb-strong"),
         *parts,
         label=label,
-        style="" if live else svg_style(dark),
+        dark=dark,
+        live=live,
     )
 
 

@@ -8,7 +8,7 @@ is accompanied by a label or a pattern.
 
 import functools
 
-from workbench.render._svg import Markup, element
+from workbench.render._svg import Markup, element, rect, svg
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
@@ -108,6 +108,18 @@ def contrast(a: str, b: str) -> float:
 def series(index: int) -> str:
     """The name of categorical colour `index`; the eight colours repeat, so also use patterns and labels."""
     return f"series-{index % len(OKABE_ITO)}"
+
+
+def picture(
+    width: float, height: float, *children: object, label: str, dark: bool | None = None, live: bool = False
+) -> Markup:
+    """A complete SVG picture.
+
+    It paints its own background in a light or a dark theme, or follows the system setting with `dark=None`. A `live`
+    picture takes its background and colours from the page instead.
+    """
+    ground = None if live else rect(0, 0, width, height, class_="wb-fill-bg")
+    return svg(width, height, ground, *children, label=label, style="" if live else svg_style(dark))
 
 
 def svg_style(dark: bool | None = None) -> Markup:
