@@ -24,6 +24,7 @@ from workbench.records.sharding import (
     WhyRecord,
 )
 from workbench.render import explain_axis
+from workbench.render.units import spec_text
 
 Spec = tuple[tuple[str, ...], ...]
 _LARGE_BYTES = 1 << 20  # smaller arrays are not explained, unless the program has no larger arrays
@@ -167,6 +168,13 @@ def _result_name(output: PlannedValueRecord) -> str:
     return "its result" if output.op_name in ("", "result") else f"`{output.op_name}`"
 
 
+def _unexplained(axes: Sequence[str], line: SourceLine | None) -> _Cause:
+    over = " and ".join(f"`{axis}`" for axis in axes) or "devices that do not form a mesh axis"
+    place = f" at {_place(line)}" if line else ""
+    sentence = f"The program or the compiler exchanges values over {over}{place}; no reason was found."
+    return _Cause(None, "unknown", sentence, "")
+
+
 class _Reader:
     def __init__(
         self, propagation: PropagationRecord, sizes: dict[str, int], instructions: Sequence[InstructionRecord] = ()
@@ -205,11 +213,7 @@ class _Reader:
             or self._elsewhere(collective, axes)
             or self._instruction(collective, axes)
         )
-        if not causes:
-            place = f" at {_place(line)}" if line else ""
-            over = _over(axes or collective.axes)
-            sentence = f"The program or the compiler exchanges values over {over}{place}; no reason was found."
-            causes = [_Cause(None, "unknown", sentence, "")]
+        causes = causes or [_unexplained(axes or collective.axes, line)]
         # If there are several causes, the cause on the line that `inspect` names comes first.
         lines = [(source.file, source.line) for source in collective.sources]
         cause, *alternatives = sorted(_distinct(causes), key=lambda candidate: _line_of(candidate.value) not in lines)
@@ -251,7 +255,7 @@ class _Reader:
             return [v for v in here if v in named] or here or named
         return [v for v in named if not lines or v in here] or here or named
 
-    def _sums(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _sums(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """The sums that the collective completes, matched by size and data flow, largest first."""
         fits: list[tuple[float, _Cause]] = []
         combined, before = self._is_combined(collective), self._flow.origins(self._operand_names(collective))
@@ -259,11 +263,11 @@ class _Reader:
         for value in self._named_so(collective):
             if collective.reduction is not None and _reduction_of(value) not in (None, collective.reduction):
                 continue
-            reason, sentence, advice = self._reason(value, axes)
-            if reason not in ("sum", "program"):
-                if (cause := self._sum(value, axes, set())) is None:
-                    continue
-                reason, sentence, advice = cause  # the sum is sharded over the same axis: a reduce-scatter
+            cause = self._reason(value, axes)
+            if cause.reason not in ("sum", "program"):
+                cause = self._sum(value, axes, set())  # the sum is sharded over the same axis: a reduce-scatter
+            if cause is None:
+                continue
             local = self._device_bytes(value)
             is_whole = collective.payload_bytes in (local, local * collective.group_size)
             fitting = {dtype for dtype, size in parts if size in (local, local * collective.group_size)}
@@ -271,7 +275,7 @@ class _Reader:
             score = float(is_whole or is_part) + (value.dtype in fitting)
             if not combined:
                 score += likeness(before, self._origins_of[value.name]) / 2
-            fits.append((score, _Cause(value, reason, sentence, advice)))
+            fits.append((score, cause))
         best = _best(fits, lambda cause: self._device_bytes(cause.value) if cause.value else 0)
         if combined and len(best) > len(parts) > 1:  # other operands have the same number of bytes
             shapes = [self._flow.instructions[name].shape for name in self._operand_names(collective)]
@@ -295,7 +299,7 @@ class _Reader:
         instruction = self._flow.instructions.get(collective.name)
         return instruction.operands if instruction is not None else ()
 
-    def _moves(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _moves(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """The operands that must be resharded over the collective's axes."""
         # An exchanged value that has no name and is returned serves only the results.
         is_last = not collective.op_names and self._flow.is_result(collective.name)
@@ -337,47 +341,45 @@ class _Reader:
 
     def _move(
         self, value: PlannedValueRecord, number: int, operand: PlannedValueRecord, axes: Sequence[str], kind: str
-    ) -> "_Cause | None":
+    ) -> _Cause | None:
         """Returns the reason why an operation needs an operand in a different sharding; None if it does not."""
         axis_set, does = set(axes), _DOES.get(kind, "exchanges parts of")
         if value.operation in ("output", "sharding_constraint", "reshard", "copy"):
-            changed = {axis for entry in operand.spec for axis in entry} ^ {
-                axis for entry in value.spec for axis in entry
-            }
+            changed = _axis_set(operand) ^ _axis_set(value)
             if operand.spec == value.spec or not (axis_set & changed or kind != "all-gather"):
                 return None
             if value.operation != "output":
-                return _Cause(value, *self._reason(value, axes))
+                return self._reason(value, axes)
             sentence = (
-                f"The program must return {_result_name(value)} as {_spec_text(value.spec)}, but {self.named(operand)} "
-                f"is {_spec_text(operand.spec)}: the compiler {does} it at the end."
+                f"The program must return {_result_name(value)} as {spec_text(value.spec)}, but {self.named(operand)} "
+                f"is {spec_text(operand.spec)}: the compiler {does} it at the end."
             )
             return _Cause(operand, "output", sentence, "Request the sharding that the value has, or no sharding.")
         if value.operation == "while" and number == int(value.name.partition("#")[2] or 0):
             return self._loop_start(value, operand, axis_set, does)
         if value.operation in _WRITTEN or value.operation in _CONTAINERS:
             return None
-        rule, operands = _read_rule(value.rule), self._operands(value)
-        if rule is None or len(rule.inputs) != len(operands):
-            if not axis_set & {axis for entry in operand.spec for axis in entry}:
+        rule, operands = self._rule_of(value), self._operands(value)
+        if rule is None:
+            if not axis_set & _axis_set(operand):
                 return None
             first = [operand, *(peer for peer in operands if peer is not operand)]
-            reason, sentence, advice = self._without_rule(value, first, axis_set)
-            return None if reason in ("unknown", "output") else _Cause(value, reason, sentence, advice)
+            cause = self._without_rule(value, first, axis_set)
+            return None if cause.reason in ("unknown", "output") else cause
         for dim, factor in enumerate(rule.inputs[number]):
             here = set(_axes_of(operand.spec, dim)) & axis_set
             if here and (cause := self._move_of(value, rule, (number, dim, factor), here, does)) is not None:
                 return cause
         return None
 
-    def _kept(self, value: PlannedValueRecord, number: int, collective: CollectiveRecord) -> "_Cause | None":
+    def _kept(self, value: PlannedValueRecord, number: int, collective: CollectiveRecord) -> _Cause | None:
         """Returns the reason why an operand is gathered although the result keeps its dimension.
 
         For example, the compiler gathers the indices of a lookup if the indexed array is sharded over the same axis as
         the indices.
         """
-        operands, rule = self._operands(value), _read_rule(value.rule)
-        if rule is None or len(rule.inputs) != len(operands) or collective.kind != "all-gather":
+        operands, rule = self._operands(value), self._rule_of(value)
+        if rule is None or collective.kind != "all-gather":
             return None
         operand, axes = operands[number], set(map(_whole_axis, collective.axes))
         if value.operation not in _LOOKUPS or not self._has_size(collective, operand):
@@ -402,16 +404,11 @@ class _Reader:
             f"shards, and keeps dimension {dim} of {name}, which {over} shards as well. A mesh axis can shard only one "
             f"of them, so the compiler gathers {name}."
         )
-        return _Cause(
-            value,
-            "disagreement",
-            sentence,
-            "The exchange stays as long as both dimensions are sharded over the same mesh axis.",
-        )
+        return _Cause(value, "disagreement", sentence, _BOTH_SHARDED)
 
     def _move_of(
         self, value: PlannedValueRecord, rule: _Rule, place: tuple[int, int, str], here: set[str], does: str
-    ) -> "_Cause | None":
+    ) -> _Cause | None:
         """Returns the reason why an operation needs a sharded dimension of an operand in a different sharding."""
         number, dim, factor = place
         operands = self._operands(value)
@@ -441,8 +438,7 @@ class _Reader:
                     f"the result keeps, and the summed dimension {dim} of {name}. A mesh axis can shard only one of "
                     f"them, so the compiler {does} {name}."
                 )
-                advice = "The exchange stays as long as both dimensions are sharded over the same mesh axis."
-                return _Cause(value, "disagreement", sentence, advice)
+                return _Cause(value, "disagreement", sentence, _BOTH_SHARDED)
             if any(f == factor for _, _, f in cut):
                 return None
             remark = "; the other operand's is not" if any(f == factor for _, _, f in peers) else ""
@@ -461,27 +457,23 @@ class _Reader:
             ((peer, there) for peer, there, f in peers if f != factor and here & set(_axes_of(peer.spec, there))),
             None,
         )
-        if holder is not None and here & {_whole_axis(axis) for entry in value.spec for axis in entry}:
+        if holder is not None and here & set(map(_whole_axis, _axis_set(value))):
             sentence = (
                 f"At `{_called(value)}`{at}, {over} shards dimension {holder[1]} of {self.named(holder[0])}, which the "
                 f"result keeps, and dimension {dim} of {name}. A mesh axis can shard only one dimension of the result, "
                 f"so the compiler {does} {name}."
             )
-            return _Cause(
-                value,
-                "disagreement",
-                sentence,
-                "The exchange stays as long as both are sharded over the same mesh axis.",
-            )
+            advice = "The exchange stays as long as both are sharded over the same mesh axis."
+            return _Cause(value, "disagreement", sentence, advice)
         alike = [peer for peer in operands if peer is not operand and peer.spec == value.spec]
         like = f", as {self.named(alike[0])} is" if alike and operand.spec != value.spec else ""
         if operand.spec == value.spec:  # the dimensions differ, as in a transpose
             like = f", and the operation moves dimension {dim}"
         sentence = (
-            f"At `{_called(value)}`{at}, {name} is {_spec_text(operand.spec)}, and the result is "
-            f"{_spec_text(value.spec)}{like}: the compiler {does} {name}."
+            f"At `{_called(value)}`{at}, {name} is {spec_text(operand.spec)}, and the result is "
+            f"{spec_text(value.spec)}{like}: the compiler {does} {name}."
         )
-        advice = "Give both values the same sharding, or constrain the smaller value."
+        advice = _ONE_FOR_BOTH
         if value.operation == "reshape":
             advice = (
                 "Keep the sharded dimension first among the dimensions that a reshape merges, or shard another "
@@ -489,7 +481,7 @@ class _Reader:
             )
         return _Cause(value, "disagreement", sentence, advice)
 
-    def _candidates(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _candidates(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """Reductions with several results, such as `argmax`, whose parts are gathered and reduced again."""
         for value in self._named_so(collective):
             rule, operands = _read_rule(value.rule), self._operands(value)
@@ -508,17 +500,17 @@ class _Reader:
 
     def _loop_start(
         self, value: PlannedValueRecord, operand: PlannedValueRecord, axis_set: set[str], does: str
-    ) -> "_Cause | None":
+    ) -> _Cause | None:
         """Returns the reason why a loop's initial value is sharded differently from the loop's carry."""
-        if operand.spec == value.spec or not axis_set & {axis for entry in operand.spec for axis in entry}:
+        if operand.spec == value.spec or not axis_set & _axis_set(operand):
             return None
         sentence = (
-            f"The loop{_at(value)} carries {self.named(operand)} as {_spec_text(value.spec)}, but the value arrives "
-            f"as {_spec_text(operand.spec)}: the compiler {does} the value before the loop."
+            f"The loop{_at(value)} carries {self.named(operand)} as {spec_text(value.spec)}, but the value arrives "
+            f"as {spec_text(operand.spec)}: the compiler {does} the value before the loop."
         )
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
 
-    def _body_end(self, value: PlannedValueRecord, axes: Sequence[str], kind: str) -> "_Cause | None":
+    def _body_end(self, value: PlannedValueRecord, axes: Sequence[str], kind: str) -> _Cause | None:
         """Returns the reason why a value computed in a loop body is resharded to match the loop's carry."""
         loop, inside, _ = value.op_name.rpartition("/while/body/")
         if not inside or self.users.get(value.name):
@@ -529,33 +521,32 @@ class _Reader:
             if carry.operation == "while" and carry.op_name == f"{loop}/while"
             if (carry.shape, carry.dtype) == (value.shape, value.dtype)
         }
-        moved = {axis for entry in value.spec for axis in entry} & set(axes)
+        moved = _axis_set(value) & set(axes)
         if len(carried) != 1 or value.spec in carried or not moved:
             return None
         sentence = (
-            f"The body of a loop ends with {self.named(value)} as {_spec_text(value.spec)}, but the loop carries the "
-            f"value as {_spec_text(carried.pop())}: the compiler {_DOES.get(kind, 'exchanges parts of')} the value "
+            f"The body of a loop ends with {self.named(value)} as {spec_text(value.spec)}, but the loop carries the "
+            f"value as {spec_text(carried.pop())}: the compiler {_DOES.get(kind, 'exchanges parts of')} the value "
             "in every iteration."
         )
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
 
-    def _written(self, collective: CollectiveRecord) -> list["_Cause"]:
+    def _written(self, collective: CollectiveRecord) -> list[_Cause]:
         """Collectives that the program itself requests."""
-        return [
-            _Cause(v, *self._reason(v, collective.axes)) for v in self._named_so(collective) if v.operation in _WRITTEN
-        ][:1]
+        written = (v for v in self._named_so(collective) if v.operation in _WRITTEN)
+        return [self._reason(v, collective.axes) for v in written][:1]
 
-    def _other(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _other(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """Other reasons that match the kind of the collective, from the operations at its line."""
         if not collective.op_names and self._flow.is_result(collective.name):
             return []
         here = [value for value in self._named_so(collective) if value.operation not in _CONTAINERS]
-        causes = [_Cause(value, *self._reason(value, axes)) for value in here]
+        causes = [self._reason(value, axes) for value in here]
         causes = [cause for cause in causes if cause.reason not in ("unknown", "sum")]
         vague = [cause for cause in causes if cause.value is not None and cause.value.operation in _PLAIN]
         return [cause for cause in causes if cause not in vague][:1]
 
-    def _elsewhere(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _elsewhere(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """The operation that needs a collective moved by the compiler, if only one fits its kind and size."""
         causes: list[_Cause] = []
         lines = [(source.file, source.line) for source in collective.sources]
@@ -563,9 +554,9 @@ class _Reader:
             return []  # the planned operation with the collective's name does not need the collective
         for value in self.propagation.values:
             if collective.kind in _SUMS:
-                reason, sentence, advice = self._reason(value, axes)
-                if reason == "sum" and collective.payload_bytes == self._device_bytes(value):
-                    causes.append(_Cause(value, reason, sentence, advice))
+                cause = self._reason(value, axes)
+                if cause.reason == "sum" and collective.payload_bytes == self._device_bytes(value):
+                    causes.append(cause)
                 continue
             for number, operand in enumerate(self._operands(value)):
                 if self._has_size(collective, operand) and (
@@ -575,22 +566,17 @@ class _Reader:
         causes = _distinct(causes)
         return causes if len(causes) == 1 else []
 
-    def _returned(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _returned(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """A value that is resharded only because the program returns it, although no sharding was requested."""
         makers = self._flow.makers(collective.name)
-        if (
-            collective.op_names
-            or not axes
-            or not self.values
-            or not makers
-            or not self._flow.is_result(collective.name)
-        ):
+        known = axes and self.values and makers
+        if collective.op_names or not known or not self._flow.is_result(collective.name):
             return []
         name, over, does = self._made_name(makers[0]), _listed(axes), _DOES.get(collective.kind, "exchanges parts of")
         sentence = f"The program returns {name} whole and computes it in parts over {over}: the compiler {does} it."
         return [_Cause(None, "output", sentence, "Request a sharding of the results (`out_shardings`).")]
 
-    def _instruction(self, collective: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+    def _instruction(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """The reason found from compiled instructions alone, where the compiler departed from Shardy's shardings."""
         makers, consumers = self._flow.makers(collective.name), self._flow.consumers(collective.name)
         sources = {(source.file, source.line) for source in collective.sources}
@@ -606,14 +592,8 @@ class _Reader:
         if collective.kind in _SUMS and called is not None:
             where = f" at {_place(called.source)}" if called.source else ""
             sentence = f"`{_last(called.op_name)}`{where} runs on one device, which sends the result to the others."
-            return [
-                _Cause(
-                    None,
-                    "unsplit operation",
-                    sentence,
-                    "Inside `jax.shard_map`, every device runs the operation on its own part.",
-                )
-            ]
+            advice = "Inside `jax.shard_map`, every device runs the operation on its own part."
+            return [_Cause(None, "unsplit operation", sentence, advice)]
         if collective.kind in _SUMS:
             sentence = f"Each device along {over} holds a part of {name}, and the exchange adds the parts."
             return [_Cause(None, "compiler", f"{sentence} {_DEPARTED}", "")]
@@ -678,28 +658,24 @@ class _Reader:
         )
 
     def planned(self, collective: PlannedCollectiveRecord) -> WhyCollectiveRecord:
-        chosen = self._values_of([collective], {collective.op_name}, collective.axes)
-        return self._why(
-            collective.kind,
-            collective.axes,
-            None,
-            collective.device_bytes or collective.size_bytes,
-            chosen,
-            collective.source,
+        axes, line = collective.axes, collective.source
+        named = sorted(self.by_op_name.get(collective.op_name, ()), key=lambda v: v.shape != collective.shape)
+        causes = [self._reason(value, axes) for value in sorted(named, key=self._device_bytes, reverse=True)]
+        known = (cause for cause in causes if cause.reason != "unknown")
+        cause = next(known, None) or next(iter(causes), None) or _unexplained(axes, line)
+        value = cause.value
+        return WhyCollectiveRecord(
+            kind=collective.kind,
+            axes=axes,
+            executions=None,
+            payload_bytes=collective.device_bytes or collective.size_bytes,
+            reason=cause.reason,
+            sentence=cause.sentence,
+            operation=value.operation if value else "",
+            source=value.source or line if value else line,
+            operands=self._told(value) if value else (),
+            advice=cause.advice,
         )
-
-    def _values_of(
-        self, planned: Sequence[PlannedCollectiveRecord], names: Iterable[str], axes: Sequence[str]
-    ) -> list[PlannedValueRecord]:
-        """The operations that a collective may serve: first those that explain it, then the rest by decreasing size."""
-        values: list[PlannedValueRecord] = []
-        for collective in planned:
-            matches = self.by_op_name.get(collective.op_name, [])
-            values += [value for value in matches if value.shape == collective.shape] or matches
-        for name in names:
-            values += self.by_op_name.get(name, [])
-        unique = list({value.name: value for value in values}.values())
-        return sorted(unique, key=lambda value: (self._reason(value, axes)[0] == "unknown", -self._device_bytes(value)))
 
     def _device_bytes(self, value: PlannedValueRecord) -> int:
         shards = math.prod(self._sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
@@ -709,52 +685,17 @@ class _Reader:
         local = self._device_bytes(value)
         return collective.payload_bytes in (local, local * collective.group_size)
 
-    def _why(
-        self,
-        kind: str,
-        axes: tuple[str, ...],
-        executions: float | None,
-        payload: int,
-        values: Sequence[PlannedValueRecord],
-        line: SourceLine | None,
-    ) -> WhyCollectiveRecord:
-        over = _over(axes)
-        if not values:
-            place = f" at {_place(line)}" if line else ""
-            sentence = f"The program or the compiler exchanges values over {over}{place}; no reason was found."
-            return WhyCollectiveRecord(
-                kind=kind, axes=axes, executions=executions, payload_bytes=payload, reason="unknown",
-                sentence=sentence, source=line,
-            )  # fmt: skip
-        value = values[0]
-        reason, sentence, advice = self._reason(value, axes)
-        return WhyCollectiveRecord(
-            kind=kind,
-            axes=axes,
-            executions=executions,
-            payload_bytes=payload,
-            reason=reason,
-            sentence=sentence,
-            operation=value.operation,
-            source=value.source or line,
-            operands=self._told(value),
-            advice=advice,
-        )
-
-    def _reason(self, value: PlannedValueRecord, axes: Sequence[str]) -> tuple[Reason, str, str]:
-        operands, rule = self._operands(value), _read_rule(value.rule)
-        axis_set = set(axes)
-        if (
-            value.operation in ("sharding_constraint", "reshard", "copy")
-            and operands
-            and operands[0].spec != value.spec
-        ):
-            target_spec, source_spec = _spec_text(value.spec), _spec_text(operands[0].spec)
+    def _reason(self, value: PlannedValueRecord, axes: Sequence[str]) -> _Cause:
+        operands, rule = self._operands(value), self._rule_of(value)
+        is_requested = value.operation in ("sharding_constraint", "reshard", "copy")
+        if is_requested and operands and operands[0].spec != value.spec:
+            target_spec, source_spec = spec_text(value.spec), spec_text(operands[0].spec)
             name = self.named(operands[0])
             sentence = (
                 f"{_constraint_name(value).capitalize()} asks for {target_spec}, and {name} arrives as {source_spec}."
             )
-            return "constraint", sentence, f"Request {source_spec} there, or create the value with this sharding."
+            advice = f"Request {source_spec} there, or create the value with this sharding."
+            return _Cause(value, "constraint", sentence, advice)
         if value.operation in _WRITTEN:
             name = _last(value.op_name).removesuffix("_invariant") or value.operation
             if name == "psum" and "_invariant" in value.op_name and "transpose(" in value.op_name:
@@ -762,19 +703,23 @@ class _Reader:
                     f"Differentiation inside `shard_map` adds this exchange{_at(value)}, because it sums the gradients "
                     f"of a value that is replicated along {_listed(axes)}."
                 )
-                return "program", sentence, ""
-            return "program", f"The program itself requests this exchange: `{name}`{_at(value)}.", ""
-        if rule is None or len(rule.inputs) != len(operands):
-            return self._without_rule(value, operands, axis_set)
-        result_axes = {axis for entry in value.spec for axis in map(_whole_axis, entry)}  # cannot also shard the sum
-        return self._sum(value, axes, result_axes) or self._disagreement(value, operands, rule, axis_set)
+                return _Cause(value, "program", sentence, "")
+            sentence = f"The program itself requests this exchange: `{name}`{_at(value)}."
+            return _Cause(value, "program", sentence, "")
+        if rule is None:
+            return self._without_rule(value, operands, set(axes))
+        result_axes = set(map(_whole_axis, _axis_set(value)))  # cannot also shard the sum
+        return self._sum(value, axes, result_axes) or self._disagreement(value, operands, rule, set(axes))
 
-    def _sum(
-        self, value: PlannedValueRecord, axes: Sequence[str], result_axes: set[str]
-    ) -> tuple[Reason, str, str] | None:
+    def _rule_of(self, value: PlannedValueRecord) -> _Rule | None:
+        """The sharding rule of an operation, if it describes every operand."""
+        rule = _read_rule(value.rule)
+        return rule if rule is not None and len(rule.inputs) == len(self._operands(value)) else None
+
+    def _sum(self, value: PlannedValueRecord, axes: Sequence[str], result_axes: set[str]) -> _Cause | None:
         """The sum over a dimension that is sharded over `axes`, excluding the axes that the result keeps."""
-        operands, rule = self._operands(value), _read_rule(value.rule)
-        if rule is None or len(rule.inputs) != len(operands):
+        operands, rule = self._operands(value), self._rule_of(value)
+        if rule is None:
             return None
         axis_set = set(axes) - result_axes
         for factor in sorted(rule.summed):
@@ -795,17 +740,19 @@ class _Reader:
                     f"`{_called(value)}`{_at(value)} looks up elements along {parts}, which is sharded over "
                     f"{over}: each device looks up its own elements, and the exchange adds the partial results."
                 )
-                return "sum", sentence, f"The exchange stays while that dimension is sharded over {over}."
+                advice = f"The exchange stays while that dimension is sharded over {over}."
+                return _Cause(value, "sum", sentence, advice)
             sentence = (
                 f"`{_called(value)}`{_at(value)} {does} {parts}, which {_are(len(summed))} sharded over "
                 f"{over}: every device has {part}, and the exchange {joins}."
             )
-            return "sum", sentence, f"The exchange stays while the {_REDUCED[does]} dimension is sharded over {over}."
+            advice = f"The exchange stays while the {_REDUCED[does]} dimension is sharded over {over}."
+            return _Cause(value, "sum", sentence, advice)
         return None
 
     def _disagreement(
         self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], rule: _Rule, axis_set: set[str]
-    ) -> tuple[Reason, str, str]:
+    ) -> _Cause:
         for operand, dims in zip(operands, rule.inputs, strict=True):
             for dim, factor in enumerate(dims):
                 here = set(_axes_of(operand.spec, dim)) & axis_set
@@ -816,7 +763,7 @@ class _Reader:
                         f"`{_called(value)}`{_at(value)} needs the full dimension {dim} of {self.named(operand)}, "
                         f"which is sharded over {_listed(here)}."
                     )
-                    return "whole dimension", sentence, f"Shard a dimension other than {dim}."
+                    return _Cause(value, "whole dimension", sentence, f"Shard a dimension other than {dim}.")
                 clauses = [
                     f"the corresponding dimension of {self.named(peer)} {_by(_axes_of(peer.spec, place))}"
                     for peer, factors in zip(operands, rule.inputs, strict=True)
@@ -835,15 +782,13 @@ class _Reader:
                         f"{_by(tuple(sorted(here)))}, and {'; '.join([*clauses, *results])}: one of them must be "
                         "resharded."
                     )
-                    advice = "Give both values the same sharding, or constrain the smaller value."
-                    return "disagreement", sentence, advice
+                    return _Cause(value, "disagreement", sentence, _ONE_FOR_BOTH)
         return self._without_rule(value, operands, axis_set)
 
     def _without_rule(
         self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], axis_set: set[str]
-    ) -> tuple[Reason, str, str]:
-        sharded = [o for o in operands if axis_set & {axis for axes in o.spec for axis in axes}]
-        result = {axis for axes in value.spec for axis in axes}
+    ) -> _Cause:
+        sharded = [operand for operand in operands if axis_set & _axis_set(operand)]
         alike = [o for o in sharded if o.spec == value.spec]
         if alike and len(alike) == len(sharded) and (value.rule or value.operation in _CONTAINERS):
             if value.operation not in _UNSPLIT:
@@ -852,7 +797,7 @@ class _Reader:
                     f"The exchange has the name of `{_called(value)}`{_at(value)}, whose operands and result have "
                     f"the same sharding: the compiler inserted the exchange {place}; no reason was found."
                 )
-                return "unknown", sentence, ""
+                return _Cause(value, "unknown", sentence, "")
         needed = _needed_dims(value, sharded[0]) if sharded else ()
         if here := [dim for dim in needed if axis_set & set(_axes_of(sharded[0].spec, dim))]:
             sentence = (
@@ -861,9 +806,9 @@ class _Reader:
             )
             if len(needed) == len(sharded[0].shape):
                 advice = "The array has no other dimension: keep it whole, or shard a batch of such arrays."
-                return "whole dimension", sentence, advice
-            dims_text = " and ".join(map(str, needed))
-            return "whole dimension", sentence, f"Shard dimensions other than {dims_text}, inside `jax.shard_map`."
+                return _Cause(value, "whole dimension", sentence, advice)
+            advice = f"Shard dimensions other than {' and '.join(map(str, needed))}, inside `jax.shard_map`."
+            return _Cause(value, "whole dimension", sentence, advice)
         if sharded and (value.operation in _UNSPLIT or len(alike) == len(sharded)):
             sentence = (
                 f"`{_called(value)}`{_at(value)} is not split by the compiler's partitioner, so every device computes "
@@ -871,21 +816,23 @@ class _Reader:
                 f"{'is' if len(sharded) == 1 else 'are'} sharded over {_listed(axis_set)}."
             )
             advice = "Call it inside `jax.shard_map`, where every device computes its own part."
-            return "unsplit operation", sentence, advice
+            return _Cause(value, "unsplit operation", sentence, advice)
         if sharded:
-            inputs_text = " and ".join(f"{self.named(o)} as {_spec_text(o.spec)}" for o in sharded)
+            inputs_text = " and ".join(f"{self.named(o)} as {spec_text(o.spec)}" for o in sharded)
             sentence = (
                 f"`{_called(value)}`{_at(value)} receives {inputs_text}, and returns a result sharded as "
-                f"{_spec_text(value.spec)}: it needs elements from other devices."
+                f"{spec_text(value.spec)}: it needs elements from other devices."
             )
-            return "whole dimension", sentence, "Shard a dimension along which the operation moves no data."
-        if axis_set & result and not value.operation.endswith(("carry", "input")):
+            advice = "Shard a dimension along which the operation moves no data."
+            return _Cause(value, "whole dimension", sentence, advice)
+        if axis_set & _axis_set(value) and not value.operation.endswith(("carry", "input")):
             sentence = (
-                f"The result of `{_called(value)}`{_at(value)} must have the sharding {_spec_text(value.spec)}, but no "
+                f"The result of `{_called(value)}`{_at(value)} must have the sharding {spec_text(value.spec)}, but no "
                 "operand has it."
             )
-            return "output", sentence, "Shard the operands in the same way."
-        return "unknown", f"`{_called(value)}`{_at(value)}: no reason was found in how shardings spread.", ""
+            return _Cause(value, "output", sentence, "Shard the operands in the same way.")
+        sentence = f"`{_called(value)}`{_at(value)}: no reason was found in how shardings spread."
+        return _Cause(value, "unknown", sentence, "")
 
     def _operands(self, value: PlannedValueRecord) -> list[PlannedValueRecord]:
         return [self.values[name] for name in value.operands if name in self.values]
@@ -1026,18 +973,18 @@ class _Reader:
         return names
 
     def _why_replicated(self, value: PlannedValueRecord, axes: set[str], copies: int) -> str:
-        used = {axis for entry in value.spec for axis in entry}
+        used = _axis_set(value)
         free = _listed(axes - used)
         if value.operation == "input":
-            phrase = f"is given as {_spec_text(value.spec)}" if used else "is given whole"
+            phrase = f"is given as {spec_text(value.spec)}" if used else "is given whole"
             return (
                 f"The argument {phrase}, and no operation propagated {free} to it, so {copies} devices hold the same "
                 f"values. Pass the argument with a `NamedSharding` that names {free} to shard it."
             )
         if value.operation == "sharding_constraint":
-            return f"{_constraint_name(value).capitalize()} asks for {_spec_text(value.spec)}."
+            return f"{_constraint_name(value).capitalize()} asks for {spec_text(value.spec)}."
         if value.operation == "manual_computation":
-            return f"`out_specs` of the `shard_map` ask for {_spec_text(value.spec)}."
+            return f"`out_specs` of the `shard_map` ask for {spec_text(value.spec)}."
         if lost := self._lost(value, axes):
             return f"{'; '.join(lost)}. No operand is sharded over {free} on a dimension that the result keeps."
         sharded = [self.named(o) for o in self._operands(value) if not used.issuperset(itertools.chain(*o.spec))]
@@ -1047,10 +994,10 @@ class _Reader:
 
     def _lost(self, value: PlannedValueRecord, axes: set[str]) -> list[str]:
         """The axes that an operation's operands have but its result lacks, according to the sharding rule."""
-        operands, rule = self._operands(value), _read_rule(value.rule)
-        if rule is None or len(rule.inputs) != len(operands) or value.operation in ("input", "sharding_constraint"):
+        operands, rule = self._operands(value), self._rule_of(value)
+        if rule is None or value.operation in ("input", "sharding_constraint"):
             return []
-        used = {axis for entry in value.spec for axis in entry}
+        used = _axis_set(value)
         lost = []
         for operand, dims in zip(operands, rule.inputs, strict=True):
             for dim, factor in enumerate(dims):
@@ -1065,6 +1012,8 @@ class _Reader:
 _CARRIED = ", carried by a loop)"
 _DEPARTED = "The propagated shardings alone do not require this exchange: the compiler chose different shardings there."
 _CONSTRAIN = "Constrain the value there to the sharding that you want (`jax.lax.with_sharding_constraint`)."
+_BOTH_SHARDED = "The exchange stays as long as both dimensions are sharded over the same mesh axis."
+_ONE_FOR_BOTH = "Give both values the same sharding, or constrain the smaller value."
 _ONE_SHARDING = "Keep one sharding for the value: constrain it where the loop starts and where its body ends."
 _LOOKUPS = ("gather", "dynamic_slice")
 _SUM_WORDS = ("sums over", "a part of the sum", "adds the parts")
@@ -1164,10 +1113,6 @@ def _others_at(cause: _Cause, alternatives: Sequence[_Cause], count: int) -> str
     return f"; the {'other is' if count == 2 else 'others are'} at {', '.join(places)}"
 
 
-def _over(axes: Sequence[str]) -> str:
-    return " and ".join(f"`{axis}`" for axis in axes) or "devices that do not form a mesh axis"
-
-
 def _whole_axis(axis: str) -> str:
     match = _PART.match(axis)
     return match[1] if match else axis
@@ -1177,8 +1122,8 @@ def _axes_of(spec: Spec, dim: int) -> tuple[str, ...]:
     return tuple(_whole_axis(axis) for axis in spec[dim]) if dim < len(spec) else ()
 
 
-def _spec_text(spec: Spec) -> str:
-    return f"P({', '.join('+'.join(axes) or '-' for axes in spec)})"
+def _axis_set(value: PlannedValueRecord) -> set[str]:
+    return {axis for axes in value.spec for axis in axes}
 
 
 def _listed(axes: Iterable[str]) -> str:
