@@ -22,7 +22,7 @@ def _send_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         workbench_widgets.WorkbenchWidget, "update_live", lambda self, **values: _set_live(self, values)
     )
-    monkeypatch.setattr("workbench_widgets._launch._follow", lambda reference: None)
+    monkeypatch.setattr("workbench_widgets._launch.poll", lambda *arguments: None)
 
 
 def _set_live(widget: workbench_widgets.WorkbenchWidget, values: dict[str, object]) -> None:

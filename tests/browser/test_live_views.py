@@ -21,7 +21,7 @@ def _send_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         workbench_widgets.WorkbenchWidget, "update_live", lambda self, **values: _set_live(self, values)
     )
-    monkeypatch.setattr("workbench_widgets._run_controller._follow", lambda reference: None)
+    monkeypatch.setattr("workbench_widgets._run_controller.poll", lambda *arguments: None)
 
 
 def _set_live(widget: workbench_widgets.WorkbenchWidget, values: dict[str, object]) -> None:

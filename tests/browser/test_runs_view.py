@@ -57,7 +57,7 @@ def test_keys_choose_what_is_drawn_and_move_the_crosshair(harness: Harness):
 
 
 def test_a_view_of_running_runs_follows_them(harness: Harness, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("workbench_widgets._overlay._follow", lambda reference: None)  # no other thread in a page
+    monkeypatch.setattr("workbench_widgets._overlay.poll", lambda *arguments: None)  # no other thread in a page
     monkeypatch.setattr(
         workbench_widgets.RunsView, "update_live", lambda self, **new: setattr(self, "live", {**self.live, **new})
     )

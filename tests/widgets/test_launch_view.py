@@ -52,7 +52,7 @@ def test_the_view_follows_the_program_until_it_has_ended():
     launched = FakeLaunched()
     before = set(threading.enumerate())
     view = workbench_widgets.LaunchView(launched)
-    (thread,) = (each for each in threading.enumerate() if each not in before and "launch-view" in each.name)
+    (thread,) = (each for each in threading.enumerate() if each not in before and "poll" in each.name)
     launched.calls = 7
     assert eventually(lambda: view.live["nodes"][0]["calls"] == 7)
     launched.alive, launched.status = False, "stopped"
@@ -64,7 +64,7 @@ def test_the_view_follows_the_program_until_it_has_ended():
 def test_a_view_that_nobody_holds_ends_its_thread():
     before = set(threading.enumerate())
     view = workbench_widgets.LaunchView(FakeLaunched())
-    (thread,) = (each for each in threading.enumerate() if each not in before and "launch-view" in each.name)
+    (thread,) = (each for each in threading.enumerate() if each not in before and "poll" in each.name)
     gone = weakref.ref(view)
     view.close()
     del view

@@ -46,7 +46,7 @@ def test_a_forgotten_and_closed_run_view_ends_its_thread(monkeypatch):
     monkeypatch.setattr("workbench_widgets._run_controller.LOOK_SECONDS", 0.01)
     before = set(threading.enumerate())
     view = workbench_widgets.RunView(FakeRun(rounds=2))
-    mine = [thread for thread in threading.enumerate() if thread not in before and "run-view" in thread.name]
+    mine = [thread for thread in threading.enumerate() if thread not in before and "poll" in thread.name]
     view.close()
     for thread in mine:
         thread.join(60)

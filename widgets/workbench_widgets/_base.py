@@ -15,6 +15,7 @@ import anywidget
 import traitlets
 from ipywidgets import widget_serialization
 
+from workbench import render
 from workbench.records import write_whole
 from workbench.render import Markup, figure
 from workbench_widgets._bundle import chunk, chunk_models, loader
@@ -84,6 +85,7 @@ class WorkbenchWidget(_Widget):
     dock: Literal["right"] | None = None  # next to the notebook instead of below its cell, in JupyterLab
     _outbox: Outbox | None = None
     _unsubscribe: Callable[[], object] | None = None  # functions that cancel the view's subscriptions
+    subject: Any = None  # the record whose static picture and text the view has, if any
     requests: ClassVar[dict[str, str]] = {}  # requests from the browser, and the view's methods that answer them
     background: ClassVar[frozenset[str]] = frozenset()  # slow requests, which run in separate threads
     _answering: tuple[Answering, ...] = ()  # objects that answer further requests
@@ -133,8 +135,8 @@ class WorkbenchWidget(_Widget):
         return self.label
 
     def static_svg(self) -> Markup | None:
-        """The static picture of the view."""
-        return None
+        """The static picture of the view: by default, that of its record."""
+        return None if self.subject is None else render.svg(self.subject)
 
     def static_html(self) -> str:
         """HTML for a page without scripts: the picture and its caption."""
@@ -142,8 +144,8 @@ class WorkbenchWidget(_Widget):
         return str(figure(picture, self.describe())) if picture else ""
 
     def text(self) -> str:
-        """The view as plain text."""
-        return self.describe()
+        """The view as plain text: by default, that of its record."""
+        return self.describe() if self.subject is None else render.text(self.subject)
 
     def select(self, **chosen: object) -> None:
         """Selects a stage, client, device, axis, line, instruction or leaf; `None` clears a selection."""

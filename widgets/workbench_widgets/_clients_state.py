@@ -138,20 +138,13 @@ def _columns(
         if not isinstance(values, np.ndarray) and all(value is None for value in values):
             continue
         columns.append({"key": key, "label": label, "unit": unit, "kind": kind})
-        arrays[f"clients.{key}"] = floats(numbers(values))
+        arrays[f"clients.{key}"] = floats(values)
     return columns, arrays
 
 
 def _elementwise(values: list[float | None]) -> list[tuple[str, str, str, str, Numbers]]:
     """The column for elementwise work, if there is any."""
     return [("elementwise", "elementwise FLOPs", "flops", "predicted", values)] if any(values) else []
-
-
-def numbers(values: Numbers) -> np.ndarray:
-    """Converts values to an array, with NaN for unknown values."""
-    if isinstance(values, np.ndarray):
-        return values
-    return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> np.ndarray:
@@ -190,8 +183,8 @@ def _estimated(
     return [max(client.flops * per_flop, client.accessed_bytes * per_byte) if client else None for client in clients]
 
 
-def floats(values: Sequence[float] | np.ndarray) -> bytes:
-    """Numbers in the browser's format: 32-bit, little-endian."""
+def floats(values: Numbers) -> bytes:
+    """Numbers in the browser's format: 32-bit, little-endian, with NaN for unknown values."""
     return np.asarray(values, dtype="<f4").tobytes()
 
 

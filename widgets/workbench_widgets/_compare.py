@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from workbench import render
 from workbench.records.advice import ComparisonRecord
 from workbench.render import GLOSSARY, display_record
 from workbench_widgets._base import WorkbenchWidget
@@ -19,16 +18,12 @@ class CompareView(WorkbenchWidget):
     view_name = "compare"
 
     def __init__(self, record: ComparisonRecord, **values: object) -> None:
-        self.record = record
+        self.record = self.subject = record
         sentence = f"{len(record.differences)} of {len(record.rows)} figures differ"
         programs = " and ".join(f"{n} on {t}" for n, t in zip(record.names, record.targets, strict=True))
         tree, arrays = compare_tree_state(record.trees) if record.trees else ({}, {})
         data = {**compare_state(record), **tree, "sentence": sentence, "glossary": GLOSSARY}
         super().__init__(data=data, arrays=arrays, label=f"{programs}: {sentence}", **values)
-
-    def text(self) -> str:
-        """Every difference, one per line."""
-        return render.text(self.record)
 
     def static_html(self) -> str:
         """Table of the differences."""

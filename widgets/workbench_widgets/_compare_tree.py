@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.render.units import source_text
 from workbench_widgets._clients_state import Arrays, floats
@@ -65,7 +63,7 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
         columns.append({"key": key, "title": title, "unit": unit})
         for side, name in enumerate("ab"):
             figures = [None if pair[side] is None else value(pair[side]) for pair in pairs]
-            arrays[f"tree.{key}.{name}"] = floats([np.nan if figure is None else figure for figure in figures])
+            arrays[f"tree.{key}.{name}"] = floats(figures)
     state = {
         "tree_names": [_name(node, parent, shown) for node, parent in zip(shown, parents, strict=True)],
         "tree_places": [source_text(node.file, node.line) if node.file and node.line else "" for node in shown],

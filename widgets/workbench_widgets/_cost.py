@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from workbench import render
 from workbench.records.compiled import ProgramRecord
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, seconds_text, work_text
 from workbench_widgets._answers import Answers, CompileFor
 from workbench_widgets._base import WorkbenchWidget
@@ -34,16 +33,12 @@ class CostView(WorkbenchWidget):
         **values: object,
     ) -> None:
         self.records: tuple[ProgramRecord, ...] = (record, *others)
+        self.subject = record.cost
         data = cost_state(record, others, can_compile=compile_for is not None)
         data = {**data, "glossary": GLOSSARY}
         super().__init__(data=data, label=data["sentence"], **values)
         self.answers = Answers(self, record, others, compile_for=compile_for)
         self._answering = (self.answers,)
-
-    def static_svg(self) -> Markup | None:
-        """The roofline, if the cost is for a chip."""
-        cost = self.records[0].cost
-        return None if cost is None else render.svg(cost)
 
     def text(self) -> str:
         """One line per stage and target."""

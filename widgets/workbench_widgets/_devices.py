@@ -1,7 +1,7 @@
 """The devices view: live memory, utilisation, power and temperature, and the time of the last round."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +17,12 @@ from workbench_widgets._picture import for_both_widths
 
 MOST_DEVICES = 256
 MOST_SAMPLES = 300
+_COURSES = {  # figures drawn over time, and their fields in a sample
+    "bytes_in_use": "bytes_in_use",
+    "utilisation": "utilisation_percent",
+    "power": "power_watts",
+    "temperature": "temperature_celsius",
+}
 
 
 class Monitor(Protocol):
@@ -83,7 +89,7 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
         }
     samples, last = history[-MOST_SAMPLES:], history[-1]
     devices = last.devices[:MOST_DEVICES]
-    courses = _courses(samples, [device.where for device in devices])
+    courses = device_courses(samples, [device.where for device in devices], _COURSES)
     host = last.host
     return {
         "devices": [
@@ -107,8 +113,8 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
         "memory": floats(courses.pop("bytes_in_use")),
         "courses": {name: floats(values) for name, values in courses.items() if np.isfinite(values).any()},
         "host_courses": {
-            "processor": floats([_number(sample.host.cpu_percent) for sample in samples]),
-            "memory of this process": floats([_number(sample.host.process_bytes) for sample in samples]),
+            "processor": floats([sample.host.cpu_percent for sample in samples]),
+            "memory of this process": floats([sample.host.process_bytes for sample in samples]),
         },
         "arrays": [
             [
@@ -131,25 +137,15 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
     }
 
 
-_COURSES = {  # figure drawn over time -> path of the figure in a sample
-    "bytes_in_use": "bytes_in_use",
-    "utilisation": "utilisation_percent",
-    "power": "power_watts",
-    "temperature": "temperature_celsius",
-}
-
-
-def _courses(samples: Sequence[SampleRecord], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Every figure in all samples, for each device; NaN where unknown."""
+def device_courses(
+    samples: Sequence[SampleRecord], names: Sequence[str], fields: Mapping[str, str]
+) -> dict[str, np.ndarray]:
+    """Figures of every device in all samples, given by their fields in a sample; NaN where unknown."""
     rows = {where: row for row, where in enumerate(names)}
-    courses = {name: np.full((len(names), len(samples)), np.nan) for name in _COURSES}
+    courses = {name: np.full((len(names), len(samples)), np.nan) for name in fields}
     for column, sample in enumerate(samples):
         for device in sample.devices:
             if device.where in rows:
-                for name, field in _COURSES.items():
-                    courses[name][rows[device.where], column] = _number(getattr(device, field))
+                for name, field in fields.items():
+                    courses[name][rows[device.where], column] = getattr(device, field)
     return {name: values.ravel() for name, values in courses.items()}
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else value

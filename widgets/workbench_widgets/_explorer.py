@@ -9,7 +9,7 @@ from workbench.records import without_collections
 from workbench.records.compiled import ProgramRecord
 from workbench.records.live import TimelineRecord
 from workbench.records.run import PlayRecord, RunOverlayRecord, RunRecord
-from workbench.render import GLOSSARY, Markup, display_record
+from workbench.render import GLOSSARY, display_record
 from workbench_widgets._answers import Advises, Answers, CompileFor, Searches, Tap, TriesSpecs
 from workbench_widgets._base import require_dock
 from workbench_widgets._cells import cells_of, code_of, files_of
@@ -73,6 +73,7 @@ class Explorer(RunController):
     ) -> None:
         require_dock(dock)
         self.record: ProgramRecord = record
+        self.subject = record
         self.gradient: ProgramRecord | None = gradient
         self.monitor: Monitor | None = monitor
         self.dock: Literal["right"] | None = dock
@@ -161,18 +162,10 @@ class Explorer(RunController):
 
         return monitor.subscribe(arrived)
 
-    def static_svg(self) -> Markup:
-        """The stages as a picture."""
-        return render.svg(self.record)
-
     def static_html(self) -> str:
         """The record's card and its largest functions and lines; if there are clients, the stages come first."""
         picture = super().static_html() if self.record.plan.placements else ""
         return picture + display_record(self.record)["text/html"]
-
-    def text(self) -> str:
-        """The stages as indented lines."""
-        return render.text(self.record)
 
 
 def _devices(monitor: Monitor) -> dict[str, Any]:

@@ -95,9 +95,10 @@ def headline(record: ProgramRecord, views: Sequence[str] = (), run: RunRecord | 
     return figures
 
 
-def _figure(
+def figure(
     text: str, help: str, view: str, look: Look = "plain", select: FigureSelection | None = None
 ) -> HeadlineFigure:
+    """A figure of a headline, with the view that explains the figure."""
     return {"text": text, "help": help, "view": view, "look": look, "select": select}
 
 
@@ -106,17 +107,17 @@ def _measured(run: RunRecord | None) -> list[HeadlineFigure]:
         return []
     call_seconds = run.seconds / max(run.rounds, 1)
     tip = f"Mean wall time of {count_text(run.rounds)} measured calls on the engine {run.engine}, without warm-up."
-    return [_figure(f"{seconds_text(call_seconds)} per call, measured", tip, "timeline", "strong")]
+    return [figure(f"{seconds_text(call_seconds)} per call, measured", tip, "timeline", "strong")]
 
 
 def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
     if record.mesh is not None and record.mesh.abstract and record.module is None:
-        return [_figure("planned, not compiled", "The mesh has no devices, so the figures come from the plan.", "mesh")]
+        return [figure("planned, not compiled", "The mesh has no devices, so the figures come from the plan.", "mesh")]
     if record.module is None:
         return []
     groups = group_collectives(record.module.collectives, record.call_tree)
     if not groups:
-        return [_figure("no collectives", "The devices do not communicate.", "hlo")]
+        return [figure("no collectives", "The devices do not communicate.", "hlo")]
     first, total = groups[0], sum(group.sent_bytes for group in groups)
     least = "at least " if any(group.executions is None for group in groups) else ""
     size, most = bytes_text(first.sent_bytes), bytes_text(total)
@@ -127,7 +128,7 @@ def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
         "The largest collectives, each with its payload and source line, and their share of the bytes that one "
         f"device sends per call for all {count_text(len(record.module.collectives))} collectives."
     )
-    return [_figure(text, tip, "hlo", "strong", {"instruction": first.members[0].name, "line": line})]
+    return [figure(text, tip, "hlo", "strong", {"instruction": first.members[0].name, "line": line})]
 
 
 def _memory(record: ProgramRecord) -> list[HeadlineFigure]:
@@ -141,10 +142,10 @@ def _memory(record: ProgramRecord) -> list[HeadlineFigure]:
         has = chip.hbm_bytes
     name = f" {chip.name}" if chip is not None else ""
     if has is None:
-        return [_figure(f"{peak} at the peak", "Memory of one device, as planned by the compiler.", "memory")]
+        return [figure(f"{peak} at the peak", "Memory of one device, as planned by the compiler.", "memory")]
     fits = memory.peak_bytes <= has if memory.fits is None else memory.fits
     text = f"{peak} · fits{name}" if fits else f"{peak}: does not fit{name} ({bytes_text(has)})"
-    return [_figure(text, f"Peak memory, of {bytes_text(has)} on a device.", "memory", "good" if fits else "bad")]
+    return [figure(text, f"Peak memory, of {bytes_text(has)} on a device.", "memory", "good" if fits else "bad")]
 
 
 def _work(record: ProgramRecord) -> list[HeadlineFigure]:
@@ -152,14 +153,14 @@ def _work(record: ProgramRecord) -> list[HeadlineFigure]:
         on = f" on {record.cost.chip.name}" if record.cost.chip is not None else ""
         text = f"{seconds_text(record.cost.seconds)} per call{on}"
         return [
-            _figure(
+            figure(
                 f"{text}, predicted",
                 f"Predicted for the compiled schedule: {record.cost.error_bar}.",
                 "cost",
             )
         ]
     text = work_per_device(record)
-    return [_figure(sum_per_device(record), f"One call, counted in the module: {text}.", "operations")] if text else []
+    return [figure(sum_per_device(record), f"One call, counted in the module: {text}.", "operations")] if text else []
 
 
 def sum_per_device(record: ProgramRecord) -> str:

@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from workbench import render
 from workbench.records import package_of, read_source_line, read_source_lines
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
 from workbench.records.program import SourceLine
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench.render.units import axes_text, bytes_text, count_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
@@ -33,13 +32,9 @@ class HloView(WorkbenchWidget):
     view_name = "hlo"
 
     def __init__(self, record: ProgramRecord, **values: object) -> None:
-        self.record = record
+        self.record, self.subject = record, record.module
         data, arrays = hlo_state(record)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=data["sentence"], **values)
-
-    def static_svg(self) -> Markup | None:
-        """Collectives by bytes sent, the work of every stage, and memory over the schedule."""
-        return None if self.record.module is None else render.svg(self.record.module)
 
     def text(self) -> str:
         """Summarizes the module in one line, followed by its collectives."""
@@ -79,7 +74,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "hlo.flops": floats([instruction.flops for instruction in instructions]),
         "hlo.elementwise": floats([instruction.elementwise_flops for instruction in instructions]),
         "hlo.accessed": floats([instruction.accessed_bytes for instruction in instructions]),
-        "hlo.executions": floats([float("nan") if i.executions is None else i.executions for i in instructions]),
+        "hlo.executions": floats([instruction.executions for instruction in instructions]),
         "hlo.collective": floats([collectives.get(instruction.name, -1) for instruction in instructions]),
         "hlo.stable": floats([-1 if key is None else place[key] for _, key in listing]),
     }

@@ -1,13 +1,28 @@
-"""Background work for a view: one thread per job, which reports to the view's live state."""
+"""The background threads of a view: jobs, which report to its live state, and polls."""
 
 import contextvars
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+View = TypeVar("View", bound=Any)
 
 Work = Callable[["Job"], Mapping[str, Any]]
+
+
+def poll(view: View, look: Callable[[View], bool], seconds: float) -> None:
+    """Calls `look(view)` in a thread until it returns False or the view is closed or unused."""
+    me = weakref.ref(view)
+
+    def run() -> None:
+        while (view := me()) is not None and view.comm is not None and look(view):
+            del view
+            time.sleep(seconds)
+
+    threading.Thread(target=run, name="workbench-poll", daemon=True).start()
 
 
 def problem(error: BaseException) -> dict[str, str]:

@@ -1,8 +1,6 @@
 """The launch view: a program of nodes before launch, and the live states of the nodes afterwards."""
 
 import threading
-import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
@@ -14,6 +12,7 @@ from workbench.render.launch import NODE_KINDS, STATE_HUES, STATE_SIGNS, count_s
 from workbench.render.units import count_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
+from workbench_widgets._job import poll
 
 LOOK_SECONDS = 0.5
 MOST_SAMPLES = 240  # number of samples in a node's history: two minutes
@@ -66,9 +65,7 @@ class LaunchView(WorkbenchWidget):
         super().__init__(data=graph_state(self.graph, self._states()), label=label, live=live, **values)
         if self.launched is not None:
             self.observe(self._chosen, "selection")
-            threading.Thread(
-                target=_follow, args=(weakref.ref(self),), name="workbench-launch-view", daemon=True
-            ).start()
+            poll(self, _look, LOOK_SECONDS)
 
     def refresh(self) -> None:
         """Sends the states of the nodes, if a page shows them."""
@@ -144,12 +141,12 @@ class _History:
     """Each node's states in the last updates."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, deque[tuple[float, ...]]] = {}
+        self._samples: dict[str, deque[tuple[float | None, ...]]] = {}
 
     def add(self, record: LaunchedRecord) -> None:
         for state in record.states:
             figures = (state.calls_per_second, state.queue_length, state.cpu_cores, state.memory_bytes)
-            sample = (record.elapsed_seconds, *(float("nan") if value is None else float(value) for value in figures))
+            sample = (record.elapsed_seconds, *figures)
             self._samples.setdefault(state.label, deque(maxlen=MOST_SAMPLES)).append(sample)
 
     def of(self, label: str) -> dict[str, bytes]:
@@ -219,12 +216,7 @@ def _node_state(state: NodeStateRecord, answering: set[str]) -> dict[str, Any]:
     }
 
 
-def _follow(reference: "weakref.ref[LaunchView]") -> None:
-    while (view := reference()) is not None and view.comm is not None:
-        over = view.launched is None or not view.launched.alive
-        view.guarded(view.refresh)()
-        shown = view.is_open
-        del view
-        if over and shown:
-            return
-        time.sleep(LOOK_SECONDS)
+def _look(view: LaunchView) -> bool:
+    over = view.launched is None or not view.launched.alive
+    view.guarded(view.refresh)()
+    return not (over and view.is_open)

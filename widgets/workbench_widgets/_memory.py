@@ -2,7 +2,7 @@
 
 from workbench import render
 from workbench.records.compiled import MemoryRecord, ProgramRecord
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
@@ -23,17 +23,10 @@ class MemoryView(WorkbenchWidget):
 
     def __init__(self, record: ProgramRecord, **values: object) -> None:
         self.record = record
+        self.subject = None if record.module is None else record.module.memory
         data, arrays = memory_state(record)
         label = f"{record.name}: {data['sentence']}"
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=label, **values)
-
-    def static_svg(self) -> Markup | None:
-        """Bytes in use over the schedule."""
-        return None if self.record.module is None else render.svg(self.record.module.memory)
-
-    def text(self) -> str:
-        """The peak, its parts and the largest buffers."""
-        return self.label if self.record.module is None else render.text(self.record.module.memory)
 
 
 def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:

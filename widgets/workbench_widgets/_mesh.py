@@ -9,7 +9,7 @@ from workbench import render
 from workbench.records.compiled import CollectiveRecord, CostRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench.render.units import shape_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
@@ -42,17 +42,9 @@ class MeshView(WorkbenchWidget):
         collectives: Sequence[CollectiveRecord] = (),
         **values: object,
     ) -> None:
-        self.record = record
+        self.record = self.subject = record
         data, arrays = mesh_state(record, cost, sharding, names=names, collectives=collectives)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=render.describe(record), **values)
-
-    def static_svg(self) -> Markup:
-        """The devices as a picture."""
-        return render.svg(self.record)
-
-    def text(self) -> str:
-        """The devices as lines."""
-        return render.text(self.record)
 
 
 def mesh_state(

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from workbench.records import cell_name
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord, fold_layers
 from workbench.render.units import axes_text, bytes_text, count_text, source_text
@@ -240,8 +238,8 @@ def _columns(nodes: list[CallNodeRecord]) -> tuple[list[FigureColumn], Arrays]:
         axis = key.partition("/")[2]
         tip = TIPS.get(key, f"Bytes that one device sends over mesh axis {axis} in one call.")
         columns.append({"key": key, "title": title, "unit": unit, "tip": tip})
-        arrays[f"tree.{key}"] = _column(total)
-        arrays[f"tree.{key}.own"] = _column([value(node.own) for node in nodes])
+        arrays[f"tree.{key}"] = floats(total)
+        arrays[f"tree.{key}.own"] = floats([value(node.own) for node in nodes])
     return columns, arrays
 
 
@@ -252,22 +250,18 @@ def _measured_columns(nodes: list[CallNodeRecord]) -> tuple[list[FigureColumn], 
         _figure("measured", "all devices", "Measured seconds of all calls in the profile, summed over all devices.")
     ]
     arrays = {
-        "tree.measured": _column([sum(node.total.measured_seconds.values()) for node in nodes]),
-        "tree.measured.own": _column([sum(node.own.measured_seconds.values()) for node in nodes]),
+        "tree.measured": floats([sum(node.total.measured_seconds.values()) for node in nodes]),
+        "tree.measured.own": floats([sum(node.own.measured_seconds.values()) for node in nodes]),
     }
     for device in devices[:MOST_DEVICES] if len(devices) > 1 else ():
         columns.append(_figure(device, device, f"Measured seconds of all calls in the profile on {device}."))
-        arrays[f"tree.{device}"] = _column([node.total.measured_seconds.get(device, 0.0) for node in nodes])
-        arrays[f"tree.{device}.own"] = _column([node.own.measured_seconds.get(device, 0.0) for node in nodes])
+        arrays[f"tree.{device}"] = floats([node.total.measured_seconds.get(device, 0.0) for node in nodes])
+        arrays[f"tree.{device}.own"] = floats([node.own.measured_seconds.get(device, 0.0) for node in nodes])
     return columns, arrays
 
 
 def _figure(key: str, title: str, tip: str) -> FigureColumn:
     return {"key": key, "title": title, "unit": "seconds", "tip": tip}
-
-
-def _column(values: list[float | None]) -> bytes:
-    return floats([np.nan if value is None else value for value in values])
 
 
 def _collectives(figures: CallFiguresRecord) -> list[list[str]]:

@@ -1,16 +1,14 @@
 """Comparison of several runs: curves with bands over seeds, final values with intervals, and paired tests."""
 
-import threading
-import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from workbench import render
 from workbench.records import Record
 from workbench.records.run import RunOverlayRecord
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._job import poll
 
 LOOK_SECONDS = 1.0
 
@@ -35,27 +33,20 @@ class RunsView(WorkbenchWidget):
         **values: object,
     ) -> None:
         self.record: RunOverlayRecord = record
+        self.subject = record
         self._again = again
         data = {**overlay_state(record), "glossary": GLOSSARY, "code": [list(pair) for pair in code or ()]}
         super().__init__(data=data, label=render.describe(record), live={"running": record.running}, **values)
         if again is not None and record.running:
-            threading.Thread(target=_follow, args=(weakref.ref(self),), name="workbench-runs-view", daemon=True).start()
+            poll(self, _look, LOOK_SECONDS)
 
     def refresh(self) -> None:
         """Reads the runs again and sends their state."""
         if self._again is None:
             return
-        self.record = self._again()
+        self.record = self.subject = self._again()
         state = overlay_state(self.record)
         self.update_live(results=state["results"], pairs=state["pairs"], running=self.record.running)
-
-    def static_svg(self) -> Markup | None:
-        """The curves for the first metric."""
-        return render.svg(self.record)
-
-    def text(self) -> str:
-        """One line per result, best first."""
-        return render.text(self.record)
 
 
 def overlay_state(record: RunOverlayRecord) -> dict[str, Any]:
@@ -80,9 +71,7 @@ def _bare(value: object) -> Any:
     return [_bare(item) for item in value] if isinstance(value, list) else value
 
 
-def _follow(reference: "weakref.ref[RunsView]") -> None:
-    while (view := reference()) is not None and view.comm is not None and view.record.running:
-        if view.is_open:
-            view.guarded(view.refresh)()
-        del view
-        time.sleep(LOOK_SECONDS)
+def _look(view: RunsView) -> bool:
+    if view.is_open:
+        view.guarded(view.refresh)()
+    return view.record.running

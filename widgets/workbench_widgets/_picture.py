@@ -24,7 +24,7 @@ class PictureView(WorkbenchWidget):
     view_name = "picture"
 
     def __init__(self, record: RunRecord | TimelineRecord, **values: object) -> None:
-        self.record = record
+        self.record = self.subject = record
         drawn, sentence = for_both_widths(record), render.describe(record)
         self._picture = Markup(drawn[0])
         super().__init__(data={"drawn": drawn, "sentence": sentence}, label=sentence, **values)
@@ -32,7 +32,3 @@ class PictureView(WorkbenchWidget):
     def static_svg(self) -> Markup:
         """The timeline."""
         return self._picture
-
-    def text(self) -> str:
-        """The timeline as text."""
-        return render.text(self.record)

@@ -13,10 +13,11 @@ from workbench.render import GLOSSARY, Markup
 from workbench.render.units import bytes_text, count_text, seconds_text, source_text, work_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._headline import figure
 from workbench_widgets._operations import operations_state
 from workbench_widgets._roofline_state import chip_roofs
 from workbench_widgets._timeline import timeline_state
-from workbench_widgets.states import FigureSelection, HeadlineFigure, Look, Place, TabState
+from workbench_widgets.states import HeadlineFigure, Look, Place, TabState
 
 TITLES: dict[str, tuple[str, str, Place]] = {
     "operations": ("Call tree", "Measured seconds by function, module and line", "where"),
@@ -129,11 +130,6 @@ def _label(profile: ProfileRecord) -> str:
 
 def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
     """The slowest operation, the devices, and the share of the profile that is matched to source lines."""
-
-    def figure(text: str, help_: str, view: str, look: Look = "plain", instruction: str = "") -> HeadlineFigure:
-        selected: FigureSelection | None = {"instruction": instruction} if instruction else None
-        return {"text": text, "help": help_, "look": look, "view": view, "select": selected}
-
     figures = []
     if profile.operations and profile.seconds:
         top = profile.operations[0]
@@ -154,7 +150,7 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
                 "The slowest kind of operation over all devices, and its largest operation.",
                 "measured",
                 "strong",
-                instruction=top.name,
+                {"instruction": top.name},
             )
         )
     idle = [device.idle_share for device in profile.devices if device.span_seconds]
@@ -178,17 +174,14 @@ def _operations(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
     """Operations as columns; unknown figures are NaN."""
     operations = profile.operations[:MOST_OPERATIONS]
 
-    def column(values: list[float | None]) -> bytes:
-        return floats([np.nan if value is None else value for value in values])
-
     arrays = {
-        "seconds": column([operation.seconds for operation in operations]),
-        "each": column([operation.seconds_per_execution for operation in operations]),
-        "executions": column([operation.executions for operation in operations]),
-        "predicted": column([operation.predicted_seconds for operation in operations]),
-        "rate": column([operation.flops_per_second or None for operation in operations]),
-        "bandwidth": column([operation.bytes_per_second or None for operation in operations]),
-        "intensity": column([operation.intensity or None for operation in operations]),
+        "seconds": floats([operation.seconds for operation in operations]),
+        "each": floats([operation.seconds_per_execution for operation in operations]),
+        "executions": floats([operation.executions for operation in operations]),
+        "predicted": floats([operation.predicted_seconds for operation in operations]),
+        "rate": floats([operation.flops_per_second or None for operation in operations]),
+        "bandwidth": floats([operation.bytes_per_second or None for operation in operations]),
+        "intensity": floats([operation.intensity or None for operation in operations]),
     }
     state = {
         "names": [operation.name for operation in operations],

@@ -5,7 +5,7 @@ from typing import Any
 
 from workbench import render
 from workbench.records.compiled import ProgramRecord
-from workbench.render import GLOSSARY, Markup, collectives_block, disclosed_blocks, facts, stage_details
+from workbench.render import GLOSSARY, collectives_block, disclosed_blocks, facts, stage_details
 from workbench.render.units import bytes_text, seconds_text, work_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, clients_state
@@ -26,13 +26,10 @@ class ProgramView(WorkbenchWidget):
 
     def __init__(self, record: ProgramRecord, gradient: ProgramRecord | None = None, **values: Any) -> None:
         self.record: ProgramRecord = record
+        self.subject = record
         self.gradient: ProgramRecord | None = gradient
         data, arrays = program_state(record, gradient)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=render.describe(record), **values)
-
-    def static_svg(self) -> Markup:
-        """The stages as a picture."""
-        return render.svg(self.record)
 
     def text(self) -> str:
         """The stages as indented lines."""

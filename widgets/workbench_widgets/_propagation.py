@@ -23,7 +23,7 @@ class PropagationView(WorkbenchWidget):
 
     def __init__(self, record: PropagationRecord, **values: object) -> None:
         self.record = record
-        self._playback = play_back(record, trace_axes(record))
+        self._playback = self.subject = play_back(record, trace_axes(record))
         data = {**propagation_state(record, self._playback), "glossary": GLOSSARY}
         super().__init__(data=data, label=render.describe(self._playback), **values)
 
@@ -34,10 +34,6 @@ class PropagationView(WorkbenchWidget):
     def static_svg(self) -> Markup:
         """All arrows and tags for the first values."""
         return render.svg(self._playback, rows_at_most=40)
-
-    def text(self) -> str:
-        """The steps as text."""
-        return render.text(self._playback)
 
 
 def propagation_state(record: PropagationRecord, playback: Playback | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from workbench.records.live import RoundRecord, SampleRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup
 from workbench.render.units import seconds_text
 from workbench_widgets._clients_state import floats
-from workbench_widgets._devices import Monitor
+from workbench_widgets._devices import Monitor, device_courses
 from workbench_widgets._picture import for_both_widths
 from workbench_widgets._run_controller import RunController, RunLike
 
@@ -98,16 +98,8 @@ def samples_state(history: Sequence[SampleRecord], began: float | None) -> dict[
     """Bytes in use and utilisation of every device, over the time since the run began."""
     samples = [sample for sample in history if began is None or sample.unix_seconds >= began - 1.0][-MOST_POINTS:]
     names = [device.where for device in samples[-1].devices] if samples else []
-    columns: dict[str, Any] = {}
-    for key, field in (("memory", "bytes_in_use"), ("utilisation", "utilisation_percent")):
-        grid = np.full((len(names), len(samples)), np.nan)
-        for place, sample in enumerate(samples):
-            for device in sample.devices:
-                value = getattr(device, field)
-                if device.where in names and value is not None:
-                    grid[names.index(device.where), place] = value
-        if np.isfinite(grid).any():
-            columns[key] = floats(grid.ravel())
+    courses = device_courses(samples, names, {"memory": "bytes_in_use", "utilisation": "utilisation_percent"})
+    columns = {name: floats(values) for name, values in courses.items() if np.isfinite(values).any()}
     origin = began if began is not None else (samples[0].unix_seconds if samples else 0.0)
     return {"devices": names, "seconds": floats([s.unix_seconds - origin for s in samples]), "columns": columns}
 

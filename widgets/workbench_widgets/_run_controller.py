@@ -1,13 +1,12 @@
 """Requests from a view to a run, and notifications from the run."""
 
-import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from workbench.records.live import ProblemRecord, RoundRecord
 from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._job import poll
 
 LOOK_SECONDS = 0.25
 OVER = ("finished", "stopped", "interrupted", "failed")
@@ -70,7 +69,18 @@ class RunController(WorkbenchWidget):
                 view.refresh()
 
         self._leave = run.subscribe(finished)
-        threading.Thread(target=_follow, args=(me,), name="workbench-run-view", daemon=True).start()
+        last = ""
+
+        def look(view: RunController) -> bool:
+            # A paused run finishes no round, so no notification would report the pause to the view.
+            nonlocal last
+            status = "" if view.followed is None else view.followed.status
+            if status != last:
+                view.refresh()
+            last = status
+            return status not in OVER
+
+        poll(self, look, LOOK_SECONDS)
 
     def refresh(self) -> None:
         """Sends the run's state if a page shows it."""
@@ -100,18 +110,3 @@ class RunController(WorkbenchWidget):
         if leave is not None:
             leave()
         super().close()
-
-
-def _follow(reference: "weakref.ref[RunController]") -> None:
-    # A paused run finishes no round, so no notification would report the pause to the view.
-    last = ""
-    while (view := reference()) is not None and view.comm is not None and view.followed is not None:
-        status = view.followed.status
-        if status != last:
-            view.refresh()
-        last = status
-        over = status in OVER
-        del view
-        if over:
-            return
-        time.sleep(LOOK_SECONDS)

@@ -6,7 +6,7 @@ from typing import Any
 
 from workbench import render
 from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, count_text, shape_text, spec_text
 from workbench_widgets._answers import Answers, TriesSpecs
 from workbench_widgets._base import WorkbenchWidget
@@ -41,20 +41,12 @@ class ShardingView(WorkbenchWidget):
         names: Sequence[str] = (),
         **values: object,
     ) -> None:
-        self.record = record
+        self.record = self.subject = record
         data, arrays = sharding_state(record, propagation, can_try=what_if is not None, names=names)
         data = {**data, "glossary": GLOSSARY}
         super().__init__(data=data, arrays=arrays, label=render.describe(record), **values)
         self.answers = Answers(self, what_if=what_if, propagation=propagation)
         self._answering = (self.answers,)
-
-    def static_svg(self) -> Markup:
-        """The shards drawn as small pictures."""
-        return render.svg(self.record)
-
-    def text(self) -> str:
-        """One line per array."""
-        return render.text(self.record)
 
 
 def sharding_state(
