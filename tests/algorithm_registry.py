@@ -115,8 +115,8 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
     "top_k_mean": lambda: algorithms.top_k_mean(0.5),
     "quantized_mean": lambda: algorithms.quantized_mean(4),
     "secure_mean": lambda: algorithms.secure_mean(CLIENTS, clip=1.0),
-    "error_feedback": lambda: algorithms.error_feedback(algorithms.scaled_sign()),
-    "compressed_mean": lambda: algorithms.compressed_mean(algorithms.low_rank(1)),
+    "compressed_mean": lambda: algorithms.compressed_mean(algorithms.scaled_sign()),
+    "compressed_mean without memory": lambda: algorithms.compressed_mean(algorithms.low_rank(1), memory=False),
 }
 
 COMPRESSORS: dict[str, Callable[[], Any]] = {

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import workbench as wb
-from workbench.primitives import reduce_logsumexp
 
 FEATURES = 3
 KEYS = 4
@@ -96,11 +95,6 @@ CASES = [
     ),
     Case("reduce_max", lambda w, x: wb.reduce_max(_rows(w, x)), lambda w, x: _plain_rows(w, x).max(0)),
     Case("reduce_min", lambda w, x: wb.reduce_min(_rows(w, x)), lambda w, x: _plain_rows(w, x).min(0)),
-    Case(
-        "reduce_logsumexp",
-        lambda w, x: reduce_logsumexp(_rows(w, x)),
-        lambda w, x: jax.nn.logsumexp(_plain_rows(w, x), axis=0),
-    ),
     Case("reduce_by_key", lambda w, x: wb.reduce_by_key(_rows(w, x), _keys(x), KEYS), _by_key_plain),
     Case(
         "reduce_by_key mean",

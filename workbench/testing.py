@@ -19,7 +19,7 @@ from typing import Any
 from workbench._types import Argument
 from workbench.api import Traced
 from workbench.errors import InspectionError
-from workbench.inspection import compare as _compare, inspect_source, inspect_stage, is_program_text
+from workbench.inspection import compare as _compare, inspect_given
 from workbench.measurement import watch_compilations
 from workbench.records import Record
 from workbench.records.compiled import CollectiveRecord, ModuleRecord, ProgramRecord
@@ -332,10 +332,8 @@ def _module(program: Argument, function: str) -> ModuleRecord:
     record: Argument = program
     if isinstance(program, Traced):
         record = program.inspect()
-    elif is_program_text(program):
-        record = inspect_source(program)
     elif not isinstance(program, Record):
-        record = inspect_stage(program)
+        record = inspect_given(program)
     if isinstance(record, ProgramRecord) and record.module is not None:
         return record.module
     if isinstance(record, ProgramRecord):

@@ -15,8 +15,7 @@ import workbench as wb
 from workbench.engines import Executor
 from workbench.engines._cohorts import of_present, placements_of
 from workbench.errors import EngineError, ProgramError
-from workbench.plan import trace_listening
-from workbench.primitives import reduce_logsumexp
+from workbench.plan import trace
 
 
 class Stragglers(concurrent.futures.Executor):
@@ -66,7 +65,6 @@ def all_reductions(w: Any, data: Any) -> Any:
         wb.reduce_weighted_mean(rows, jnp.arange(1.0, CLIENTS + 1)),
         wb.reduce_max(rows),
         wb.reduce_min(rows, where=chosen),
-        reduce_logsumexp(rows),
         wb.reduce_by_key(rows, keys, 2, op="mean"),
         wb.reduce_mean(rows, where=chosen),
     )
@@ -115,7 +113,7 @@ def test_absent_clients_are_as_if_left_out_by_where(fn: Any):
     "fn", [all_reductions, two_passes, jax.jacobian(all_reductions)], ids=["reductions", "two passes", "jacobian"]
 )
 def test_every_reduction_and_derivative_is_of_those_who_answered(fn: Any):
-    masked = of_present(fn, placements_of(trace_listening(fn, (start(), client_data()), {}).plan))
+    masked = of_present(fn, placements_of(trace(fn, (start(), client_data()), listening=True).plan))
     run = _engine(lambda _, batch: batch in ABSENT).run(fn, start(), client_data())
     _close(run.results, jax.jit(masked)([PRESENT], start(), client_data()))
 

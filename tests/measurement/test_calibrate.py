@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
-from workbench.aot import calibration_of_devices
+from workbench.aot._calibrations import calibration_of_devices
 from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, predict_operation, time_module
 from workbench.cost._operations import seconds_of_call
 from workbench.errors import MeshError

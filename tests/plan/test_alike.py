@@ -46,7 +46,7 @@ def arguments():
 
 
 def test_frozen_layers_do_not_wait_once_per_client(arguments):
-    plan = trace(jax.grad(size_of_change), *arguments).plan
+    plan = trace(jax.grad(size_of_change), arguments).plan
     apart = [v for level in find_phases(plan, alike=False).values() for phase in level for v in phase.kept]
     together = [v for level in find_phases(plan).values() for phase in level for v in phase.kept]
     frozen = {v for v in apart if v.aval.shape[-2:] == (WIDTH, WIDTH)}

@@ -41,7 +41,7 @@ def test_choice_is_measured_among_all_candidates_and_gives_the_same_numbers():
     np.testing.assert_allclose(tuned(w, x), jnp.mean((x @ w) ** 2), rtol=1e-5)
     choice = tuned.plan_choice
     assert choice.source == "measured"
-    sizes = candidate_sizes(trace(mean_of_squares, w, x).plan)
+    sizes = candidate_sizes(trace(mean_of_squares, (w, x)).plan)
     assert [c.chunk_size for c in choice.candidates][: len(sizes)] == sizes
     fields = ("chunk_size", "spread", "kept_bytes", "unroll")
     assert [all(getattr(c, name) == getattr(choice, name) for name in fields) for c in choice.candidates].count(

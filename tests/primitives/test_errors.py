@@ -12,7 +12,6 @@ from jax.sharding import AxisType
 import workbench as wb
 from workbench import _jax_compat
 from workbench.errors import MeshError, PlacementError, ProgramError
-from workbench.primitives import reduce_logsumexp
 
 
 def _text(kind: type, call: Any) -> str:
@@ -45,9 +44,7 @@ def test_wrong_number_of_clients_names_argument_leaf_shapes_and_placement() -> N
         ("reduce_weighted_mean", lambda: wb.reduce_weighted_mean(jnp.ones(5), jnp.ones(5))),
         ("reduce_max", lambda: wb.reduce_max(jnp.ones(5))),
         ("reduce_min", lambda: wb.reduce_min(jnp.float32(1))),
-        ("reduce_logsumexp", lambda: reduce_logsumexp(jnp.ones(5))),
         ("reduce_sum", lambda: wb.reduce_sum(jnp.ones(3), where=jnp.ones(5, bool))),
-        ("reduce_logsumexp", lambda: reduce_logsumexp(jnp.ones(3), where=jnp.ones(5, bool))),
         ("reduce_by_key", lambda: wb.reduce_by_key(jnp.ones(5), jnp.zeros(5, int), 2)),
         ("select", lambda: wb.select(jnp.ones(5), jnp.array([0]))),
     ],

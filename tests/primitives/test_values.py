@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.primitives import reduce_logsumexp
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
 THREE = wb.program(clients=3)
@@ -78,7 +77,6 @@ def test_extremes_of_nobody() -> None:
         assert float(wb.reduce_max(jnp.ones(3), where=nobody)) == -np.inf
         assert float(wb.reduce_min(jnp.ones(3), where=nobody)) == np.inf
         assert int(wb.reduce_max(jnp.ones(3, jnp.int8), where=nobody)) == -128
-        assert float(reduce_logsumexp(jnp.ones(3), where=nobody)) == -np.inf
 
 
 def test_gradient_of_a_maximum_is_shared_by_those_who_hold_it() -> None:

@@ -8,8 +8,8 @@ from workbench_widgets._program import overview
 from workbench import render
 from workbench.records.program import DisclosedRecord
 from workbench.records.run import RunRecord
-from workbench.render import disclosed_blocks, stage_details
-from workbench.render._disclosure import describe_disclosed
+from workbench.render import stage_details
+from workbench.render._disclosure import describe_disclosed, disclosed_blocks
 from workbench.render._program_layout import lay_out
 
 ROW = DisclosedRecord(stage="1", name="train_locally[2]", shape=(), dtype="float32", size_bytes=4, kind="row")

@@ -6,7 +6,7 @@ from typing import Any
 from workbench import render
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord, SearchRecord
 from workbench.records.call_tree import CallTreeRecord
-from workbench.render import amount_writer, gain_text, spec_code
+from workbench.render import gain_texts, spec_code
 from workbench.render.units import bytes_text, seconds_text, source_text
 from workbench_widgets._operations import visible_rows
 
@@ -85,13 +85,13 @@ def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: 
 
 
 def _gain(gain: GainRecord) -> dict[str, Any]:
-    write = amount_writer(gain.quantity)
+    before, after, text = gain_texts(gain)
     return {
         "quantity": gain.quantity,
-        "before": write(gain.before),
-        "after": write(gain.after),
+        "before": before,
+        "after": after,
         "saved_share": gain.saved_share,
         "verified": gain.verified,
         "how": gain.how,
-        "text": gain_text(gain),
+        "text": text,
     }

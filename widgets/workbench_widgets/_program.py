@@ -5,7 +5,7 @@ from typing import Any
 
 from workbench import render
 from workbench.records.compiled import ProgramRecord
-from workbench.render import GLOSSARY, collectives_block, disclosed_blocks, facts, stage_details
+from workbench.render import GLOSSARY, program_blocks, stage_details
 from workbench.render.units import bytes_text, seconds_text, work_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, clients_state
@@ -83,9 +83,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     parts = "a stage or a client" if record.plan.placements else "the stage"
     notes = [*record.plan.notes, *record.notes, *(record.module.notes if record.module is not None else ())]
     blocks = [
-        facts(rows),
-        *disclosed_blocks(record.plan),
-        collectives_block(record.module.collectives) if record.module is not None else None,
+        *program_blocks(record, rows),
         {"form": "note", "title": "Notes", "text": " ".join(notes)} if notes else None,
         {"form": "note", "title": "Look closer", "text": f"Select {parts} in the picture: with the mouse, "
          "or with the arrow keys and Enter."},

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from workbench.cost import CHIPS, InstructionTime, product_peak, time_module
+from workbench.cost import CHIPS, product_peak, time_module
 from workbench.records.compiled import InstructionRecord, ModuleRecord
 from workbench.records.hardware import ChipRecord
 from workbench.render.units import source_text
@@ -29,7 +29,9 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
     for instruction in module.instructions:
         if instruction.fused or not instruction.executions or not (instruction.flops or instruction.accessed_bytes):
             continue
-        _add(lines.setdefault(_key(instruction), _line(instruction)), instruction, times)
+        time = times.get(instruction.name)
+        seconds = 0.0 if time is None or time.is_collective else instruction.executions * (time.seconds or 0.0)
+        _add(lines.setdefault(_key(instruction), _line(instruction)), instruction, seconds)
     rows = sorted(lines.values(), key=lambda line: -line["seconds"])
     dots = [line for line in rows if line["flops"] > 0 and line["bytes"] > 0]
     if not dots:
@@ -73,10 +75,8 @@ def _line(instruction: InstructionRecord) -> dict[str, Any]:
             "dtype": "", "most": 0.0}  # fmt: skip
 
 
-def _add(line: dict[str, Any], instruction: InstructionRecord, times: dict[str, InstructionTime]) -> None:
+def _add(line: dict[str, Any], instruction: InstructionRecord, seconds: float) -> None:
     executions = instruction.executions or 0.0
-    time = times.get(instruction.name)
-    seconds = 0.0 if time is None or time.is_collective else executions * (time.seconds or 0.0)
     line["flops"] += executions * instruction.flops
     line["bytes"] += executions * instruction.accessed_bytes
     line["seconds"] += seconds

@@ -1,11 +1,10 @@
 from ._availability import list_targets as list_targets, targets_for as targets_for
 from ._axes import fit_axes as fit_axes
-from ._calibrations import calibration_of_devices as calibration_of_devices, store_calibration as store_calibration
+from ._calibrations import store_calibration as store_calibration
 from ._chip_table import CHIPS as CHIPS, chip_of_gpu as chip_of_gpu, known_chip as known_chip
 from ._compile import compile_for_target as compile_for_target
 from ._cpu import compile_for_cpu as compile_for_cpu
 from ._lower import (
-    TargetMesh as TargetMesh,
     lower_for_target as lower_for_target,
     target_mesh as target_mesh,
 )

@@ -10,7 +10,7 @@ from workbench.api._questions import inspect
 from workbench.api._things import is_program, record_of_thing
 from workbench.errors import InspectionError, ProgramError
 from workbench.inspection import compare as compare_records
-from workbench.measurement import History, Results, Run, RunComparison, StoredRun, compare_runs, is_runs, named_runs
+from workbench.measurement import History, Results, Run, RunComparison, StoredRun, compare_runs, is_runs
 from workbench.records.advice import ComparisonRecord
 
 Runs = Run | StoredRun[Any] | History
@@ -82,7 +82,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
         return compare_calls
     runs = things[0] if len(things) == 1 else list(things)
     if isinstance(runs, Results | Mapping) or is_runs(runs):
-        return compare_runs(named_runs(runs), metric=metric, **options)
+        return compare_runs(runs, metric=metric, **options)
     if metric is not None or options:
         names = [*([] if metric is None else ["metric"]), *options]
         message = (

@@ -8,7 +8,6 @@ from typing import Any, TypeGuard
 
 import jax
 import jax.export
-import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench._open_types import Foreign, Option
@@ -16,11 +15,9 @@ from workbench.api._export import ExportedProgram, load
 from workbench.errors import InspectionError, ProgramError
 from workbench.inspection import (
     On,
+    inspect_given,
     inspect_mesh,
     inspect_sharding,
-    inspect_source,
-    inspect_stage,
-    is_program_text,
     machine_of,
 )
 from workbench.measurement import Watch, is_runs, overlay_runs
@@ -74,11 +71,9 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
     if problem := nesting_problem(x):
         message = f"`{question}` received a {type(x).__name__}, {problem}. Pass the arrays, or a finite tree of arrays."
         raise InspectionError(message)
-    staged = inspect_stage(x, **_for_text(question, x, options))
-    if staged is not None:
-        return staged
-    if isinstance(x, str | bytes | bytearray | Path) and is_program_text(x) and not isinstance(x, np.bytes_ | np.str_):
-        return inspect_source(x, **_for_text(question, x, options))
+    given = inspect_given(x, **_for_text(question, x, options))
+    if given is not None:
+        return given
     bound: Foreign = x
     arrays = _arrays_in(bound.variables if _is_linen(x) and bound.scope is not None else x)
     if arrays is not None:

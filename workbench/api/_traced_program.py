@@ -24,14 +24,12 @@ from workbench.inspection import (
     LoweredCall,
     On,
     TracedCall,
-    choice_of_plan,
     explain_program,
     function_name,
     inspect_call,
     machine_of,
     plan_call,
     trace_call,
-    trace_call_tree,
 )
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import Watch
@@ -85,7 +83,7 @@ class TracedProgram(Inspected):
         The source is a measurement by `jit(fn, chunk_size="tune")` (in this process or earlier), the arguments of
         `jit`, or the rule.
         """
-        return choice_of_plan(self._traced("plan_choice"))
+        return self._traced("plan_choice").read_choice()
 
     @functools.cached_property
     def call_tree(self) -> CallTreeRecord:
@@ -93,7 +91,7 @@ class TracedProgram(Inspected):
 
         `inspect().call_tree` has the figures for the compiled program, including memory.
         """
-        return trace_call_tree(self._traced("call_tree"))
+        return self._traced("call_tree").read_tree()
 
     def inspect(
         self,

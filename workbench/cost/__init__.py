@@ -2,7 +2,6 @@
 
 from workbench.aot import CHIPS as CHIPS, chip_of_gpu as chip_of_gpu, known_chip as known_chip
 from workbench.cost._accuracy import (
-    UNKNOWN as UNKNOWN,
     accuracy_text as accuracy_text,
     error_bar as error_bar,
 )
@@ -19,4 +18,4 @@ from workbench.cost._operations import (
 )
 from workbench.cost._rates import family_of as family_of
 from workbench.cost._scaling import estimate_scaled as estimate_scaled, scaled_placement as scaled_placement
-from workbench.cost._timeline import InstructionTime as InstructionTime, time_module as time_module
+from workbench.cost._timeline import time_module as time_module

@@ -63,16 +63,16 @@ def accuracy_of(chip: ChipRecord, kind: ProgramClass) -> Accuracy | None:
 UNKNOWN = "error unknown"
 
 
-def error_bar(chip: ChipRecord, kind: ProgramClass) -> str:
-    """Formats the error in predicted times for a program class; "error unknown" if there are no points.
+def error_bar(chip: ChipRecord | None, kind: ProgramClass) -> str:
+    """Formats the error in predicted times for a program class; "error unknown" without a chip or without points.
 
     Example:
         >>> from workbench.aot import known_chip
         >>> error_bar(known_chip("v5e").replace(name="unlisted"), "memory")
         'error unknown'
     """
-    row = accuracy_of(chip, kind)
-    if row is None:
+    row = None if chip is None else accuracy_of(chip, kind)
+    if chip is None or row is None:
         return UNKNOWN
     points = f"{row.points} {kind} point{'s' * (row.points != 1)} of {family_of(chip)} chips"
     return f"median error ±{100 * row.median:.0f} % over {points}, at most {100 * row.largest:.0f} %"

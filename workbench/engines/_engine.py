@@ -29,7 +29,6 @@ from workbench.engines._run_recorder import Progress, RunRecorder
 from workbench.engines._stage import is_key
 from workbench.errors import EngineError, ProgramError
 from workbench.plan import (
-    Emitted,
     Jitted,
     Plan,
     PlannedCall,
@@ -40,7 +39,7 @@ from workbench.plan import (
     find_phases,
     listeners,
     plan_jaxpr,
-    trace_listening,
+    trace,
 )
 from workbench.primitives import show_static
 from workbench.records.run import RunRecord
@@ -137,17 +136,17 @@ class Engine(abc.ABC):
             while len(self._known) > KEPT_PLANS:
                 self._known.pop(next(iter(self._known)))
         if listened and traced.emissions:
-            deliver(recorder.name, Emitted(traced.emissions, tuple(outputs[count:])))
+            deliver(recorder.name, traced.emissions, tuple(outputs[count:]))
         results = [jax.numpy.asarray(y) for y in outputs[:count]]
         return recorder.record(show_static(jax.tree.unflatten(traced.out_tree, results))), walk
 
     def _planned(self, fn: Callable, shapes: tuple[Any, ...], listened: bool) -> tuple[PlannedCall, PlanInterpreter]:
-        traced = trace_listening(fn, shapes, {})
+        traced = trace(fn, shapes, listening=True)
         masks: list[PresentRows] = []
         if self.quorum is not None:
             masks = [PresentRows(placement) for placement in placements_of(traced.plan)]
             present = [jax.ShapeDtypeStruct((mask.placement.size,), bool) for mask in masks]
-            traced = trace_listening(of_present(fn, [x.placement for x in masks]), (present, *shapes), {})
+            traced = trace(of_present(fn, [x.placement for x in masks]), (present, *shapes), listening=True)
             check_rows(traced.plan)
         plan = traced.plan
         if traced.emissions and not listened:

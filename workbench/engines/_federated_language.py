@@ -22,7 +22,7 @@ from workbench.engines._interpreter import PlanInterpreter, RunContext, Server
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
-from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, source_line, trace_listening, uses_primitives
+from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, holds_clients, source_line, trace
 from workbench.primitives import bind_here, calls_back, max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
 
@@ -126,7 +126,7 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
         raise MissingDependencyError("federated-language", extra="federated-language", needed_for=needed_for)
     fn = fn.fn if isinstance(fn, Jitted) else fn
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-        traced = trace_listening(fn, jax.tree.map(as_struct, args), {})
+        traced = trace(fn, jax.tree.map(as_struct, args), listening=True)
         plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
         _check(plan)
         translation = _Translation(plan, traced.in_names)
@@ -172,7 +172,7 @@ def _refuse(name: str, wrong: Sequence[str]) -> None:
 
 
 def _notes(plan: Plan) -> list[str]:
-    inner = any(step.jaxpr is not None and any(map(uses_primitives, step.jaxpr.eqns)) for step in plan.steps)
+    inner = any(step.jaxpr is not None and holds_clients(step.jaxpr) for step in plan.steps)
     return ["an inner placement becomes local work of a client"] if inner else []
 
 

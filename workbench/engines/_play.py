@@ -11,7 +11,7 @@ from jax.extend.core import Literal, Var
 from workbench._types import AnyArray, Atom, PyTree
 from workbench.engines._stage import dtype_of, is_key
 from workbench.errors import InspectionError
-from workbench.plan import Plan, PlannedCall, Step, describe_plan, trace_listening
+from workbench.plan import Plan, PlannedCall, Step, describe_plan, trace
 from workbench.primitives import bind_here
 from workbench.records.program import StageRecord
 from workbench.records.run import PlayedCourseRecord, PlayedStageRecord, PlayedValueRecord, PlayRecord
@@ -47,7 +47,7 @@ def play(fn: Callable, *args: object) -> PlayRecord:
     """
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _dtype(x)), args)
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-        traced = trace_listening(fn, shapes, {})
+        traced = trace(fn, shapes, listening=True)
         if not traced.plan.stages:
             message = (
                 f"`play` received {getattr(fn, '__name__', fn)!r}, which computes nothing. Pass a program that "

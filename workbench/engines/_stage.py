@@ -16,7 +16,6 @@ from workbench.errors import EngineError
 from workbench.plan import (
     REDUCTION_OF,
     ClientLoop,
-    ClientShard,
     Phase,
     Plan,
     Step,
@@ -36,7 +35,7 @@ class BatchFunction(ClientLoop):
         self.travelling: tuple[str, bytes] | None = None
         self.streamed: object = None  # compiled function of an engine that streams its clients
         clients = phase.placement.size
-        self._shard = ClientShard(phase, size, size, None if clients % size == 0 else clients, self)
+        self._shard = self.shard(phase, size, size, None if clients % size == 0 else clients)
         self.row_avals = [_row_aval(v, size) for v in phase.rows]
         self.shared_avals = [_plain(atom.aval) for atom in phase.shared.values()]
         self._typed = [dtype_of(v) for v in (*phase.rows, *phase.shared.values())]

@@ -119,7 +119,7 @@ class _Tap(Engine):
         """Evaluates the unmodified plan, whose emitted values the tap reads itself; no listener receives them."""
         from workbench.engines._run_recorder import RunRecorder
 
-        traced = trace(fn, *shapes)
+        traced = trace(fn, shapes)
         return traced, PlanInterpreter(
             traced.plan, "", RunContext(self._compute, RunRecorder(traced.plan.name, self.name, None, None))
         )

@@ -13,11 +13,7 @@ from workbench.inspection._compare import compare as compare
 from workbench.inspection._compare_lines import codes_of as codes_of
 from workbench.inspection._compare_measured import compare_measured as compare_measured
 from workbench.inspection._compile_once import compile_now as compile_now
-from workbench.inspection._files import (
-    inspect_source as inspect_source,
-    inspect_stage as inspect_stage,
-    is_program_text as is_program_text,
-)
+from workbench.inspection._files import inspect_given as inspect_given
 from workbench.inspection._machine import (
     On as On,
     is_target as is_target,
@@ -26,10 +22,8 @@ from workbench.inspection._machine import (
 )
 from workbench.inspection._program import (
     Inspection as Inspection,
-    choice_of_plan as choice_of_plan,
     inspect_call as inspect_call,
     plan_call as plan_call,
-    trace_call_tree as trace_call_tree,
 )
 from workbench.inspection._why import explain_program as explain_program
 from workbench.inspection.call_tree import measured_tree as measured_tree

@@ -27,6 +27,7 @@ from workbench._open_types import Option
 from workbench._types import AnyMesh, Argument, PyTree, PyTreeDef
 from workbench.errors import InspectionError
 from workbench.inspection._retarget import RebaseError, mesh_of_program, retarget
+from workbench.inspection.call_tree import read_jaxpr_tree
 from workbench.mesh import check_axis_names
 from workbench.plan import (
     ChunkSize,
@@ -34,11 +35,13 @@ from workbench.plan import (
     LoopForm,
     Plan,
     TunedJitted,
+    choose_loop,
     evaluate,
     holds_clients,
     plan_jaxpr,
 )
 from workbench.primitives import planned
+from workbench.records.call_tree import CallTreeRecord
 from workbench.records.program import PlanChoiceRecord
 
 Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic over types that JAX does not export
@@ -129,6 +132,18 @@ class TracedCall:
     def form_for(self, chunk_size: ChunkSize) -> LoopForm:
         """The client loop as compiled; for another chunk size, a loop with the same spread."""
         return self.form if chunk_size == self.chunk_size else LoopForm(self.form.spread)
+
+    def read_choice(self) -> PlanChoiceRecord:
+        """Client-loop configuration on the mesh of this call, and the reason for the choice."""
+        if self.choice is not None:
+            return self.choice
+        version = self.under(current_mesh() or self.mesh)
+        with on_mesh(version.mesh):
+            return choose_loop(version.plan, self.chunk_size, self.form, program=self.name)
+
+    def read_tree(self) -> CallTreeRecord:
+        """The call tree, without compiling."""
+        return read_jaxpr_tree(self.closed, name=self.name)
 
     def under(self, mesh: AnyMesh | None) -> "Version":
         """The program under a mesh, from a rewritten jaxpr or, if rewriting is impossible, from a new trace."""

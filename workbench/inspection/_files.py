@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.export
+import numpy as np
 from jax.sharding import AbstractMesh
 
 from workbench import _jax_compat
@@ -35,9 +36,15 @@ _FROM_TEXT = (
 _FROM_STABLEHLO = "read from StableHLO, which does not contain the function's stages; pass the function to see them"
 
 
-def is_program_text(x: object) -> bool:
-    """Returns whether `x` may be a program as text, bytes or a path."""
-    return isinstance(x, str | bytes | bytearray | Path)
+def inspect_given(x: object, **options: object) -> Record | None:
+    """Inspects a program given as text, bytes, a path or a stage of `jax.jit`; returns None for other values.
+
+    Raises:
+        InspectionError: for a text, file or directory that contains no program, or a part of a program.
+    """
+    if isinstance(x, str | bytes | bytearray | Path) and not isinstance(x, np.bytes_ | np.str_):
+        return inspect_source(x, **options)
+    return inspect_stage(x, **options)
 
 
 def inspect_stage(x: object, **options: object) -> ProgramRecord | None:

@@ -26,18 +26,16 @@ from workbench.inspection._call import (
 )
 from workbench.inspection._compile_once import compile_now, compile_once
 from workbench.inspection._retarget import mesh_of_program
-from workbench.inspection.call_tree import predict_seconds, read_jaxpr_tree
+from workbench.inspection.call_tree import predict_seconds
 from workbench.inspection.hlo import inspect_module, with_padding
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.plan import (
     ChunkSize,
     choose_chunk_size,
-    choose_loop,
     describe_plan,
     main_product,
 )
 from workbench.records import without_collections
-from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import (
     CollectiveRecord,
     CostRecord,
@@ -47,7 +45,7 @@ from workbench.records.compiled import (
     TargetCompilation,
 )
 from workbench.records.hardware import ChipRecord, MeshRecord
-from workbench.records.program import PlanChoiceRecord, PlanRecord, SourceLine
+from workbench.records.program import PlanRecord, SourceLine
 from workbench.records.sharding import PlannedValueRecord, PropagationRecord, ShardingRecord
 
 
@@ -61,20 +59,6 @@ def plan_call(call: TracedCall | LoweredCall, mesh: Mesh | AbstractMesh | None =
     if isinstance(call, LoweredCall):
         return PlanRecord(name=call.name, placements=(), stages=(), notes=(_NO_JAXPR,))
     return _described(call.under(mesh or current_mesh() or call.mesh), call.chunk_size)
-
-
-def choice_of_plan(call: TracedCall) -> PlanChoiceRecord:
-    """Client-loop configuration for a traced call on its mesh, and the reason for the choice."""
-    if call.choice is not None:
-        return call.choice
-    version = call.under(current_mesh() or call.mesh)
-    with on_mesh(version.mesh):
-        return choose_loop(version.plan, call.chunk_size, call.form, program=call.name)
-
-
-def trace_call_tree(call: TracedCall) -> CallTreeRecord:
-    """The call tree of a traced call, without compiling."""
-    return read_jaxpr_tree(call.closed, name=call.name)
 
 
 def inspect_call(
@@ -270,7 +254,7 @@ class Inspection:
             propagation=propagation,
             module=_with_seconds(compilation.module, compilation.plan, known_chip(chip) if chip else None),
             cost=self._cost(compilation.module, compilation.plan, compilation.mesh, known_chip(chip) if chip else None),
-            traced_call_tree=None if compilation.compiled is not None else trace_call_tree(call),
+            traced_call_tree=None if compilation.compiled is not None else call.read_tree(),
             stablehlo=compilation.stablehlo,
             notes=(*compilation.plan.notes, *(() if compilation.compiled is not None else (_ONLY_PLANNED,))),
         )

@@ -1,6 +1,5 @@
 from ._cache import CacheNode as CacheNode
-from ._client import Client as Client
-from ._context import NodeContext as NodeContext, current_node as current_node
+from ._context import current_node as current_node
 from ._dask import DaskEngine as DaskEngine
 from ._deadline import launched_on_threads as launched_on_threads
 from ._launch import launch as launch

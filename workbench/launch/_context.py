@@ -99,6 +99,9 @@ CURRENT: contextvars.ContextVar[NodeContext] = contextvars.ContextVar("workbench
 def current_node() -> NodeContext:
     """Returns the running node's context: its label, its log and stop requests.
 
+    The context has `stop_requested`, `wait_for_stop(seconds)`, `stop_program()`, `heartbeat()`, `log(text)`,
+    `failed_peers`, `label` and `attempt`. Reading `stop_requested`, `heartbeat()` and `log()` are heartbeats.
+
     Raises:
         ProgramError: if called outside a node.
 

@@ -87,6 +87,9 @@ class Launched(Live):
     def client(self, handle: Handle) -> Client:
         """Returns a client for calling a service node from this process.
 
+        `client.method(...)` calls a method, `client.futures.method(...)` returns a future immediately, and
+        `client.within(2.0).method(...)` waits at most 2 seconds.
+
         Raises:
             ProgramError: if the node belongs to another program or is not a service.
         """

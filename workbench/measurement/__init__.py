@@ -8,7 +8,6 @@ from workbench.measurement._compare_runs import (
     RunComparison as RunComparison,
     compare_runs as compare_runs,
     is_runs as is_runs,
-    named_runs as named_runs,
     overlay_runs as overlay_runs,
 )
 from workbench.measurement._explain import watch_compilations as watch_compilations

@@ -3,10 +3,9 @@
 from workbench.plan._arguments import check_call as check_call, nesting_problem as nesting_problem
 from workbench.plan._choices import choose_loop as choose_loop
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
-from workbench.plan._client_loop import ClientLoop as ClientLoop, ClientShard as ClientShard
+from workbench.plan._client_loop import ClientLoop as ClientLoop
 from workbench.plan._compile import jit as jit
 from workbench.plan._count import (
-    EquationWork as EquationWork,
     main_product as main_product,
     walk_jaxpr_work as walk_jaxpr_work,
 )
@@ -17,7 +16,7 @@ from workbench.plan._evaluate import (
     evaluate as evaluate,
     resolve_chunk_size as resolve_chunk_size,
 )
-from workbench.plan._inline import holds_clients as holds_clients, uses_primitives as uses_primitives
+from workbench.plan._inline import holds_clients as holds_clients
 from workbench.plan._interpreter import (
     Cond as Cond,
     ControlFlow as ControlFlow,
@@ -28,8 +27,8 @@ from workbench.plan._interpreter import (
     While as While,
     control_flow as control_flow,
 )
-from workbench.plan._jit import Jitted as Jitted, trace as trace, trace_listening as trace_listening
-from workbench.plan._listen import Emitted as Emitted, deliver as deliver, listen as listen, listeners as listeners
+from workbench.plan._jit import Jitted as Jitted, trace as trace
+from workbench.plan._listen import deliver as deliver, listen as listen, listeners as listeners
 from workbench.plan._loop_form import LoopForm as LoopForm
 from workbench.plan._phases import Phase as Phase, find_phases as find_phases
 from workbench.plan._plan import (

@@ -42,6 +42,10 @@ class ClientLoop:
         """The outputs of a client function that is itself a program."""
         raise NotImplementedError
 
+    def shard(self, phase: Phase, chunk_size: int, per_shard: int, clients: int | None = None) -> "ClientShard":
+        """The clients on one device; `clients` is their number on all devices if some slots are padding."""
+        return ClientShard(phase, chunk_size, per_shard, clients, self)
+
     def run_phase(self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> dict[Var, jax.Array]:
         """Runs a phase; returns its kept rows and the results of its reductions, keyed by variable."""
         layout = phase.layout
@@ -53,7 +57,7 @@ class ClientLoop:
         per_shard = math.ceil(clients / shards)
         chunk_size, per_shard = chunk_shard(per_shard, self.chunk_size_of(phase, per_shard))
         scope = self.scope_of(next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
-        shard = ClientShard(phase, chunk_size, per_shard, clients if shards * per_shard != clients else None, self)
+        shard = self.shard(phase, chunk_size, per_shard, clients if shards * per_shard != clients else None)
         with jax.named_scope(scope):
             padded = [_pad(x, shards * per_shard, layout) for x in rows]
         alone = layout is None or (layout.size == 1 and not layout.explicit and phase.divisible)
@@ -83,7 +87,7 @@ class ClientLoop:
         assert size % shards == 0, (size, shards)
         per_shard = size // shards
         chunk_size = math.gcd(per_shard, self.chunk_size_of(phase, per_shard))
-        shard = ClientShard(phase, chunk_size, per_shard, None if clients % size == 0 else clients, self)
+        shard = self.shard(phase, chunk_size, per_shard, None if clients % size == 0 else clients)
         if layout is None:
             return shard.run(rows, shared, number)
         over = _spread_by_shard_map if choose_spread(phase, self.form.spread) == "shard_map" else _spread_by_vmap

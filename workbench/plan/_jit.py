@@ -28,20 +28,23 @@ from workbench.primitives import (
 from workbench.records.program import PlanChoiceRecord
 
 
-def trace(fn: Callable, *args: Argument, **kwargs: Argument) -> PlannedCall:
+def trace(
+    fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, listening: bool = False
+) -> PlannedCall:
     """Traces a call of `fn` (with arrays, ShapeDtypeStructs or tracers) and creates its plan.
 
+    Args:
+        fn: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        listening: Whether emitted values become additional outputs.
+
     Example:
-        >>> call = trace(lambda x: 2 * x, jnp.ones(3))
+        >>> call = trace(lambda x: 2 * x, (jnp.ones(3),))
         >>> [stage.kind for stage in call.plan.stages]
         ['server']
     """
-    return _trace(fn, args, kwargs, listening=False)
-
-
-def trace_listening(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedCall:
-    """Like `trace`, but with all emitted values as additional outputs."""
-    return _trace(fn, args, kwargs, listening=True)
+    return _trace(fn, args, kwargs or {}, listening=listening)
 
 
 def _trace(
@@ -183,7 +186,7 @@ class Jitted:
         if not listeners():
             return self._shown(self._errors.call(self._staged, args, kwargs))
         results, emitted = self._errors.call(self._listened, args, kwargs)
-        deliver(getattr(self.fn, "__name__", "program"), emitted)
+        deliver(getattr(self.fn, "__name__", "program"), emitted.emissions, emitted.values)
         return self._shown(results)
 
     def computes_as(self, chunk_size: ChunkSize, form: LoopForm, choice: PlanChoiceRecord) -> None:

@@ -145,8 +145,9 @@ def listeners() -> tuple[Captured, ...]:
     return tuple(_LISTENERS)
 
 
-def deliver(program: str, emitted: Emitted) -> None:
-    """Passes the values of one call to all listeners; does not wait for the devices."""
+def deliver(program: str, emissions: tuple[Emission, ...], values: tuple[Any, ...]) -> None:
+    """Passes the values of one call, in order, to all listeners; does not wait for the devices."""
+    emitted = Emitted(emissions, values)
     for captured in listeners():
         captured._receive(program, emitted)
 

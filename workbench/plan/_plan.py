@@ -294,7 +294,7 @@ def operation_name(step: Step) -> str:
     """The name that the user wrote, such as `reduce_weighted_mean`, instead of the sums that it consists of."""
     if step.kind == "reduce":
         for scope in str(step.equation.source_info.name_stack).split("/"):
-            if scope in ("reduce_weighted_mean", "reduce_logsumexp"):
+            if scope == "reduce_weighted_mean":
                 return scope
     return str(step.equation.primitive.name)
 

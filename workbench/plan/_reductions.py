@@ -1,6 +1,7 @@
 """Reductions as small functions (start, add, merge, finish), used in loops, on meshes and in pipelines."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -12,10 +13,8 @@ from jax.typing import ArrayLike, DTypeLike
 from workbench._types import AxisNames, type_of
 from workbench.primitives import (
     Placement,
+    absent_value,
     by_key_p,
-    group_rows,
-    highest,
-    lowest,
     max_p,
     mean_p,
     min_p,
@@ -108,7 +107,7 @@ def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callab
 def _add_by_key(equation: JaxprEqn, total: jax.Array, rows: Sequence[jax.Array], mask: jax.Array | None) -> jax.Array:
     values, keys = rows
     options = {name: equation.params[name] for name in ("num_keys", "accumulator", "batch_dims")}
-    return total + sum_by_key(values, group_rows(keys, mask, options["num_keys"]), **options)
+    return total + sum_by_key(values, keys, mask, **options)
 
 
 def _add_one_by_key(
@@ -122,6 +121,6 @@ REDUCTION_OF: dict[Primitive, Reduction] = {
     sum_p: Reduction(_start_sum, _add_sum, _add_one_to_sum, jnp.add, jax.lax.psum, _finish_sum),
     mean_p: Reduction(_start_sum, _add_sum, _add_one_to_sum, jnp.add, jax.lax.psum, _finish_mean),
     by_key_p: Reduction(_start_sum, _add_by_key, _add_one_by_key, jnp.add, jax.lax.psum, _finish_sum),
-    max_p: _extreme(jnp.maximum, jnp.max, jax.lax.pmax, lowest),
-    min_p: _extreme(jnp.minimum, jnp.min, jax.lax.pmin, highest),
+    max_p: _extreme(jnp.maximum, jnp.max, jax.lax.pmax, functools.partial(absent_value, max_p)),
+    min_p: _extreme(jnp.minimum, jnp.min, jax.lax.pmin, functools.partial(absent_value, min_p)),
 }

@@ -176,12 +176,12 @@ class Contest:
         """The plan for the call, with its static arguments as values."""
         static = {name: self._program.options[name] for name in _STATIC if name in self._program.options}
         if not static:
-            return trace(self._program.fn, *self._args, **self._kwargs).plan
+            return trace(self._program.fn, self._args, self._kwargs).plan
         plans: list[Plan] = []
 
         def look(*args: object, **kwargs: object) -> None:
             fn, moving, named = without_static(self._program.fn, args, kwargs)
-            plans.append(trace(fn, *moving, **named).plan)
+            plans.append(trace(fn, moving, named).plan)
 
         jax.jit(look, **static).trace(*self._args, **self._kwargs)
         return plans[0]

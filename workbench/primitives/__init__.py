@@ -4,7 +4,6 @@ from workbench.primitives import _checkify as _checkify, _jet as _jet
 from workbench.primitives._broadcast import broadcast as broadcast
 from workbench.primitives._by_key import (
     by_key_p as by_key_p,
-    group_rows as group_rows,
     reduce_by_key as reduce_by_key,
     sum_by_key as sum_by_key,
 )
@@ -21,8 +20,7 @@ from workbench.primitives._emit import (
 )
 from workbench.primitives._extreme import (
     HOLDS as HOLDS,
-    highest as highest,
-    lowest as lowest,
+    absent_value as absent_value,
     max_p as max_p,
     min_p as min_p,
 )
@@ -54,7 +52,6 @@ from workbench.primitives._static import (
     show_static as show_static,
 )
 from workbench.primitives._weighted import (
-    reduce_logsumexp as reduce_logsumexp,
     reduce_mean as reduce_mean,
     reduce_weighted_mean as reduce_weighted_mean,
 )

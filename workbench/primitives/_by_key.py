@@ -179,9 +179,17 @@ def bind_by_key(
 
 
 def sum_by_key(
-    values: jax.Array, keys: jax.Array, *, num_keys: int, accumulator: DTypeLike, batch_dims: int
+    values: jax.Array,
+    keys: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    num_keys: int,
+    accumulator: DTypeLike,
+    batch_dims: int,
 ) -> jax.Array:
-    """Sums the rows of the given clients by key, in the dtype `accumulator`."""
+    """Sums the rows of the given clients by key, in the dtype `accumulator`; `mask` marks the present clients."""
+    if mask is not None:
+        keys = group_rows(keys, mask, num_keys)
 
     def grouped(rows: jax.Array, groups: jax.Array) -> jax.Array:
         flat = _group_numbers(groups, num_keys).reshape(groups.size)

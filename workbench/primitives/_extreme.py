@@ -24,36 +24,19 @@ min_p: Primitive = Primitive("reduce_min")
 HOLDS = "holds"
 
 
-def lowest(dtype: DTypeLike) -> float | int | bool:
-    """Value of an absent client when computing a maximum.
+def absent_value(primitive: Primitive, dtype: DTypeLike) -> float | int | bool:
+    """Value of an absent client when computing a maximum or a minimum.
 
     Example:
-        >>> lowest(jnp.float32), lowest(jnp.int8)
-        (-inf, -128)
+        >>> absent_value(max_p, jnp.float32), absent_value(max_p, jnp.int8), absent_value(min_p, jnp.int8)
+        (-inf, -128, 127)
     """
-    return (
-        -jnp.inf
-        if jnp.issubdtype(dtype, jnp.floating)
-        else False
-        if jnp.dtype(dtype) == jnp.bool_
-        else jnp.iinfo(dtype).min
-    )
-
-
-def highest(dtype: DTypeLike) -> float | int | bool:
-    """Value of an absent client when computing a minimum.
-
-    Example:
-        >>> highest(jnp.float32), highest(jnp.int8)
-        (inf, 127)
-    """
-    return (
-        jnp.inf
-        if jnp.issubdtype(dtype, jnp.floating)
-        else True
-        if jnp.dtype(dtype) == jnp.bool_
-        else jnp.iinfo(dtype).max
-    )
+    is_max = primitive is max_p
+    if jnp.issubdtype(dtype, jnp.floating):
+        return -jnp.inf if is_max else jnp.inf
+    if jnp.dtype(dtype) == jnp.bool_:
+        return not is_max
+    return jnp.iinfo(dtype).min if is_max else jnp.iinfo(dtype).max
 
 
 def _extreme(x: jax.Array, *, placement: Placement, layout: Layout | None, reduction: Callable) -> jax.Array:

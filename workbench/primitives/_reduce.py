@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Shaped
 from workbench import _jax_compat
 from workbench._types import PyTree
 from workbench.primitives._checks import as_arrays, check_clients
-from workbench.primitives._extreme import highest, lowest, max_p, min_p
+from workbench.primitives._extreme import absent_value, max_p, min_p
 from workbench.primitives._layout import Layout, find_layout
 from workbench.primitives._linear import bind_mean, bind_reduction, bind_sum
 from workbench.primitives._map import map_fn
@@ -186,10 +186,11 @@ def _reduce_present(
     leaves: list[jax.Array], mask: object, operation: str, placement: Placement, accumulator: DTypeLike | None
 ) -> list[jax.Array]:
     """Reduces over the clients in the mask; all other clients contribute the identity element."""
-    absent = {"reduce_max": lowest, "reduce_min": highest}.get(operation, lambda _: 0)
+    extreme = {"reduce_max": max_p, "reduce_min": min_p}.get(operation)
 
     def fill(row: jax.Array, takes_part: jax.Array) -> jax.Array:
-        return jnp.where(takes_part, row, jnp.full_like(row, absent(row.dtype)))
+        absent = 0 if extreme is None else absent_value(extreme, row.dtype)
+        return jnp.where(takes_part, row, jnp.full_like(row, absent))
 
     filled = [map_fn(fill, (leaf, mask), over=placement.name) for leaf in leaves]
     layout = find_layout(placement)

@@ -1,4 +1,4 @@
-"""Means over clients, and `reduce_logsumexp`: reductions composed of other reductions."""
+"""Means over clients, which are composed of other reductions."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from workbench.primitives._layout import find_layout
 from workbench.primitives._map import map_fn
 from workbench.primitives._placement import Placement, resolve
 from workbench.primitives._present import is_partial, present_of
-from workbench.primitives._reduce import reduce_leaves, reduce_max, reduce_sum
+from workbench.primitives._reduce import reduce_leaves, reduce_sum
 from workbench.primitives._static import hide_static
 
 
@@ -168,57 +168,3 @@ _compiled_means = jax.jit(_means, static_argnums=(2, 3, 4))
 def _divide(total: jax.Array, weights: jax.Array) -> jax.Array:
     is_zero = weights == 0
     return jnp.where(is_zero, jnp.zeros_like(total), total / jnp.where(is_zero, jnp.ones_like(weights), weights))
-
-
-def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None) -> PyTree[Array]:
-    """The logarithm of the sum of exponentials over the clients: a smooth maximum.
-
-    Costs a `reduce_max` (which keeps the exponentials finite) and a `reduce_sum`. Differentiable in both modes; its
-    gradient is the softmax over the clients.
-
-    Args:
-        x: Pytree of real floating-point arrays `[clients, *shape]`.
-        over: Name of the placement; needed only if there are several placements.
-        where: Which clients take part, bool `[clients]`. If no client takes part, the result is -inf.
-
-    Returns:
-        log Σ exp(x) at the server, `[*shape]`, with the dtype of `x`.
-
-    Raises:
-        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
-
-    Example:
-        >>> with program(clients=2):
-        ...     round(float(reduce_logsumexp(jnp.zeros(2))), 4)
-        0.6931
-
-    References:
-        Blanchard, Higham and Higham, "Accurately computing the log-sum-exp and softmax functions", IMA J. Num. An.
-        2021.
-    """
-    placement, outer = resolve("reduce_logsumexp", over)
-    if outer:
-        operands = (x,) if where is None else (x, where)
-        return map_fn(
-            lambda row, mask=None: reduce_logsumexp(row, over=placement.name, where=mask), operands, over=outer[0].name
-        )
-    leaves, structure = as_arrays("reduce_logsumexp", "x", x)
-    check_clients("reduce_logsumexp", "x", structure.hidden(leaves), placement)
-    if where is not None:
-        where = jnp.asarray(where, dtype=bool)
-        check_clients("reduce_logsumexp", "where", where, placement)
-    # Without this, each small step would be dispatched separately in eager mode.
-    alone = _jax_compat.at_top_level() and find_layout(placement) is None
-    of_leaf = _compiled_logsumexp if alone else _logsumexp
-    with jax.named_scope("reduce_logsumexp"):
-        return structure.unflatten([of_leaf(leaf, where, placement) for leaf in leaves])
-
-
-def _logsumexp(x: jax.Array, where: jax.Array | None, placement: Placement) -> jax.Array:
-    top = jax.lax.stop_gradient(reduce_max(x, over=placement.name, where=where))
-    top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
-    grown = map_fn(lambda row: jnp.exp(row - top), (x,), over=placement.name)
-    return jnp.log(reduce_sum(grown, over=placement.name, where=where)) + top
-
-
-_compiled_logsumexp = jax.jit(_logsumexp, static_argnums=2)

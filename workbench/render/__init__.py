@@ -1,10 +1,9 @@
 """Records as pictures, tables and text; does not depend on JAX."""
 
 from workbench.render import launch as launch, report as report, units as units
-from workbench.render._advice import amount_writer as amount_writer, gain_text as gain_text
+from workbench.render._advice import gain_texts as gain_texts
 from workbench.render._arrivals import explain_axis as explain_axis, trace_axes as trace_axes
 from workbench.render._card import display_object as display_object, display_record as display_record
-from workbench.render._disclosure import disclosed_blocks as disclosed_blocks
 from workbench.render._glossary import GLOSSARY as GLOSSARY, LESSONS as LESSONS
 from workbench.render._graph import node_glyph as node_glyph
 from workbench.render._html import figure as figure
@@ -13,8 +12,7 @@ from workbench.render._mesh import arrange_devices as arrange_devices
 from workbench.render._notebook_figure import notebook_figure as notebook_figure
 from workbench.render._picture import describe as describe, plot as plot, svg as svg
 from workbench.render._program_details import (
-    collectives_block as collectives_block,
-    facts as facts,
+    program_blocks as program_blocks,
     stage_details as stage_details,
 )
 from workbench.render._program_layout import device_groups as device_groups

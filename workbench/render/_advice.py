@@ -23,7 +23,7 @@ def render_advice_text(advice: AdviceRecord) -> str:
     for number, finding in enumerate(advice.findings, 1):
         lines += ["", f"{number}. {finding.what}", f"   Why: {finding.why}", f"   Change: {finding.change}"]
         if finding.gain is not None:
-            lines.append(f"   Gain: {gain_text(finding.gain)}")
+            lines.append(f"   Gain: {gain_texts(finding.gain)[-1]}")
             lines += [f"   Price: {price_text(finding)}"] if finding.costs else []
             if finding.run_gain is not None:
                 before, after = map(seconds_text, (finding.run_gain.before, finding.run_gain.after))
@@ -48,13 +48,13 @@ def amount_writer(quantity: str) -> Callable[[float], str]:
     return writers.get(quantity, bytes_text)
 
 
-def gain_text(gain: GainRecord) -> str:
-    """A gain in words, including whether it was verified."""
-    write = amount_writer(gain.quantity)
-    if not gain.verified and write(gain.before) == write(gain.after):  # unknown, or less than one digit
-        return gain.how
+def gain_texts(gain: GainRecord) -> tuple[str, str, str]:
+    """The amounts of a gain before and after the change, and the gain in words, including whether it was verified."""
+    before, after = map(amount_writer(gain.quantity), (gain.before, gain.after))
+    if not gain.verified and before == after:  # unknown, or less than one digit
+        return before, after, gain.how
     word = "verified" if gain.verified else "estimated"
-    return f"{gain.quantity} {write(gain.before)} -> {write(gain.after)} ({word}: {gain.how})"
+    return before, after, f"{gain.quantity} {before} -> {after} ({word}: {gain.how})"
 
 
 def price_text(finding: FindingRecord) -> str:

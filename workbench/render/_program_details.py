@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.records.compiled import CollectiveRecord, CostRecord, ProgramRecord
 from workbench.records.program import SourceLine, StageRecord, ValueRecord
-from workbench.render._disclosure import disclosed_fact
+from workbench.render._disclosure import disclosed_blocks, disclosed_fact
 from workbench.render._hlo import sent_bytes
 from workbench.render.units import axes_text, bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
@@ -75,6 +75,16 @@ def _facts(stage: StageRecord) -> list[tuple[str, str]]:
     if stage.bytes_per_client:
         rows.append((f"memory traffic{suffix}", f"{bytes_text(stage.bytes_per_client)} (predicted)"))
     return rows
+
+
+def program_blocks(record: ProgramRecord, rows: Sequence[tuple[str, str]]) -> list[Block]:
+    """Blocks about a whole program: given facts, disclosed and private values, and collectives."""
+    module = record.module
+    return [
+        facts(rows),
+        *disclosed_blocks(record.plan),
+        *([collectives_block(module.collectives)] if module is not None else []),
+    ]
 
 
 def facts(rows: Sequence[tuple[str, str]], title: str = "") -> Block:

@@ -61,7 +61,7 @@ COMPARED: dict[str, Callable[[int], algorithms.Algorithm]] = {
         squared, clients=n, client_optimizer=SGD, is_personal=lambda path: path == "b"
     ),
     "FedAvg, geometric median": _fedavg(algorithms.geometric_median(iterations=2)),
-    "FedAvg, signs with error feedback": _fedavg(algorithms.error_feedback(algorithms.scaled_sign())),
+    "FedAvg, signs with error feedback": _fedavg(algorithms.compressed_mean(algorithms.scaled_sign())),
 }
 
 

@@ -59,7 +59,7 @@ STATEFUL: dict[str, Callable[[int], algorithms.Algorithm]] = {
     "apfl": lambda n: algorithms.apfl(loss, clients=n, learning_rate=0.05, adaptive=True),
     "diloco": lambda n: algorithms.diloco(loss, clients=n, inner_optimizer=optax.adam(0.01)),
     "error feedback": lambda n: algorithms.fedavg(
-        loss, clients=n, client_optimizer=SGD, aggregator=algorithms.error_feedback(algorithms.top_k(0.4))
+        loss, clients=n, client_optimizer=SGD, aggregator=algorithms.compressed_mean(algorithms.top_k(0.4))
     ),
     "top-k": lambda n: algorithms.fedavg(loss, clients=n, client_optimizer=SGD, aggregator=algorithms.top_k_mean(0.4)),
     "FedBuff": lambda n: algorithms.fedbuff(loss, clients=n, client_optimizer=SGD),

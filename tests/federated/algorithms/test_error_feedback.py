@@ -60,7 +60,7 @@ def test_every_compressor_is_a_contraction(name: str) -> None:
 @pytest.mark.parametrize("name", COMPRESSORS)
 def test_what_arrived_and_what_is_left_are_all_that_was_sent(name: str) -> None:
     update, weight = rows(), jnp.array([1.0, 2.0, 3.0])
-    aggregator = algorithms.error_feedback(COMPRESSORS[name])
+    aggregator = algorithms.compressed_mean(COMPRESSORS[name])
     with wb.program(clients=3):
         state = aggregator.init(jax.tree.map(lambda x: x[0], update))
     step = jax.jit(wb.program(clients=3)(lambda state: aggregator.combine(update, weight, state)))
@@ -78,7 +78,7 @@ def test_what_arrived_and_what_is_left_are_all_that_was_sent(name: str) -> None:
 def test_top_k_is_the_same_as_the_sum_by_position_that_has_its_own_memory() -> None:
     update = rows()
     results = []
-    for aggregator in (algorithms.error_feedback(algorithms.top_k(0.2)), algorithms.top_k_mean(0.2)):
+    for aggregator in (algorithms.compressed_mean(algorithms.top_k(0.2)), algorithms.top_k_mean(0.2)):
         with wb.program(clients=3):
             state = aggregator.init(jax.tree.map(lambda x: x[0], update))
         step = jax.jit(wb.program(clients=3)(lambda weight, state, a=aggregator: a.combine(update, weight, state)))
@@ -102,13 +102,13 @@ def test_signs_alone_never_leave_a_line_and_with_feedback_they_reach_the_minimum
             state, _ = step(state, a[:, None])
         return state.params
 
-    without = ends(algorithms.compressed_mean(algorithms.scaled_sign()))
+    without = ends(algorithms.compressed_mean(algorithms.scaled_sign(), memory=False))
     assert float(without.sum()) == pytest.approx(2.0, abs=1e-4)
-    assert float(jnp.abs(ends(algorithms.error_feedback(algorithms.scaled_sign()))).max()) < 1e-2
+    assert float(jnp.abs(ends(algorithms.compressed_mean(algorithms.scaled_sign()))).max()) < 1e-2
 
 
 def test_the_plan_moves_one_bit_per_entry_and_a_scale() -> None:
-    aggregator = algorithms.error_feedback(algorithms.scaled_sign())
+    aggregator = algorithms.compressed_mean(algorithms.scaled_sign())
 
     @wb.program(clients=2)
     def fn(rows: Any, weight: Any) -> Any:

@@ -9,7 +9,7 @@ from workbench._types import Spec
 from workbench.advice.search._mesh import search_meshes, search_slices
 from workbench.advice.search._suggest import search_shardings
 from workbench.aot import parse_target
-from workbench.cost import UNKNOWN, error_bar, known_chip
+from workbench.cost import error_bar, known_chip
 from workbench.errors import InspectionError, ProgramError
 from workbench.inspection import On, TracedCall, is_target, machine_of, parts_of
 from workbench.records.advice import SearchRecord
@@ -53,10 +53,9 @@ def _error_bar(record: SearchRecord) -> str:
     """Error in the predicted times of choices that were compiled for their chip."""
     rows = [(row.chip, row.how) for row in record.slices] or [(record.chip, record.best.how)]
     if all(how != "compiled" for _, how in rows) or record.target.startswith("cpu"):
-        return f"{UNKNOWN}: not compiled for the chip"
-    chips = {name: known_chip(name) for name, how in rows if how == "compiled"}
-    bars = {name: error_bar(chip, "training step") for name, chip in chips.items() if chip is not None}
-    return "; ".join(f"{name}: {bar}" if len(bars) > 1 else bar for name, bar in bars.items()) or UNKNOWN
+        return f"{error_bar(None, 'training step')}: not compiled for the chip"
+    bars = {name: error_bar(known_chip(name), "training step") for name, how in rows if how == "compiled"}
+    return "; ".join(f"{name}: {bar}" if len(bars) > 1 else bar for name, bar in bars.items())
 
 
 def _search(

@@ -21,7 +21,7 @@ from workbench.engines.flower import _app as _flower_app
 from workbench.engines.flower._program import FlowerBlock, Stages, describe
 from workbench.engines.flower._runtime import project_file
 from workbench.errors import MissingDependencyError, ProgramError
-from workbench.plan import Jitted, PlannedCall, trace_listening
+from workbench.plan import Jitted, PlannedCall, trace
 
 _LIMIT_BYTES = 9 << 20  # Flower rejects apps above 10 MiB
 
@@ -90,7 +90,7 @@ def export_app(
 
 
 def _traced(fn: Callable, args: tuple[Any, ...]) -> tuple[PlannedCall, PlanInterpreter]:
-    traced = trace_listening(fn, jax.tree.map(as_struct, args), {})
+    traced = trace(fn, jax.tree.map(as_struct, args), listening=True)
     plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
     return traced, PlanInterpreter(plan, "", RunContext(lambda _: None, RunRecorder(plan.name, "flower", None, None)))
 

@@ -28,7 +28,6 @@ from workbench.federated.algorithms._diloco import diloco as diloco
 from workbench.federated.algorithms._error_feedback import (
     Compressor as Compressor,
     compressed_mean as compressed_mean,
-    error_feedback as error_feedback,
     low_rank as low_rank,
     random_k as random_k,
     round_to_bits as round_to_bits,

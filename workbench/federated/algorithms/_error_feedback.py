@@ -1,4 +1,4 @@
-"""Error feedback: a client adds its compression error to its next update."""
+"""Means of compressed updates; with error feedback, a client adds its compression error to its next update."""
 
 import math
 from collections.abc import Callable
@@ -39,8 +39,8 @@ class FeedbackState(NamedTuple):
     round: jax.Array
 
 
-def error_feedback(compressor: Compressor, *, seed: int = 0) -> Aggregator:
-    """Averages compressed updates; clients add the compression error to their next update.
+def compressed_mean(compressor: Compressor, *, memory: bool = True, seed: int = 0) -> Aggregator:
+    """Averages compressed updates; with error feedback, clients add the compression error to their next update.
 
     Client i sends C(uᵢ + eᵢ) and keeps eᵢ ← uᵢ + eᵢ − C(uᵢ + eᵢ). Every client sends its message once, and the server
     reads and averages the messages one after another. Messages are not summed in transit, so with several devices each
@@ -51,6 +51,7 @@ def error_feedback(compressor: Compressor, *, seed: int = 0) -> Aggregator:
         compressor: A compressor, such as `top_k(...)`, `random_k(...)`, `scaled_sign()`, `round_to_bits(...)`,
             `low_rank(...)` or your own. Training converges if the compressor is a contraction, which means that
             E ‖x − C(x)‖² ≤ (1 − δ) ‖x‖² with δ > 0.
+        memory: Whether clients keep the compression error (error feedback). Without it, training may not converge.
         seed: Seed for the compressor's random draws.
 
     Returns:
@@ -58,7 +59,7 @@ def error_feedback(compressor: Compressor, *, seed: int = 0) -> Aggregator:
 
     Example:
         >>> with program(clients=2):
-        ...     aggregator = error_feedback(top_k(0.5))
+        ...     aggregator = compressed_mean(top_k(0.5))
         ...     state = aggregator.init(jnp.zeros(2))
         ...     update, state = aggregator.combine(jnp.array([[4.0, 1.0], [0.5, 2.0]]), jnp.ones(2), state)
         >>> update.tolist(), state.memory.tolist()
@@ -66,29 +67,10 @@ def error_feedback(compressor: Compressor, *, seed: int = 0) -> Aggregator:
 
     References:
         Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019
-        (arXiv 1901.09847), Algorithm 2; Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014.
+        (arXiv 1901.09847), Algorithm 2, and section 3 for cases without memory that do not converge; Seide et al.,
+        "1-Bit Stochastic Gradient Descent", Interspeech 2014.
     """
-    return _compressed(f"{compressor.name} with error feedback", compressor, memory=True, seed=seed)
 
-
-def compressed_mean(compressor: Compressor, *, seed: int = 0) -> Aggregator:
-    """Averages compressed updates without error feedback; see `error_feedback`.
-
-    Example:
-        >>> with program(clients=2):
-        ...     aggregator = compressed_mean(scaled_sign())
-        ...     rows = jnp.array([[3.0, -1.0], [-1.0, -1.0]])
-        ...     update, _ = aggregator.combine(rows, jnp.ones(2), aggregator.init(rows[0]))
-        >>> update.tolist()  # the mean of [2, −2] and [−1, −1]
-        [0.5, -1.5]
-
-    References:
-        Karimireddy et al., ICML 2019 (arXiv 1901.09847), section 3 (cases in which this does not converge).
-    """
-    return _compressed(compressor.name, compressor, memory=False, seed=seed)
-
-
-def _compressed(name: str, compressor: Compressor, *, memory: bool, seed: int) -> Aggregator:
     def init(params: PyTree[Array]) -> FeedbackState:
         return FeedbackState(broadcast(jax.tree.map(jnp.zeros_like, params)) if memory else (), jnp.int32(0))
 
@@ -99,6 +81,7 @@ def _compressed(name: str, compressor: Compressor, *, memory: bool, seed: int) -
         next_memory = map_fn(_left_over, (residual, state.memory, weight)) if memory else ()
         return mean, FeedbackState(next_memory, state.round + 1)
 
+    name = f"{compressor.name} with error feedback" if memory else compressor.name
     return Aggregator(name, init, combine, per_client=memory)
 
 

@@ -12,7 +12,7 @@ from workbench.inspection.call_tree._build import build_tree
 from workbench.inspection.call_tree._frames import Frame, split_stack, trim
 from workbench.inspection.call_tree._items import Amounts, Item, Scope
 from workbench.inspection.call_tree._op_names import pass_of, read_op_name
-from workbench.plan import EquationWork, walk_jaxpr_work
+from workbench.plan import walk_jaxpr_work
 from workbench.records.call_tree import CallTreeRecord
 from workbench.records.sharding import CollectiveKind
 
@@ -66,7 +66,12 @@ def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
             sites[key] = _entered(site(chain[:-1]), chain[-1], name)
         return sites[key]
 
-    items = [_item(work, site(work.chain[:-1]), name) for work in walk_jaxpr_work(jaxpr)]
+    items: list[Item] = []
+    for work in walk_jaxpr_work(jaxpr):
+        amounts = Amounts(work.flops, work.elementwise_flops, work.accessed_bytes)
+        item = _item(work.chain[-1], amounts, work.executions / work.copies, site(work.chain[:-1]), name)
+        item.at_least = work.at_least
+        items.append(item)
     items += _constants(jaxpr, site, name)
     notes: list[str] = list(_NOTES)
     if any(item.at_least for item in items):
@@ -92,13 +97,11 @@ def _entered(outer: _Site, equation: JaxprEqn, name: str) -> _Site:
     return _Site(stack, scopes, f"{outer.name_stack}/{equation.source_info.name_stack}", sizes)
 
 
-def _item(work: EquationWork, outer: _Site, name: str) -> Item:
-    equation = work.chain[-1]
+def _item(equation: JaxprEqn, amounts: Amounts, executions: float, outer: _Site, name: str) -> Item:
     frames, inside = split_stack(trim((*outer.stack, *_frames(equation)), name))
-    amounts = Amounts(work.flops, work.elementwise_flops, work.accessed_bytes)
     kind = _COLLECTIVES.get(str(equation.primitive.name))
     if kind is not None and outer.sizes:
-        _communicate(amounts, kind, equation, outer.sizes, work.executions / work.copies)
+        _communicate(amounts, kind, equation, outer.sizes, executions)
     return Item(
         frames,
         inside,
@@ -106,7 +109,6 @@ def _item(work: EquationWork, outer: _Site, name: str) -> Item:
         pass_of(f"{outer.name_stack}/{equation.source_info.name_stack}"),
         str(equation.primitive.name),
         amounts,
-        at_least=work.at_least,
     )
 
 

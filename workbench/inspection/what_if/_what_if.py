@@ -11,7 +11,6 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench._open_types import Progress
 from workbench.aot import (
-    TargetMesh,
     compile_for_cpu,
     compile_for_target,
     fit_axes,
@@ -58,7 +57,7 @@ class WhatIf:
         self._chunk_size: ChunkSize = call.chunk_size if chunk_size == "as given" else chunk_size
         self._present = present
         self._machine = None if target is None else parse_target(target)
-        self._there: TargetMesh | None = None
+        self._there = None
         start_mesh = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
         self._mesh = self._find_mesh(start_mesh)
         # JAX itself places keyword arguments that are on one device, such as a random key.
