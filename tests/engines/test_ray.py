@@ -2,9 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -162,3 +166,31 @@ def test_ray_that_is_not_started_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(ProgramError, match=r"before `ray.init`.*call `ray.init\(\)`"):
         Ray()
+
+
+_SLOW_AGENT = """
+import sys, time
+if any(word.endswith(("dashboard/agent.py", "agent/main.py")) for word in sys.orig_argv):
+    time.sleep(35)
+"""
+_START = """
+import contextlib, sys
+import ray
+from workbench._processes import patient_ray_start
+with patient_ray_start() if sys.argv[1] == "patient" else contextlib.nullcontext():
+    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, _temp_dir=sys.argv[2])
+print(ray.get(ray.remote(lambda: 3).options(runtime_env={"env_vars": {"A": "1"}}).remote(), timeout=300))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["patient", "plain"])
+def test_ray_starts_although_its_agents_need_more_than_30_seconds(start: str):
+    """A plain `ray.init` fails, because the raylet exits while the agent still imports."""
+    pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # names of Ray's sockets have at most 107 characters
+        (Path(folder) / "sitecustomize.py").write_text(_SLOW_AGENT)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)])}
+        command = [sys.executable, "-c", _START, start, folder]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip()[-1:] == "3") == (start == "patient"), done.stderr[-2000:]

@@ -1,18 +1,20 @@
 """Start of a Ray cluster on a busy machine, and cleanup after its driver is killed."""
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 from workbench._open_types import Foreign
-
 from workbench._processes._folders import end_users_with_this_process, is_removed
 
 _session: list[Path] = []  # the last session that this process started
 
 
+_AGENT_SECONDS = 240
+_TIMEOUT = "RAY_agent_register_timeout_ms"
 _AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 
 
@@ -20,8 +22,9 @@ _AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_li
 def patient_ray_start() -> Iterator[None]:
     """Lets `ray.init` start a raylet whose agents need more than 15 s to start.
 
-    Ray's raylet (2.55 and 2.60) waits 15 s for files with the ports of its agents, and then exits. On a busy machine,
-    the agents' imports take longer. In this context the ports are chosen and written before the raylet starts.
+    Ray's raylet (2.55 and 2.60) exits if its agents have not written their ports to files within 15 s, or do not answer
+    within 30 s. On a busy machine, the agents' imports take longer. In this context the ports are chosen and written
+    before the raylet starts, and the raylet waits `_AGENT_SECONDS` for an answer.
     """
     node, raylet = import_module("ray._private.node").Node, import_module("ray._raylet")
     start = node.start_raylet
@@ -33,11 +36,15 @@ def patient_ray_start() -> Iterator[None]:
             raylet.persist_port(self._session_dir, self._node_id, name, port)
         return start(self, *args, **kwargs)
 
+    before = os.environ.get(_TIMEOUT)
+    os.environ.setdefault(_TIMEOUT, str(1000 * _AGENT_SECONDS))  # read by the raylet
     node.start_raylet = start_raylet
     try:
         yield
     finally:
         node.start_raylet = start
+        if before is None:
+            os.environ.pop(_TIMEOUT, None)
 
 
 def free_ports(count: int) -> list[int]:
