@@ -788,8 +788,8 @@ def tensor_parallel() -> dict:
             for name, (t, s, m) in found.items()
         }
         | {
-            "2.5-D compared with 2-D": f"{flat / deep:.2f} × as fast (predicted), {flat_sent / deep_sent:.2f} × fewer bytes "
-            "sent (counted)"
+            "2.5-D compared with 2-D": f"{flat / deep:.2f} × as fast (predicted), {flat_sent / deep_sent:.2f} × "
+            "fewer bytes sent (counted)"
         },
         "verdict": "",
         "runs": {name: {"values": values} for name, values in found.items()},
@@ -907,8 +907,8 @@ LONG = {
 
 NOTES = {  # what a reader of the notebooks would ask
     "fedopt": (
-        "**Compared with {doc}`notebook 21 <../course/21-sweeps-and-intervals>`.** In the notebook, the test error of both "
-        "adaptive servers is about two points lower than with averaging. The settings differ. The notebook has "
+        "**Compared with {doc}`notebook 21 <../course/21-sweeps-and-intervals>`.** In the notebook, the test error of "
+        "both adaptive servers is about two points lower than with averaging. The settings differ. The notebook has "
         "*one* partition, all 16 clients in each of 20 rounds, 16 pairs of rates, and nine seeds that change only "
         "the initial parameters and the batches. On this page, every seed draws a new partition, and eight of the 16 "
         "clients participate. The notebook's result therefore applies to its partition, and this page's interval to "
