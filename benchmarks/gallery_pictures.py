@@ -47,7 +47,7 @@ def _dots(axes: Axes, groups: dict[str, Sequence[float]], label: str) -> None:
 
 
 def _means(runs: dict) -> str:
-    return ", ".join(f"{name} {np.mean(run['values']):.3f}" for name, run in runs.items())
+    return ", ".join(f"{name} ({np.mean(run['values']):.3f})" for name, run in runs.items())
 
 
 def _fedavg(axes: Axes, found: dict) -> str:
@@ -61,7 +61,7 @@ def _fedavg(axes: Axes, found: dict) -> str:
 def _methods(axes: Axes, found: dict) -> str:
     _curves(axes, found["runs"])
     last = ", ".join(
-        f"{name} {_band(run['accuracy after each round'])[0][-1]:.3f}" for name, run in found["runs"].items()
+        f"{name} ({_band(run['accuracy after each round'])[0][-1]:.3f})" for name, run in found["runs"].items()
     )
     return f"Test accuracy by round, with bands over five seeds; after the last round: {last}"
 
@@ -117,7 +117,7 @@ def _matmul(axes: Axes, found: dict) -> str:
     axes.plot(formula, names, "D", color=COLOURS[1], label="formula")
     axes.set(xlabel="numbers that a device sends", xlim=(0, max(compiled) * 1.25), ylim=(1.9, -0.6))
     axes.legend(loc="lower right", frameon=False)
-    sent = ", ".join(f"{name} {a:,.0f} and {b:,.0f}" for name, a, b in zip(names, compiled, formula, strict=True))
+    sent = ", ".join(f"{name} ({a:,.0f} and {b:,.0f})" for name, a, b in zip(names, compiled, formula, strict=True))
     return f"Numbers that a device sends, in the compiled module (bars) and by the formula (diamonds): {sent}"
 
 
@@ -128,7 +128,7 @@ def _tensor_parallel(axes: Axes, found: dict) -> str:
     axes.bar_label(bars, [f"{run['values'][1]:,.0f} MB sent" for run in found["runs"].values()], padding=3)
     axes.set(xlabel="predicted milliseconds of one MLP layer", xlim=(0, max(milliseconds) * 1.35))
     axes.invert_yaxis()
-    each = ", ".join(f"{name} {value:.2f}" for name, value in zip(names, milliseconds, strict=True))
+    each = ", ".join(f"{name} ({value:.2f})" for name, value in zip(names, milliseconds, strict=True))
     return f"Predicted milliseconds of an MLP layer and its gradient on 64 chips: {each}"
 
 
@@ -137,7 +137,7 @@ def _scaling(axes: Axes, found: dict) -> str:
     for (name, run), colour, marker in zip(found["runs"].items(), COLOURS, "osD^v", strict=False):
         sizes, values = run["values"]
         axes.plot([float(n) for n in sizes], values, f"{marker}-", color=colour, label=name)
-        texts.append(f"{name} {', '.join(f'{value:.4g}' for value in values)}")
+        texts.append(f"{name} ({', '.join(f'{value:.4g}' for value in values)})")
     every = sorted({float(n) for run in found["runs"].values() for n in run["values"][0]})
     values = [value for run in found["runs"].values() for value in run["values"][1]]
     axes.set(xscale="log", xlabel=found["axes"][0], ylabel=found["axes"][1])
@@ -145,7 +145,7 @@ def _scaling(axes: Axes, found: dict) -> str:
     axes.set_xticks(every, [f"{n:,.0f}" for n in every])
     axes.minorticks_off()
     axes.legend(frameon=False)
-    return f"{found['axes'][1][0].upper()}{found['axes'][1][1:]} by {found['axes'][0]}: {'; '.join(texts)}"
+    return f"{found['axes'][1][0].upper()}{found['axes'][1][1:]} by {found['axes'][0]}: {', '.join(texts)}"
 
 
 def _baselines(axes: Axes, found: dict) -> str:

@@ -205,7 +205,7 @@ def local_sgd() -> dict:
         every,
         rows,
         runs,
-        ("chips", "predicted seconds of a round"),
+        ("number of chips", "predicted seconds of a round"),
         "The paper measures TPU v2 to v4 chips. The models on this page have the paper's sizes, but our own layers.",
     )
 
@@ -335,7 +335,7 @@ def tensor_parallel_sizes() -> dict:
         points,
         rows,
         runs,
-        ("chips", "predicted seconds of a layer"),
+        ("number of chips", "predicted seconds of a layer"),
         "The paper also increases the hidden size, and times a whole model on GPUs in a cluster.",
     )
 
@@ -588,7 +588,7 @@ def replicas() -> dict:
         every,
         rows,
         runs,
-        ("chips", "predicted seconds of a step"),
+        ("number of chips", "predicted seconds of a step"),
         "The paper's GAN ran on a TPU v3 pod. Orthogonal regularisation and moving averages of the generator are left "
         "out here.",
     )
