@@ -89,13 +89,38 @@ def _round(w, rows, counts, key, x, y, test_x, test_y):
     return w, ((test_x @ w).argmax(1) == test_y).mean()
 
 
+# In its frame, a view fills the page: without the name of the page and its date, and without margins.
+FRAMED = (
+    "<style>.wb-pagehead, .wb-heighthandle {display: none} .wb-page {padding: 0 !important} "
+    ".wb-shell {height: 100vh !important; border: 0 !important; border-radius: 0 !important}</style></head>"
+)
+
+
 def write_player(path: Path) -> None:
-    """Runs the ten lines of the front page and writes its round as an interactive page."""
-    block = re.search(r"```python\n(.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.DOTALL)
+    """Runs the program of the front page, and writes its third round as an interactive page."""
+    block = re.search(r"```python\n(import.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.DOTALL)
     names: dict = {"wb": wb, "jax": jax, "jnp": jnp}
-    exec(compile(block[1] if block else "", "ten_lines.py", "exec"), names)
-    traced = wb.trace(names["fedavg"])(jnp.zeros((64, 10)), names["clients"])
-    traced.play().to_html(path, title="A round of federated averaging", author="")
+    exec(compile(block[1] if block else "", "fedavg.py", "exec"), names)
+    w = jnp.zeros((64, 10))
+    for _ in range(2):
+        w = names["fedavg"](w, names["clients"])
+    write_framed(wb.trace(names["fedavg"])(w, names["clients"]).play(), path, "A round of federated averaging", 0.85)
+
+
+def write_explorer(path: Path) -> None:
+    """Writes the explorer of a Flax NNX transformer's train step as an interactive page."""
+    from benchmarks import nnx_transformer
+
+    mesh, arguments = nnx_transformer.call()
+    with jax.set_mesh(mesh):
+        explorer = wb.explore(nnx_transformer.train_step, view="explorer")(*arguments)
+    write_framed(explorer, path, "A train step in the explorer", 0.6)
+
+
+def write_framed(view: object, path: Path, title: str, split: float) -> None:
+    """Writes a view as a page for a frame; `split` is the share of its main pane."""
+    view.settings = {"split": split}
+    path.write_text(view.to_html(title=title, author="").replace("</head>", FRAMED, 1), encoding="utf-8")
 
 
 def main() -> None:

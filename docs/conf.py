@@ -116,13 +116,14 @@ def without_folders(notebook: str) -> str:
     return re.sub(r"/(?:[\w.+-]{1,60}/){0,8}ipykernel_\d+/\d+\.py", "notebook cell", notebook)
 
 
-def write_player(app: object) -> None:
-    """Writes the player of the front page: the round of its ten lines, interactive without a kernel."""
+def write_views(app: object) -> None:
+    """Writes the views of the front page, interactive without a kernel: the explorer, and its program in the player."""
     from benchmarks import front_page
 
     wb = importlib.import_module("workbench")
     wb.simulate_devices(8)
     front_page.write_player(ROOT / "docs" / "_static" / "player.html")
+    front_page.write_explorer(ROOT / "docs" / "_static" / "explorer.html")
 
 
 def write_glossary(app: object) -> None:
@@ -256,7 +257,7 @@ def describe_figures(app: object, doctree: nodes.document) -> None:
 def setup(app: object) -> None:
     """Registers the hooks."""
     app.connect("builder-inited", copy_course)  # type: ignore[attr-defined]
-    app.connect("builder-inited", write_player)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_views)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_glossary)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", plain_docstring, 400)  # type: ignore[attr-defined]
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))  # type: ignore[attr-defined]
