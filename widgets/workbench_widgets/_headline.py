@@ -43,7 +43,7 @@ class CollectiveGroup:
     @property
     def sent_bytes(self) -> float:
         """Bytes that one device sends, summed over all executions."""
-        return sum(sent_by(member) for member in self.members)
+        return sum(member.sent_bytes for member in self.members)
 
     @property
     def executions(self) -> float | None:
@@ -60,13 +60,6 @@ class CollectiveGroup:
         if self.calls:
             first = " › ".join([self.calls[0].text, *(call.function for call in self.calls[1:])])
         return first if len(self.sources) == 1 else f"{first} +{len(self.sources) - 1}"
-
-
-def sent_by(collective: CollectiveRecord) -> float:
-    """Bytes that one device sends for a collective in one call of the program."""
-    return (collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes) * (
-        collective.executions or 1
-    )
 
 
 def group_collectives(

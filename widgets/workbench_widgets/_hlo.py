@@ -11,7 +11,7 @@ from workbench.render import GLOSSARY
 from workbench.render.units import axes_text, bytes_text, count_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
-from workbench_widgets._headline import CollectiveGroup, group_collectives, sent_by, work_per_device
+from workbench_widgets._headline import CollectiveGroup, group_collectives, work_per_device
 from workbench_widgets._scopes import GroupTree, kind_of, read_call_groups, read_edges, read_scopes
 from workbench_widgets._stablehlo import read_stablehlo
 
@@ -137,7 +137,7 @@ def _collective(collective: CollectiveRecord, *, staged: bool) -> dict[str, Any]
         "axes": axes_text(collective.axes),
         "payload": collective.payload_bytes,
         "times": collective.executions,
-        "sent": sent_by(collective),
+        "sent": collective.sent_bytes,
         "stages": list(collective.stages),
         "rows": rows,
     }

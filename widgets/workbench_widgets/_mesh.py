@@ -124,7 +124,7 @@ def _collectives(record: MeshRecord, collectives: Sequence[CollectiveRecord]) ->
             "name": collective.name,
             "kind": collective.kind,
             "axes": list(collective.axes),
-            "sent": collective.wire_bytes * (collective.executions or 1),
+            "sent": collective.sent_bytes,
             "pairs": [list(pair) for pair in collective.pairs],
         }
         for collective in collectives

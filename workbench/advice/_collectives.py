@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from workbench.advice._module import Compiled, dtype_of, estimated, explained, sent
+from workbench.advice._module import Compiled, dtype_of, estimated, explained
 from workbench.advice.search import promoted_sums
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord
@@ -36,7 +36,7 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
         numbers = {int(match[1]) for o in origins if (match := _PARAMETER.search(program.lines.get(o.name, "")))}
         leaf = inputs.leaves[numbers.pop()] if len(numbers) == 1 else None
         users = program.real_users(collective.name)
-        saved = sent(collective)
+        saved = collective.sent_bytes
         if leaf is None or len(users) != 1 or (leaf.shape, leaf.dtype) in state or saved < _SMALL_BYTES:
             continue
         reason = next((why for why, other in explained(program) if other.name == collective.name), None)
@@ -75,7 +75,7 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
             continue
         if not all(program.is_loop_invariant(operand) for operand in instruction.operands):
             continue
-        before = sent(collective)
+        before = collective.sent_bytes
         yield FindingRecord(
             rule="loop-invariant collective",
             what=f"{_name(collective)} runs {times:,.0f} times in a loop, on a value that the loop never changes.",
@@ -104,14 +104,14 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
         instruction = program.by_name.get(collective.name)
         if instruction is None or not instruction.operands or dtype_of(instruction.shape) != "f32":
             continue
-        if collective.name in promoted or sent(collective) < _SMALL_BYTES:
+        if collective.name in promoted or collective.sent_bytes < _SMALL_BYTES:
             continue
         origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
         # TPU compilers move the conversion into the collective: a 16-bit operand and a 32-bit result.
         widened = [o for o in origins if dtype_of(o.shape) in _HALVED or _converts_from_half(program, o.name)]
         if not widened and not _is_narrowed(program, collective.name):
             continue
-        before = sent(collective)
+        before = collective.sent_bytes
         yield FindingRecord(
             rule="float32 collective of 16-bit values",
             what=f"{_name(collective)} sends float32 although the values are 16-bit "
@@ -141,7 +141,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
     if program.module.platform == "cpu":
         return
     for collective, slices in _sliced(program, "all-reduce"):
-        before = sent(collective)
+        before = collective.sent_bytes
         yield FindingRecord(
             rule="all-reduce and slice",
             what=f"{_name(collective)} returns the whole sum to every device, but each device keeps only its slice.",
@@ -162,7 +162,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
     for collective, slices in _sliced(program, "all-gather"):
         if is_runtime_shift(program, collective):  # the slice depends on an argument, so this is not an all-to-all
             continue
-        before = sent(collective)
+        before = collective.sent_bytes
         after = before / max(collective.group_size, 1)
         yield FindingRecord(
             rule="all-gather and slice",
@@ -243,7 +243,7 @@ def evidence_of(collective: CollectiveRecord) -> tuple[str, ...]:
     times = "1 execution" if collective.executions == 1 else count
     return (
         f"{collective.name}: {collective.kind} over {'+'.join(collective.axes) or 'unknown axes'}, {times}, "
-        f"one device sends {bytes_text(sent(collective))}",
+        f"one device sends {bytes_text(collective.sent_bytes)}",
         *lines,
     )
 

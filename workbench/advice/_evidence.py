@@ -1,6 +1,6 @@
 """Evidence for a finding: call-tree nodes, bytes and execution time of its instructions."""
 
-from workbench.advice._module import Compiled, sent
+from workbench.advice._module import Compiled
 from workbench.cost import seconds_of_collective
 from workbench.records.advice import FindingRecord
 from workbench.records.call_tree import CallNodeRecord
@@ -22,7 +22,7 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
     collectives = [collective for collective in program.module.collectives if collective.name in names]
     size = finding.size_bytes
     if size is None and collectives:
-        size = sum(map(sent, collectives))
+        size = sum(collective.sent_bytes for collective in collectives)
     if size is None and finding.gain is not None and finding.gain.quantity.endswith("bytes"):
         size = finding.gain.before
     axes = finding.axes or tuple(dict.fromkeys(axis for collective in collectives for axis in collective.axes))

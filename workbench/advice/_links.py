@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from workbench.advice._module import Compiled, estimated, sent
+from workbench.advice._module import Compiled, estimated
 from workbench.inspection import link_distances, order_of_jax
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import CollectiveRecord
@@ -19,7 +19,7 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
     for collective in program.module.collectives:
         for axis in collective.axes:
             there = between if collective.across_slices else within
-            there[axis] = there.get(axis, 0.0) + sent(collective)
+            there[axis] = there.get(axis, 0.0) + collective.sent_bytes
     quiet = {axis: amount for axis, amount in within.items() if axis not in between}
     mesh = program.record.mesh
     if not between or not quiet or mesh is None:
@@ -123,7 +123,7 @@ def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> 
             continue
         where = [names.index(name) for name in collective.axes]
         length = _length(distances, mesh.shape, where, neighbours=collective.kind == "collective-permute")
-        crossed[collective.axes] = crossed.get(collective.axes, 0.0) + sent(collective) * length
+        crossed[collective.axes] = crossed.get(collective.axes, 0.0) + collective.sent_bytes * length
     return crossed
 
 

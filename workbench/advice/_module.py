@@ -72,7 +72,7 @@ class Compiled:
     @functools.cached_property
     def sent_bytes(self) -> float:
         """Bytes that one device sends in one call."""
-        return sum(map(sent, self.module.collectives))
+        return sum(collective.sent_bytes for collective in self.module.collectives)
 
     @functools.cached_property
     def entry_lines(self) -> list[str]:
@@ -161,12 +161,6 @@ class Compiled:
     def _index(self, name: str) -> int | None:
         match = _INDEX.search(self.lines.get(name, ""))
         return int(match[1]) if match else None
-
-
-def sent(collective: CollectiveRecord) -> float:
-    """Bytes that one device sends for a collective per call; unknown executions count as one."""
-    size = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
-    return size * (1.0 if collective.executions is None else collective.executions)
 
 
 def estimated(quantity: Quantity, before: float, after: float, how: str) -> GainRecord:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from workbench.advice._collectives import evidence_of, is_runtime_shift, share
-from workbench.advice._module import Compiled, estimated, explained, sent
+from workbench.advice._module import Compiled, estimated, explained
 from workbench.advice._rewrite import RECOMPUTED
 from workbench.records.advice import FindingRecord
 from workbench.records.sharding import PlannedValueRecord
@@ -31,10 +31,10 @@ def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
             why=why.sentence,
             change=why.advice,
             evidence=evidence_of(collective),
-            weight=share(program, sent(collective)),
+            weight=share(program, collective.sent_bytes),
             instructions=(collective.name,),
             sources=collective.sources or (() if why.source is None else (why.source,)),
-            gain=estimated("bytes sent", sent(collective), 0.0, "without this exchange"),
+            gain=estimated("bytes sent", collective.sent_bytes, 0.0, "without this exchange"),
         )
 
 
@@ -45,7 +45,8 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
         collectives = [collective for why, collective in pairs if cause.axis in why.axes]
         if not collectives or cause.source is None:
             continue
-        total = sum(map(sent, collectives))
+        total = sum(collective.sent_bytes for collective in collectives)
+        largest = sorted(collectives, key=lambda collective: collective.sent_bytes, reverse=True)
         place = f"line {cause.source.line} of `{cause.source.function}`"
         yield FindingRecord(
             rule="activations without the batch axis",
@@ -54,9 +55,7 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
             why=cause.sentence,
             change=cause.advice,
             code=cause.advice.partition("`")[2].rpartition("`")[0],
-            evidence=tuple(
-                evidence_of(collective)[0] for collective in sorted(collectives, key=sent, reverse=True)[:4]
-            ),
+            evidence=tuple(evidence_of(collective)[0] for collective in largest[:4]),
             weight=share(program, total),
             instructions=tuple(collective.name for collective in collectives),
             axes=(cause.axis,),
@@ -83,7 +82,7 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
     ]
     if not collectives:
         return
-    total = sum(map(sent, collectives))
+    total = sum(collective.sent_bytes for collective in collectives)
     kinds = ", ".join(dict.fromkeys(collective.kind for collective in collectives))
     yield FindingRecord(
         rule="random numbers that are exchanged",
@@ -117,7 +116,7 @@ def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
             "`jax.shard_map`.",
             code="roll = jax.jit(jnp.roll, static_argnums=1)",
             evidence=evidence_of(collective),
-            weight=share(program, sent(collective)),
+            weight=share(program, collective.sent_bytes),
             instructions=(collective.name,),
             sources=collective.sources,
         )
@@ -131,7 +130,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
     collectives = [collective for collective in program.module.collectives if mapped & set(collective.op_names)]
     if not collectives:
         return
-    total = sum(map(sent, collectives))
+    total = sum(collective.sent_bytes for collective in collectives)
     axes = tuple(dict.fromkeys(axis for collective in collectives for axis in collective.axes))
     shown = " and ".join(f"`{axis}`" for axis in axes)
     name = f'"{axes[0]}"' if len(axes) == 1 else "(" + ", ".join(f'"{axis}"' for axis in axes) + ")"

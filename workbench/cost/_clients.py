@@ -170,11 +170,7 @@ def _parts(mesh: MeshRecord | None, placement: str, count: int) -> list[tuple[in
 
 
 def _dearest_branch(stage: StageRecord, placement: str, field: str) -> float | None:
-    """Paths of stages in a branch contain the branch's number: `2[1].0`."""
-    branches: dict[str, list[StageRecord]] = {}
-    for inner in stage.body:
-        branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
-    amounts = [_work(body, placement, field) for body in branches.values()]
+    amounts = [_work(body, placement, field) for body in stage.branches]
     numbers = [amount for amount in amounts if amount is not None]
     return max(numbers, default=0.0) if len(numbers) == len(amounts) else None
 

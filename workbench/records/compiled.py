@@ -111,6 +111,12 @@ class CollectiveRecord(Record):
     pairs: tuple[tuple[int, int], ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that one device sends per call: at least those of its operand, and of one execution if unknown."""
+        once = self.payload_bytes if self.wire_bytes is None else self.wire_bytes
+        return once * (1.0 if self.executions is None else self.executions)
+
     def by_stage(self) -> dict[str | None, float]:
         """Each stage's share; equal shares if the shares of the combined parts are unknown."""
         if self.stage_shares:

@@ -1,6 +1,6 @@
 """Records of plans: stages, exchanged values, source lines, and client data."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -102,6 +102,14 @@ class StageRecord(Record):
                 yield from stage.walk(into)
 
     @property
+    def branches(self) -> list[list["StageRecord"]]:
+        """The stages of each branch, whose paths contain the number of the branch: `2[1].0`."""
+        branches: dict[str, list[StageRecord]] = {}
+        for stage in self.body:
+            branches.setdefault(stage.path.rpartition(".")[0], []).append(stage)
+        return list(branches.values())
+
+    @property
     def flops(self) -> float | None:
         """Predicted FLOPs of all clients and loop iterations; None if the number of iterations is unknown."""
         return self._in_all(self.flops_per_client)
@@ -177,7 +185,7 @@ class PlanRecord(Record):
             yield from stage.walk(into)
 
 
-def _moved(stages: tuple[StageRecord, ...]) -> float | None:
+def _moved(stages: Sequence[StageRecord]) -> float | None:
     total = 0.0
     for stage in stages:
         inner = _moved_inside(stage)
@@ -190,10 +198,7 @@ def _moved(stages: tuple[StageRecord, ...]) -> float | None:
 def _moved_inside(stage: StageRecord) -> float | None:
     """Bytes that a stage's body moves over all iterations and clients; for branches, the largest of their amounts."""
     if stage.kind == "branch":
-        branches: dict[str, list[StageRecord]] = {}
-        for inner in stage.body:
-            branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
-        amounts = [_moved(tuple(body)) for body in branches.values()]
+        amounts = [_moved(body) for body in stage.branches]
         numbers = [amount for amount in amounts if amount is not None]
         return max(numbers, default=0.0) if len(numbers) == len(amounts) else None
     once = _moved(stage.body)

@@ -70,7 +70,7 @@ def describe_hlo(module: ModuleRecord) -> str:
     summary = f"{module.name} on {devices}: {count_text(len(module.instructions))} instructions, "
     if not module.collectives:
         return summary + "no collectives"
-    first = max(module.collectives, key=sent_bytes)
+    first = max(module.collectives, key=lambda collective: collective.sent_bytes)
     where = f", from {source_text(first.sources[0].file, first.sources[0].line)}" if first.sources else ""
     count = len(module.collectives)
     return (
@@ -79,14 +79,8 @@ def describe_hlo(module: ModuleRecord) -> str:
     )
 
 
-def sent_bytes(collective: CollectiveRecord) -> float:
-    """Bytes that one device sends for a collective per call, or the operand's bytes if this is unknown."""
-    once = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
-    return once * (1.0 if collective.executions is None else collective.executions)
-
-
 def _collectives(collectives: Sequence[CollectiveRecord]) -> list[_Row]:
-    ranked = sorted(collectives, key=sent_bytes, reverse=True)
+    ranked = sorted(collectives, key=lambda collective: collective.sent_bytes, reverse=True)
     rows = []
     for collective in ranked[:MOST_COLLECTIVES]:
         where = (
@@ -96,7 +90,7 @@ def _collectives(collectives: Sequence[CollectiveRecord]) -> list[_Row]:
         )
         times = "" if collective.executions in (None, 1.0) else f" × {count_text(collective.executions)}"
         words = f"{bytes_text(collective.payload_bytes)}{times} over {axes_text(collective.axes)} · {where}"
-        rows.append(_Row(collective.name, sent_bytes(collective), words, "collective"))
+        rows.append(_Row(collective.name, collective.sent_bytes, words, "collective"))
     return rows
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from workbench.records.compiled import CollectiveRecord, CostRecord, ProgramRecord
 from workbench.records.program import SourceLine, StageRecord, ValueRecord
 from workbench.render._disclosure import disclosed_blocks, disclosed_fact
-from workbench.render._hlo import sent_bytes
 from workbench.render.units import axes_text, bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
 Block = dict[str, Any]
@@ -151,7 +150,7 @@ def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
 def _sent_text(members: Sequence[CollectiveRecord]) -> str:
     """Bytes that one device sends for all collectives; a lower bound if any number of executions is unknown."""
     least = "≥ " if any(member.executions is None for member in members) else ""
-    return least + bytes_text(sum(sent_bytes(member) for member in members))
+    return least + bytes_text(sum(member.sent_bytes for member in members))
 
 
 def _cost(path: str, cost: CostRecord | None) -> Block | None:

@@ -1,6 +1,7 @@
 """Computation and communication of one client in a round, derived from the program."""
 
 import operator
+from collections.abc import Sequence
 
 from workbench.errors import ProgramError
 from workbench.records.program import PlanRecord, StageRecord, ValueRecord
@@ -58,7 +59,7 @@ _Amounts = tuple[float, ...]  # four: matrix and elementwise FLOPs of one client
 _NOTHING: _Amounts = (0.0, 0.0, 0.0, 0.0)
 
 
-def _totals(stages: tuple[StageRecord, ...], name: str) -> _Amounts:
+def _totals(stages: Sequence[StageRecord], name: str) -> _Amounts:
     totals = _NOTHING
     for stage in stages:
         totals = tuple(map(operator.add, totals, _of_stage(stage, name)))
@@ -74,11 +75,7 @@ def _of_stage(stage: StageRecord, name: str) -> _Amounts:
     if stage.kind == "reduce":
         return 0.0, 0.0, 0.0, stage.moved_bytes / stage.clients
     if stage.kind == "branch":
-        branches: dict[str, list[StageRecord]] = {}
-        for inner in stage.body:
-            branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
-        totals = [_totals(tuple(body), name) for body in branches.values()]
-        return max(totals, default=_NOTHING)
+        return max((_totals(body, name) for body in stage.branches), default=_NOTHING)
     if stage.kind == "loop":
         once = _totals(stage.body, name)
         if any(once) and stage.trip_count is None:
