@@ -8,7 +8,7 @@ from workbench.records import package_of, read_source_line, read_source_lines
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
 from workbench.records.program import SourceLine
 from workbench.render import GLOSSARY
-from workbench.render.units import axes_text, bytes_text, count_text, source_text
+from workbench.render.units import axes_text, bytes_text, count_text, counted_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._headline import CollectiveGroup, group_collectives, work_per_device
@@ -107,17 +107,16 @@ def _sentence(record: ProgramRecord) -> str:
     module = record.module
     if module is None:
         return f"{record.name} is not compiled"
-    return (
-        f"{module.name} on {_counted(module.devices, f'{module.platform} device')}: "
-        f"{_counted(len(module.instructions), 'instruction')}, {_counted(len(module.collectives), 'collective')}, "
-        f"{work_per_device(record)}"
-    )
+    devices = counted_text(module.devices, f"{module.platform} device")
+    instructions = counted_text(len(module.instructions), "instruction")
+    collectives = counted_text(len(module.collectives), "collective")
+    return f"{module.name} on {devices}: {instructions}, {collectives}, {work_per_device(record)}"
 
 
 def _participants(collective: CollectiveRecord) -> str:
     if collective.kind == "collective-permute":
-        return f"{_counted(collective.groups, 'sender')}, each to one receiver"
-    return f"{_counted(collective.groups, 'group')} of {count_text(collective.group_size)}"
+        return f"{counted_text(collective.groups, 'sender')}, each to one receiver"
+    return f"{counted_text(collective.groups, 'group')} of {count_text(collective.group_size)}"
 
 
 def _collective(collective: CollectiveRecord, *, staged: bool) -> dict[str, Any]:
@@ -231,7 +230,3 @@ def _graph(
 
 def _kind(kind: str) -> int:
     return KINDS.index(kind if kind in KINDS else "")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence, Set as AbstractSet
 
 from workbench.records.compiled import BufferRecord
-from workbench.render.units import count_text, source_text
+from workbench.render.units import counted_text, source_text
 from workbench_widgets.states import MemoryRow
 
 ARGUMENTS, TEMPORARIES = "arguments", "temporaries and results"
@@ -103,7 +103,7 @@ def _joined(rows: list[MemoryRow]) -> list[MemoryRow]:
     for row in joined_rows:
         row["parent"] = new[row["parent"]]
         if row["count"]:
-            row["shape"] = f"{count_text(row['count'])} buffer{'s' * (row['count'] > 1)}"
+            row["shape"] = counted_text(row["count"], "buffer")
     return joined_rows
 
 

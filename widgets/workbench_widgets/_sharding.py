@@ -7,7 +7,7 @@ from typing import Any
 from workbench import render
 from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
 from workbench.render import GLOSSARY
-from workbench.render.units import bytes_text, count_text, shape_text, spec_text
+from workbench.render.units import bytes_text, counted_text, shape_text, spec_text
 from workbench_widgets._answers import Answers, TriesSpecs
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
@@ -102,7 +102,7 @@ def sharding_state(
 
 def _facts(leaf: LeafShardingRecord, *, on_mesh: bool) -> list[list[str]]:
     placed = leaf.replication > 0  # otherwise not yet placed, and the mesh may be abstract
-    text = f"{count_text(leaf.replication)} device{'s' if leaf.replication != 1 else ''} per shard"
+    text = f"{counted_text(leaf.replication, 'device')} per shard"
     if leaf.kind == "single" and on_mesh:
         text = "on one device so far, not placed on the mesh"
     rows = [

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from workbench.records import shorten_paths
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
-from workbench.render.units import bytes_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, counted_text, flops_text, seconds_text
 
 
 def render_advice_text(advice: AdviceRecord) -> str:
@@ -17,9 +17,8 @@ def render_advice_text(advice: AdviceRecord) -> str:
     head = f"Advice for {advice.name} on {advice.target}:"
     if not advice.findings:
         return f"{head} nothing found; {len(advice.checked)} rules were checked."
-    count = len(advice.findings)
     bar = f" Predicted seconds: {advice.error_bar}." if advice.error_bar else ""
-    lines = [f"{head} {count} finding{'s' * (count > 1)}; {len(advice.checked)} rules were checked.{bar}"]
+    lines = [f"{head} {counted_text(len(advice.findings), 'finding')}; {len(advice.checked)} rules were checked.{bar}"]
     for number, finding in enumerate(advice.findings, 1):
         lines += ["", f"{number}. {finding.what}", f"   Why: {finding.why}", f"   Change: {finding.change}"]
         if finding.gain is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
-from workbench.render.units import bytes_text, count_text, flops_text, seconds_text, source_text
+from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text, source_text
 
 _MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[float | None], str]]] = {
     "flops": ("FLOPs", lambda f: f.flops_matmul, flops_text),
@@ -75,7 +75,7 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
         )
         lines.append(f"{shares}  {'  ' * row.depth}{row.label}")
     count = len(rows) - len(chosen)
-    lines += [f"  … and {count_text(count)} smaller node{'s' * (count != 1)}"] if count > 0 else []
+    lines += [f"  … and {counted_text(count, 'smaller node')}"] if count > 0 else []
     return lines
 
 

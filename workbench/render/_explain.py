@@ -1,7 +1,7 @@
 """Events in a block of code, shown as a short table."""
 
 from workbench.records.live import ExplanationRecord, OutOfMemoryRecord
-from workbench.render.units import bytes_text, count_text
+from workbench.render.units import bytes_text, count_text, counted_text
 
 
 def render_explanation_text(record: ExplanationRecord) -> str:
@@ -16,7 +16,7 @@ def render_explanation_text(record: ExplanationRecord) -> str:
     slow = [compilation for compilation in record.compilations if compilation.seconds >= record.slow_seconds]
     head = f"watch_compilations: {record.seconds:.1f} s"
     if count:
-        head += f", {compiling:.1f} s of it in {count_text(count)} compilation{'s' if count != 1 else ''}"
+        head += f", {compiling:.1f} s of it in {counted_text(count, 'compilation')}"
     missing = [
         words
         for words, items in (
@@ -39,10 +39,9 @@ def render_explanation_text(record: ExplanationRecord) -> str:
     for compilation in slow:
         where = f" at {compilation.called}" if compilation.called else ""
         lines.append(
-            f"  {compilation.seconds:.1f} s for {count_text(compilation.count)} compilation"
-            f"{'s' if compilation.count != 1 else ''} of {compilation.function}{where}: tracing "
-            f"{compilation.trace_seconds:.1f} s, lowering {compilation.lower_seconds:.1f} s, XLA "
-            f"{compilation.compile_seconds:.1f} s"
+            f"  {compilation.seconds:.1f} s for {counted_text(compilation.count, 'compilation')} of "
+            f"{compilation.function}{where}: tracing {compilation.trace_seconds:.1f} s, lowering "
+            f"{compilation.lower_seconds:.1f} s, XLA {compilation.compile_seconds:.1f} s"
         )
     return "\n".join([*lines, *(f"  Note: {note}" for note in record.notes)])
 

@@ -7,7 +7,7 @@ from workbench.records.compiled import CollectiveRecord, InstructionRecord, Modu
 from workbench.render._charts import render_schedule_memory_svg
 from workbench.render._svg import Markup, element, group, join, text
 from workbench.render._theme import picture
-from workbench.render.units import axes_text, bytes_text, count_text, source_text, work_text
+from workbench.render.units import axes_text, bytes_text, count_text, counted_text, source_text, work_text
 
 MOST_COLLECTIVES, MOST_STAGES = 8, 12
 _MARGIN, _ROW, _HEAD = 18.0, 22.0, 34.0
@@ -66,15 +66,14 @@ def describe_hlo(module: ModuleRecord) -> str:
         >>> describe_hlo(empty)
         'jit_f on 1 cpu device: 0 instructions, no collectives'
     """
-    devices = f"{count_text(module.devices)} {module.platform} device{'' if module.devices == 1 else 's'}"
+    devices = counted_text(module.devices, f"{module.platform} device")
     summary = f"{module.name} on {devices}: {count_text(len(module.instructions))} instructions, "
     if not module.collectives:
         return summary + "no collectives"
     first = max(module.collectives, key=lambda collective: collective.sent_bytes)
     where = f", from {source_text(first.sources[0].file, first.sources[0].line)}" if first.sources else ""
-    count = len(module.collectives)
     return (
-        f"{summary}{count_text(count)} collective{'' if count == 1 else 's'}; the largest, {first.name}, is "
+        f"{summary}{counted_text(len(module.collectives), 'collective')}; the largest, {first.name}, is "
         f"{first.kind} over {axes_text(first.axes)} of {bytes_text(first.payload_bytes)} per device{where}"
     )
 

@@ -11,7 +11,7 @@ from workbench.records.run import RunRecord, StageRunRecord
 from workbench.render._disclosure import run_disclosed_lines
 from workbench.render._svg import Markup, group, join, line, path, rect, text, text_width
 from workbench.render._theme import hatches, picture
-from workbench.render.units import number, seconds_text
+from workbench.render.units import counted_text, number, seconds_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,9 @@ def describe_run(run: RunRecord) -> str:
         >>> describe_run(RunRecord(name="round", engine="cpu x 8", seconds=0.5, rounds=2))
         'Run of round on cpu x 8: 2 calls in 500 ms.'
     """
-    sentences = [f"Run of {run.name} on {run.engine}: {_counted(run.rounds, 'call')} in {seconds_text(run.seconds)}."]
+    sentences = [
+        f"Run of {run.name} on {run.engine}: {counted_text(run.rounds, 'call')} in {seconds_text(run.seconds)}."
+    ]
     parts = _parts_of(run)
     total = {kind: sum(getattr(stage, f"{kind}_seconds") for stage in run.stages) for kind in parts}
     busy = sum(total.values())
@@ -293,7 +295,3 @@ def natural(name: str) -> tuple[tuple[int, float, str], ...]:
             word = ""
         word += character
     return tuple(parts)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")

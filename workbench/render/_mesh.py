@@ -9,7 +9,7 @@ from workbench.records.hardware import ClientRange, DeviceRecord, MeshRecord
 from workbench.render._grids import CellGrid, lay_out_grid
 from workbench.render._svg import Markup, escape, fit_text, group, join, text, text_width
 from workbench.render._theme import OKABE_ITO, ink_on, picture, sequential
-from workbench.render.units import count_text
+from workbench.render.units import count_text, counted_text
 
 Layout = Literal["mesh", "torus"]
 _MARGIN = 12.0
@@ -78,9 +78,7 @@ def describe_mesh(mesh: MeshRecord) -> str:
     kinds = {device.kind for device in mesh.devices if device.kind}
     hosts = {device.host for device in mesh.devices}
     slices = {device.slice_index for device in mesh.devices if device.slice_index is not None}
-    parts = [
-        f"{count_text(len(mesh.devices))} {'abstract ' if mesh.abstract else ''}device{'s' * (len(mesh.devices) != 1)}"
-    ]
+    parts = [counted_text(len(mesh.devices), "abstract device" if mesh.abstract else "device")]
     if kinds:
         parts[0] += f" ({', '.join(sorted(kinds))})"
     if len(hosts) > 1:

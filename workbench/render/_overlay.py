@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from workbench.records.run import OverlaidMetricRecord, OverlaidResultRecord, RunOverlayRecord
 from workbench.render._svg import Markup, group, path, rect, text
 from workbench.render._theme import picture, series
-from workbench.render.units import count_text
+from workbench.render.units import count_text, counted_text
 
 _LEFT, _TOP, _HIGH, _ROW = 62, 30, 230, 18
 _SHOWN = 8  # maximum number of results in the picture
@@ -48,7 +48,7 @@ def describe_overlay(overlay: RunOverlayRecord) -> str:
     """Summarizes the runs in one sentence: how many results there are, and which is best."""
     best = ranked(overlay)[0] if overlay.results else None
     curve = None if best is None else curve_of(best, overlay.metric)
-    many = f"{len(overlay.results)} result" + ("s" if len(overlay.results) != 1 else "")
+    many = counted_text(len(overlay.results), "result")
     if best is None or curve is None or curve.final is None:
         return f"{many}, compared by {overlay.metric}"
     extreme = "least" if overlay.minimize else "largest"
@@ -59,7 +59,7 @@ def render_overlay_text(overlay: RunOverlayRecord) -> str:
     """One line per result, best first, with reasons for omitted runs; then the differences between pairs."""
     lines = [f"{describe_overlay(overlay)}."]
     for result in ranked(overlay):
-        seeds = f"{result.compared} seed" + ("s" if result.compared != 1 else "")
+        seeds = counted_text(result.compared, "seed")
         status = f", {result.status}" if result.status else ""
         lines.append(
             f"  {result.name}: {overlay.metric} {final_text(curve_of(result, overlay.metric))}, {seeds}{status}"

@@ -2,7 +2,7 @@
 
 from workbench.records.profile import ProfileRecord
 from workbench.render._call_tree import tree_lines
-from workbench.render.units import bytes_text, count_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text
 
 _OPERATIONS = 10
 _TREE_LINES = 16
@@ -16,9 +16,9 @@ def render_profile_text(profile: ProfileRecord) -> str:
         Profile run: 0 devices, 0 programs, 0 s of operations.
     """
     lines = [
-        f"Profile {profile.name}: {_number(len(profile.devices), 'device')}"
+        f"Profile {profile.name}: {counted_text(len(profile.devices), 'device')}"
         f"{f' of {len(profile.hosts)} hosts' if len(profile.hosts) > 1 else ''}, "
-        f"{_number(len(profile.programs), 'program')}, {seconds_text(profile.seconds)} of operations."
+        f"{counted_text(len(profile.programs), 'program')}, {seconds_text(profile.seconds)} of operations."
     ]
     if profile.operations or profile.unjoined:
         lines.append(
@@ -38,7 +38,7 @@ def render_profile_text(profile: ProfileRecord) -> str:
             f"{seconds_text(device.span_seconds)}: {reported or 'nothing'}; idle {100 * device.idle_share:.0f} %"
         )
     for program in profile.programs[:_OPERATIONS]:
-        runs = f", {_number(program.runs, 'run')}" if program.runs else ""
+        runs = f", {counted_text(program.runs, 'run')}" if program.runs else ""
         lines.append(f"  program {program.name}: {seconds_text(program.seconds)}{runs}, HLO {program.hlo}")
     total = profile.seconds or 1.0
     if profile.operations:
@@ -66,7 +66,3 @@ def render_profile_text(profile: ProfileRecord) -> str:
     lines += [profile.error_bar] if profile.error_bar else []
     lines += [f"Note: {note}" for note in profile.notes]
     return "\n".join(lines)
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count_text(count)} {noun}{'s' * (count != 1)}"

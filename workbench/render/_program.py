@@ -18,6 +18,7 @@ from workbench.render.units import (
     axes_text,
     bytes_text,
     count_text,
+    counted_text,
     flops_text,
     number,
     seconds_text,
@@ -55,13 +56,12 @@ def describe_program(record: ProgramRecord) -> str:
     """Summarizes a program in one sentence: name, target, and either its cost or its stages and communication."""
     if is_ordinary(record):
         return _describe_ordinary(record)
-    stages = list(record.plan.walk())
+    count = counted_text(len(list(record.plan.walk())), "stage")
     where = f" on {record.target}" if record.target else ""
     if not _has_clients(record):
-        return f"Program {record.name}{where}: no clients, {len(stages)} stage{'s' * (len(stages) != 1)}"
+        return f"Program {record.name}{where}: no clients, {count}"
     moved = record.plan.moved_bytes
     amount = "an unknown number of bytes" if moved is None else bytes_text(moved)
-    count = f"{len(stages)} stage{'s' if len(stages) != 1 else ''}"
     return (
         f"Program {record.name}{where}: {count}, {_client_counts(record)}, {amount} between server and clients per call"
     )
@@ -75,8 +75,7 @@ def render_program_text(record: ProgramRecord) -> str:
     lines += _stage_lines(record.plan.stages, record, 1)
     lines += [sentence] if (sentence := describe_disclosed(record.plan)) else []
     if record.module is not None:
-        count = len(record.module.collectives)
-        lines.append(f"Compiled: {count} collective{'s' if count != 1 else ''}.")
+        lines.append(f"Compiled: {counted_text(len(record.module.collectives), 'collective')}.")
         lines += _collective_lines(record)
     lines += [f"Note: {note}" for note in (*record.plan.notes, *record.notes)]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from workbench.records.sharding import AxisArrivalRecord, PlannedValueRecord, PropagationRecord
 from workbench.render._svg import Markup, group, path, rect, text, text_width
 from workbench.render._theme import picture
-from workbench.render.units import count_text, source_text
+from workbench.render.units import count_text, counted_text, source_text
 
 VALUES_AT_MOST = 4000
 _ROW, _HEAD, _GUTTER, _MARGIN = 26.0, 40.0, 118.0, 12.0
@@ -68,11 +68,10 @@ def describe_propagation(playback: Playback) -> str:
     """
     if not playback.values:
         return "Propagation: no value of this program is sharded"
-    count, steps = len(playback.values), len(playback.steps)
     began = len({arrival.value for arrival in playback.arrivals if arrival.step is None})
     return (
-        f"Propagation: from {count_text(began)} value{'s' * (began != 1)} to {count_text(count)} in "
-        f"{count_text(steps)} step{'s' * (steps != 1)}, along {' and '.join(playback.axes)}"
+        f"Propagation: from {counted_text(began, 'value')} to {count_text(len(playback.values))} in "
+        f"{counted_text(len(playback.steps), 'step')}, along {' and '.join(playback.axes)}"
     )
 
 

@@ -17,7 +17,7 @@ from workbench.render._grids import CellGrid, lay_out_grid
 from workbench.render._mesh import cell_svg, describe_mesh
 from workbench.render._svg import Markup, group, join, text, text_width
 from workbench.render._theme import OKABE_ITO, picture, sequential
-from workbench.render.units import bytes_text, count_text, line_text, shape_text, spec_text
+from workbench.render.units import bytes_text, count_text, counted_text, line_text, shape_text, spec_text
 
 _MARGIN = 12.0
 _HEAD = 38.0
@@ -93,9 +93,8 @@ def describe_sharding(record: ShardingRecord) -> str:
         >>> describe_sharding(ShardingRecord(leaves=(), total_bytes=0))
         '0 arrays, 0 B in all, 0 B on the fullest device'
     """
-    count = len(record.leaves)
     return (
-        f"{count_text(count)} array{'s' if count != 1 else ''}, {bytes_text(record.total_bytes)} in all, "
+        f"{counted_text(len(record.leaves), 'array')}, {bytes_text(record.total_bytes)} in all, "
         f"{bytes_text(record.bytes_per_device)} on the fullest device"
     )
 
@@ -130,18 +129,13 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
     for leaves in list(alike.values())[:leaves_at_most]:
         first = leaves[0]
         others = len(leaves) - 1
-        more = (
-            f" (and {count_text(others)} more array{'s' * (others > 1)} of this kind, up to {leaves[-1].path})"
-            if others
-            else ""
-        )
+        more = f" (and {counted_text(others, 'more array')} of this kind, up to {leaves[-1].path})" if others else ""
         lines.append(f"  {describe_leaf(first)}{more}")
         if first.padding_bytes:
             lines.append(f"    padding: {bytes_text(first.padding_bytes)} of the whole array")
         lines += [f"    note: {note}" for note in first.notes]
     if len(alike) > leaves_at_most:
-        kinds = len(alike) - leaves_at_most
-        lines.append(f"  … and {count_text(kinds)} more kind{'s' * (kinds > 1)} of arrays")
+        lines.append(f"  … and {counted_text(len(alike) - leaves_at_most, 'more kind')} of arrays")
     lines += [f"Note: {note}" for note in sharding.notes]
     return "\n".join(lines)
 
@@ -163,7 +157,7 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
         for leaf in giants[:5]
     ]
     if (more := len(giants) - 5) > 0:
-        lines.append(f"  … and {count_text(more)} more such array{'s' * (more > 1)}")
+        lines.append(f"  … and {counted_text(more, 'more such array')}")
     groups = [subtree for subtree in record.groups(depth) if subtree.arrays > 1] if len(record.leaves) > 8 else []
     if len(groups) < 2:
         return lines

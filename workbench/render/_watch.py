@@ -3,7 +3,7 @@
 import math
 
 from workbench.records.live import RoundRecord, WatchRecord
-from workbench.render.units import bytes_text, count_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text
 
 _SHOWN_PROBLEMS = 8
 _MEASURED = ("_seconds", "_bytes", "_share", "_per_second")
@@ -17,7 +17,7 @@ def render_watch_text(record: WatchRecord) -> str:
         Watch of `step`, running: 3 steps, 500 ms each
     """
     pace = "" if record.step_seconds is None else f", {seconds_text(record.step_seconds)} each"
-    lines = [f"Watch of `{record.name}`, {record.status}: {_counted(record.steps, 'step')}{pace}"]
+    lines = [f"Watch of `{record.name}`, {record.status}: {counted_text(record.steps, 'step')}{pace}"]
     lines += _indented(_host(record), _work(record), _memory(record), _outputs(record), _compilations(record))
     for retrace in record.retraces:
         reasons = "; ".join(reason for reason, _ in retrace.reasons[:3])
@@ -70,7 +70,7 @@ def _work(record: WatchRecord) -> str:
         parts.append(f"{bytes_text(record.bytes_per_second)}/s of memory traffic{share}")
     if record.collectives:
         traffic = "an unknown number of bytes" if record.sent_bytes is None else bytes_text(record.sent_bytes)
-        parts.append(f"{_counted(record.collectives, 'collective')}, a device sends {traffic}")
+        parts.append(f"{counted_text(record.collectives, 'collective')}, a device sends {traffic}")
     return "; ".join(parts)
 
 
@@ -97,8 +97,4 @@ def _compilations(record: WatchRecord) -> str:
     if not count:
         return ""
     seconds = sum(compilation.seconds for compilation in record.compilations)
-    return f"{_counted(count, 'compilation')}, {seconds_text(seconds)}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+    return f"{counted_text(count, 'compilation')}, {seconds_text(seconds)}"

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.records.launch import LaunchedRecord, NodeRecord, NodeStateRecord, ProgramGraphRecord
-from workbench.render.units import bytes_text, count_text, number, seconds_text
+from workbench.render.units import bytes_text, count_text, counted_text, number, seconds_text
 
 STATE_HUES = {
     "waiting": "muted", "starting": "muted", "running": "good", "serving": "good", "finished": "accent",
@@ -56,13 +56,11 @@ def describe_launched(record: LaunchedRecord) -> str:
         >>> describe_launched(LaunchedRecord(**known))
         'Program p on threads: running for 2 s, 0 nodes.'
     """
-    nodes = len(record.graph.nodes)
     spent = f"{'for' if record.status == 'running' else 'after'} {seconds_text(record.elapsed_seconds)}"
     counted = count_states(record.states)
-    return (
-        f"Program {record.graph.name} on {record.engine}: {record.status} {spent}, {count_text(nodes)} "
-        f"node{'' if nodes == 1 else 's'}{f': {counted}' if counted else ''}."
-    )
+    nodes = counted_text(len(record.graph.nodes), "node")
+    total = f"{nodes}: {counted}" if counted else nodes
+    return f"Program {record.graph.name} on {record.engine}: {record.status} {spent}, {total}."
 
 
 def _node_notes(node: NodeRecord, sharing: bool) -> str:
@@ -122,8 +120,7 @@ def render_graph_text(graph: ProgramGraphRecord) -> str:
         Program p: 1 node, not launched.
           main: 1 × train (function)
     """
-    count = len(graph.nodes)
-    lines = [f"Program {graph.name}: {count_text(count)} node{'' if count == 1 else 's'}, not launched."]
+    lines = [f"Program {graph.name}: {counted_text(len(graph.nodes), 'node')}, not launched."]
     for label, nodes in groups_of(graph).items():
         lines.append(f"  {_group_sentence(label, nodes, graph)}")
         lines += [f"    {words}" for words in group_details(nodes, graph)]

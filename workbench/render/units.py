@@ -66,6 +66,16 @@ def count_text(value: float | None) -> str:
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.3g}"
 
 
+def counted_text(count: float, noun: str) -> str:
+    """A number of things, with the plural of a regular noun.
+
+    Example:
+        >>> counted_text(1, "device"), counted_text(1024, "device")
+        ('1 device', '1,024 devices')
+    """
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def seconds_text(value: float | None) -> str:
     """A duration with a suitable unit.
 
