@@ -326,8 +326,8 @@ def require_dock(dock: str | None) -> None:
     """
     if dock not in (None, "right"):
         message = (
-            f"a view was given dock={dock!r}, but a view is shown below its cell (None) or next to the notebook "
-            '("right"). Pass dock="right", or omit `dock`.'
+            f"a view was given dock={dock!r}, but a view can be shown only below its cell (None) or next to the "
+            'notebook ("right"). Pass dock="right", or omit `dock`.'
         )
         raise ValueError(message)
 

@@ -47,7 +47,7 @@ def chunk(name: str) -> dict[str, str]:
         ValueError: if the part does not exist.
     """
     if name not in CHUNKS:
-        message = f"a page asked for {name!r}, but the front end has only the parts {', '.join(CHUNKS)}"
+        message = f"a page requested {name!r}, but the front end has only the parts {', '.join(CHUNKS)}"
         raise ValueError(message)
     code = (BUILT / f"{name}.js").read_text(encoding="utf-8")
     return {"code": code, "css": stylesheet() if name == CHUNKS[0] else ""}

@@ -105,7 +105,7 @@ def _strategies(record: ProgramRecord) -> dict[str, str]:
     algorithms: dict[str, set[str]] = {}
     for collective in record.module.collectives if record.module is not None else ():
         if collective.algorithm:
-            algorithms.setdefault("+".join(collective.axes) or "no product of axes", set()).add(collective.algorithm)
+            algorithms.setdefault("+".join(collective.axes) or "not a product of axes", set()).add(collective.algorithm)
     return {axis: ", ".join(sorted(names)) for axis, names in algorithms.items()}
 
 

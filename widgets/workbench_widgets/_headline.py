@@ -99,7 +99,7 @@ def _measured(run: RunRecord | None) -> list[HeadlineFigure]:
     if run is None or not run.seconds:
         return []
     call_seconds = run.seconds / max(run.rounds, 1)
-    tip = f"Mean wall time of {count_text(run.rounds)} measured calls on the engine {run.engine}, without warm-up."
+    tip = f"Mean wall time of {count_text(run.rounds)} measured calls on the engine {run.engine}, excluding warm-up."
     return [figure(f"{seconds_text(call_seconds)} per call, measured", tip, "timeline", "strong")]
 
 
@@ -118,8 +118,8 @@ def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
     text = f"{first.count} over {axes_text(first.axes)}: {least}{size}{of} sent, {first.places}"
     line = next((f"{source.file}:{source.line}" for source in first.lines), None)
     tip = (
-        "The largest collectives, each with its payload and source line, and their share of the bytes that one "
-        f"device sends per call for all {count_text(len(record.module.collectives))} collectives."
+        "The largest collectives, with their bytes and source lines. The total counts the bytes that one device sends "
+        f"per call for all {count_text(len(record.module.collectives))} collectives."
     )
     return [figure(text, tip, "hlo", "strong", {"instruction": first.members[0].name, "line": line})]
 
@@ -138,7 +138,7 @@ def _memory(record: ProgramRecord) -> list[HeadlineFigure]:
         return [figure(f"{peak} at the peak", "Memory of one device, as planned by the compiler.", "memory")]
     fits = memory.peak_bytes <= has if memory.fits is None else memory.fits
     text = f"{peak} · fits{name}" if fits else f"{peak}: does not fit{name} ({bytes_text(has)})"
-    return [figure(text, f"Peak memory, of {bytes_text(has)} on a device.", "memory", "good" if fits else "bad")]
+    return [figure(text, f"Peak memory, out of {bytes_text(has)} on a device.", "memory", "good" if fits else "bad")]
 
 
 def _work(record: ProgramRecord) -> list[HeadlineFigure]:
@@ -153,7 +153,11 @@ def _work(record: ProgramRecord) -> list[HeadlineFigure]:
             )
         ]
     text = work_per_device(record)
-    return [figure(sum_per_device(record), f"One call, counted in the module: {text}.", "operations")] if text else []
+    return (
+        [figure(sum_per_device(record), f"Counted in the compiled module, for one call: {text}.", "operations")]
+        if text
+        else []
+    )
 
 
 def sum_per_device(record: ProgramRecord) -> str:

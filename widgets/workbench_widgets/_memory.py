@@ -81,5 +81,6 @@ def _two_peaks(memory: MemoryRecord) -> list[str]:
     return [
         f"Two peaks: the compiler reports {bytes_text(memory.peak_bytes)}, the memory that it assigns; the values "
         f"alive at one moment of the schedule add up to at most {bytes_text(alive)}. They differ because buffers are "
-        "shared, rounded up, or counted in only one peak. The compiler's peak decides whether the program fits."
+        "shared, rounded up, or counted in only one of the peaks. The compiler's peak decides whether the program "
+        "fits."
     ]

@@ -103,7 +103,7 @@ class Playground(RunController):
         if self.followed is not None and self.followed.status not in OVER:
             message = (
                 f"`start` was called while an experiment is {self.followed.status}. The playground runs one experiment "
-                "at a time: stop the experiment, or wait until its rounds are over."
+                "at a time: stop the experiment, or wait until it has finished."
             )
             raise RuntimeError(message)
         experiment = self._experiments.Experiment(self._settings(chosen))

@@ -156,13 +156,13 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
     idle = [device.idle_share for device in profile.devices if device.span_seconds]
     if idle:
         figures.append(
-            figure(f"{100 * np.mean(idle):.0f} % idle", "Share of the recorded time in which nothing ran.", "split")
+            figure(f"{100 * np.mean(idle):.0f} % idle", "Fraction of the recorded time in which nothing ran.", "split")
         )
     good: Look = "good" if profile.joined_seconds > 0.9 else "plain"
     figures.append(
         figure(
             f"{100 * profile.joined_seconds:.0f} % joined to HLO",
-            "Share of the seconds whose instruction is known.",
+            "Fraction of the seconds that are attributed to an instruction.",
             "split",
             good,
         )

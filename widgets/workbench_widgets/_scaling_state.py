@@ -29,7 +29,7 @@ def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
         "model": list(MODEL),
         "devices": _doublings(devices, other_devices, MOST_DEVICES) if placement.mesh_axes else [devices],
         "devices_now": devices,
-        "at_once": ["as it is", *_doublings(1, 1, placement.size)],
+        "at_once": ["unchanged", *_doublings(1, 1, placement.size)],
         "at_once_now": "every client" if at_once is None else at_once,
         "chips": list(CHIPS),
         "chip_now": record.cost.chip.name if record.cost is not None and record.cost.chip is not None else "",

@@ -180,8 +180,8 @@ def _part(record: ProgramRecord, name: str) -> Any:
     part = getattr(record, name)
     if part is None:
         message = (
-            f"the record of {record.name} holds no `{name}`, so this view has nothing to show. Inspect "
-            "the program under a mesh, with `jax.set_mesh(mesh)`."
+            f"the record of {record.name} contains no `{name}`, so this view has nothing to show. Inspect the program "
+            "under a mesh, with `jax.set_mesh(mesh)`."
         )
         raise ValueError(message)
     return part
