@@ -64,7 +64,7 @@ def test_least_recently_used_entry_goes_first(tmp_path):
 def test_entry_larger_than_the_cache_is_not_stored_and_says_so(tmp_path):
     cache = DiskCache(tmp_path, limit_bytes=100)
     cache.store("small", {})
-    assert "more than the whole cache may hold (100 bytes" in cache.store("a", {"hlo": noise(1000)})
+    assert "exceed the limit for the whole cache (100 bytes" in cache.store("a", {"hlo": noise(1000)})
     assert cache.load("small") == {}
 
 
@@ -117,7 +117,7 @@ def test_small_entry_that_unpacks_to_gigabytes_is_no_entry(tmp_path, monkeypatch
     assert cache.store("a", {"hlo": "x" * 5000}) == ""
     monkeypatch.setattr("workbench._cache._disk_cache._MOST_UNPACKED", 1000)
     assert cache.load("a") is None
-    assert "more than an entry may hold" in cache.store("a", {"hlo": "x" * 5000})
+    assert "exceed the limit for one entry" in cache.store("a", {"hlo": "x" * 5000})
 
 
 def test_directory_that_others_may_write_in_is_not_believed(tmp_path):
@@ -125,7 +125,7 @@ def test_directory_that_others_may_write_in_is_not_believed(tmp_path):
     cache.store("a", {"hlo": "x"})
     tmp_path.chmod(0o777)
     assert cache.load("a") is None
-    assert "other users of this machine may write" in cache.store("b", {"hlo": "x"})
+    assert "other users of this machine can write" in cache.store("b", {"hlo": "x"})
 
 
 def test_an_interrupt_while_an_entry_is_written_leaves_no_file(tmp_path, monkeypatch):

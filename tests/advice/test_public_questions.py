@@ -70,7 +70,7 @@ def test_normal_numbers_of_the_generator_of_2024_are_found(line):
 def test_roll_by_an_array_is_advised_to_make_the_shift_static(line):
     arguments = given(line, ["data"], 4096), jax.ShapeDtypeStruct((), "int32")
     found = findings(lambda x, s: jnp.roll(x, s), *arguments, verify=True)
-    assert [each.rule for each in found] == ["shift known only when it runs"]
+    assert [each.rule for each in found] == ["shift known only at run time"]
     assert "static" in found[0].change
     assert found[0].is_verified
     assert found[0].gain.after == 4  # bytes: one number to the neighbour

@@ -301,4 +301,4 @@ def test_target_by_force_carries_its_note_into_the_result(worker, tmp_path):
     done = compile_for_target(
         "forced", target, mesh_axes={"clients": 3}, worker=worker, cache=CompilationCache(tmp_path)
     )
-    assert "was never tested" in done.notes[0]
+    assert "has never been tested" in done.notes[0]

@@ -266,7 +266,7 @@ def test_modules_are_shown_as_their_arrays(training):
 
 def test_linen_module_says_where_its_arrays_are():
     model = linen.Dense(4)
-    with pytest.raises(InspectionError, match=r"linen module, which holds no arrays itself .*model\.init"):
+    with pytest.raises(InspectionError, match=r"linen module, which contains no arrays itself .*model\.init"):
         wb.inspect(model)
     assert wb.inspect(model.init(jax.random.key(0), X)).total_bytes == 4 * (16 * 4 + 4)
     assert wb.inspect(model.apply)(model.init(jax.random.key(0), X), X).module.flops == 2 * 8 * 16 * 4
@@ -296,7 +296,7 @@ def test_equinox_filter_jit_keeps_its_donation():
 
 
 BAD = {
-    "a number": (3, r"a int, which holds no array \(1 leaves of the types int\)"),
+    "a number": (3, r"a int, which contains no array \(1 leaves of the types int\)"),
     "prose": ("hello\nworld", r"text of 11 characters, starting with 'hello world', which is neither HLO"),
     "no such file": ("nothing.hlo", r"'nothing\.hlo', and no file or directory of this name exists"),
     "bytes": (b"\x00\xff\x81abc", r"bytes of 6 bytes, starting with .* can read"),

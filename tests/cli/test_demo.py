@@ -18,8 +18,8 @@ def test_training_section_says_when_it_passed_ninety_percent():
     section = sections.training_section([2.0, 1.0, 0.5], [0.5, 0.92, 0.95], 12.5)
     (text,) = pieces(section, ReportText)
     assert (
-        "After 3 rounds the network names 95.0% of the held-out digits correctly. It passed 90 % in round 2."
-        in text.text
+        "After 3 rounds the network classifies 95.0% of the held-out digits correctly. "
+        "Its accuracy reached 90 % in round 2." in text.text
     )
     (image,) = pieces(section, ReportImage)
     assert image.png != image.dark
@@ -71,7 +71,7 @@ def test_demo_that_cannot_write_says_so_before_it_trains(tmp_path, capsys):
     assert main(["demo", "--out", str(folder)]) == 1
     said = capsys.readouterr().err
     assert f"was given --out {folder}, which cannot be written (Is a directory)" in said
-    assert "name another file with `--out`, for example `--out report.html`" in said
+    assert "choose another file with `--out`, for example `--out report.html`" in said
 
 
 def test_demo_writes_one_file_that_fetches_nothing(tmp_path, capsys):

@@ -119,8 +119,8 @@ def test_lab_on_a_port_that_is_taken_names_it_and_the_remedies(started, course, 
         port = other.getsockname()[1]
         assert main(["lab", "--port", str(port)]) == 1
     said = capsys.readouterr().err
-    assert f"received port {port}, but this machine does not let it listen there" in said
-    assert "stop the other program, name another port, or leave `--port` out to take a free one" in said
+    assert f"received port {port}, but it cannot listen on this port" in said
+    assert "stop the other program, choose another port, or omit `--port` to use a free port" in said
     assert started == []
 
 
@@ -137,7 +137,7 @@ def test_lab_without_a_port_takes_a_free_one():
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["lab", "--port", "70000"], "'70000' is not a port: ports go from 1 to 65535"),
+        (["lab", "--port", "70000"], "'70000' is not a port: ports range from 1 to 65535"),
         (["demo", "--rounds", "x"], "'x' is not a number of rounds: pass 1 or more"),
         (["dcotor"], "Did you mean `doctor`?"),
     ],

@@ -100,5 +100,5 @@ def test_modules_of_the_cpus_compiler_have_no_fixed_costs_of_another_chip_and_an
     fixed = rates_of(known_chip("v5e")).operation_seconds
     assert there.seconds - here.seconds == pytest.approx(2 * fixed)
     assert here.error_bar == "error unknown: compiled for CPU devices, priced as v5e"
-    assert any("the fixed cost of an operation is left out" in each for each in here.assumptions)
+    assert any("the fixed cost of an operation is not counted" in each for each in here.assumptions)
     assert here.error_bar in str(here)

@@ -113,7 +113,7 @@ def test_combined_collective_is_shared_by_the_parts_of_its_payload():
 def test_combined_collective_of_unknown_parts_is_shared_evenly_and_says_so():
     cost = estimate_cost(module([], [collective(("2", "3"))]))
     assert {s.stage: s.collective_bytes["clients"] for s in cost.stages} == {"2": 750.0, "3": 750.0}
-    assert "a collective that was combined from several stages is shared evenly by them" in cost.assumptions
+    assert "the cost of a collective that combines several stages is divided evenly among them" in cost.assumptions
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_mask_declares_the_examples_that_batched_arrays_hold():
 
 
 def test_examples_for_a_program_without_clients_are_refused():
-    with pytest.raises(InspectionError, match="no stage of clients"):
+    with pytest.raises(InspectionError, match="no stage of the program has clients"):
         estimate_cost(None, plan(stage(0, "server", "server")), examples_per_client=(1, 2))
 
 

@@ -60,12 +60,12 @@ class DiskCache:
         """Stores `value`; returns "" or, if storing failed, a note with the reason."""
         text = json.dumps({"format": _FORMAT, "key": key, "value": value}).encode()
         if len(text) > _MOST_UNPACKED:
-            return f"not cached: {len(text)} bytes are more than an entry may hold ({_MOST_UNPACKED} bytes)"
+            return f"not cached: {len(text)} bytes exceed the limit for one entry ({_MOST_UNPACKED} bytes)"
         data = gzip.compress(text, compresslevel=5)
         if len(data) > self.limit_bytes:
             return (
-                f"not cached: {len(data)} bytes are more than the whole cache may hold ({self.limit_bytes} bytes, set "
-                "by WORKBENCH_CACHE_BYTES)"
+                f"not cached: {len(data)} bytes exceed the limit for the whole cache ({self.limit_bytes} bytes, set by "
+                "WORKBENCH_CACHE_BYTES)"
             )
         temporary = self.directory / f"{secrets.token_hex(8)}.part"
         try:  # HLO contains paths and names from the user's code, so no other user may read it
@@ -74,8 +74,8 @@ class DiskCache:
                 file.write(data)
             if self._foreign():
                 return (
-                    f"not cached: other users of this machine may write in {self.directory}, and their files would be "
-                    "trusted. Set WORKBENCH_CACHE to a directory of your own"
+                    f"not cached: other users of this machine can write to {self.directory}, and their files would be "
+                    "trusted. Set WORKBENCH_CACHE to a directory that only you can write to"
                 )
             temporary.replace(self._path(key))
         except OSError as error:
@@ -140,7 +140,7 @@ def _unpacked(data: bytes) -> bytes:
     unpacking = zlib.decompressobj(wbits=31)
     content = unpacking.decompress(data, _MOST_UNPACKED)
     if not unpacking.eof:
-        message = "the entry is truncated, or larger than any compilation"
+        message = "the entry is truncated, or larger than any compilation result"
         raise ValueError(message)
     return content
 

@@ -45,7 +45,7 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
         rule="chunk size",
         what=f"With {now} computed together, the program needs {bytes_text(gain.before)}; with chunks of {chunk}, "
         f"{bytes_text(gain.after)}.",
-        why="Values kept for a client's gradient are stored once for each client in the chunk.",
+        why="Values that are kept for the gradient are stored once for each client in the chunk.",
         change=f"Compile with `wb.jit({program.record.name}, chunk_size={chunk})`"
         + (', or keep `chunk_size="auto"`, which selects the same size.' if tried[0] == "auto" else "."),
         code=f"{program.record.name} = wb.jit({program.record.name}, chunk_size={chunk})",

@@ -33,8 +33,8 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
     speeds = ()
     if chip is not None and chip.dcn_bytes_per_second:
         speeds = (
-            f"between slices {chip.dcn_bytes_per_second / 1e9:,.4g} GB/s per chip, "
-            f"inside {chip.link_bytes_per_second * chip.links / 1e9:,.4g} GB/s",
+            f"between slices {chip.dcn_bytes_per_second / 1e9:,.4g} GB/s per chip, within slices "
+            f"{chip.link_bytes_per_second * chip.links / 1e9:,.4g} GB/s",
         )
     yield FindingRecord(
         rule="mesh axis on the slow network",

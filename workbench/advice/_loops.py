@@ -44,10 +44,10 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="small loop body",
             what=f"Each of the {iterations:,.0f} iterations of the loop{place} moves only {bytes_text(moved)}.",
-            why=f"An iteration is {len(body)} instruction{'s' * (len(body) != 1)}, started one after the other, and "
-            "an iteration starts only when the previous iteration has finished.",
-            change="Do several steps per iteration: `jax.lax.scan(..., unroll=8)`. If iterations do not depend on each "
-            "other, use `jax.vmap` or `jax.lax.map(..., batch_size=…)` instead of the loop.",
+            why=f"An iteration consists of {len(body)} instruction{'s' * (len(body) != 1)}, started one after the "
+            "other, and an iteration starts only when the previous iteration has finished.",
+            change="Run several steps per iteration: `jax.lax.scan(..., unroll=8)`. If iterations do not depend on "
+            "each other, use `jax.vmap` or `jax.lax.map(..., batch_size=…)` instead of the loop.",
             evidence=(
                 f"{loop.name}: {iterations:,.0f} iterations, {len(body)} instructions each",
                 f"one iteration moves {bytes_text(moved)} and computes {flops_text(flops)} of matrix products",

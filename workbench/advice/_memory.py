@@ -73,7 +73,7 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
     if largest.size_bytes < max(0.4 * memory.peak_bytes, _WORTH_BYTES):
         return
     yield FindingRecord(
-        rule="one buffer makes the peak",
+        rule="one buffer dominates the peak",
         what=f"One temporary value of {bytes_text(largest.size_bytes)} makes up "
         f"{largest.size_bytes / memory.peak_bytes:.0%} of the peak memory.",
         why="A value occupies memory from its computation to its last use.",
@@ -102,7 +102,7 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
         rule="recomputation",
         what=f"{again / total:.0%} of all FLOPs recompute values of the forward pass."
         + (" Half of the memory is free." if room else ""),
-        why="`jax.checkpoint` (remat) drops values and recomputes these values for the gradient.",
+        why="`jax.checkpoint` (remat) discards values and recomputes them for the gradient.",
         change="Keep the expensive values: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`, or "
         "remove "
         "the checkpoint if memory allows.",

@@ -106,11 +106,11 @@ def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
         if not is_runtime_shift(program, collective):
             continue
         yield FindingRecord(
-            rule="shift known only when it runs",
+            rule="shift known only at run time",
             what=f"`jnp.roll` moves a sharded dimension by a distance that is an array: the {collective.kind} of "
             f"{bytes_text(collective.payload_bytes)} sends the whole dimension to every device.",
             why="The compiled program must handle any distance. With a static distance, each device sends its "
-            "neighbour only the rows that cross (a collective-permute).",
+            "neighbour only the rows that cross a shard boundary (a collective-permute).",
             change="Make the shift static: a Python number, or an argument listed in `static_argnums`, which compiles "
             "the program again for every new distance. For distances that change, write `jax.lax.ppermute` inside "
             "`jax.shard_map`.",
@@ -137,8 +137,8 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="mapped axis that is not named",
         what=f"A `shard_map` inside `jax.vmap` does not name {shown}: its inputs are gathered along {shown}.",
-        why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs leave an axis out receives "
-        "values that are unsharded along that axis, on every device.",
+        why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs omit an axis receives values "
+        "that are unsharded along that axis, on every device.",
         change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and pass every mapped "
         "value to the `shard_map` as an argument: values that its function captures are not sharded over the named "
         "axis.",

@@ -288,7 +288,7 @@ _CHECKS: dict[str, Check] = {
     "recomputation": _kept,
     "float32 collective of 16-bit values": _narrowed,
     "random numbers that are exchanged": _by_position,
-    "shift known only when it runs": _static,
+    "shift known only at run time": _static,
     "activations without the batch axis": _constrained,
     "operation that is not split": _own_shards,
     "gather before the checkpoint": _written_gathers,

@@ -109,8 +109,9 @@ def _check_axes(axes: dict[str, int], target: TargetRecord) -> None:
     described = " x ".join(f"{name}={size}" for name, size in axes.items()) or "no axes"
     message = (
         f"`compile_for_target` was given a mesh of {described} = {devices} devices for target {target.name!r}, which "
-        f"has {target.devices} ({target.chips} chips). Every device of a target has one place in the mesh: use axes "
-        f"whose product is {target.devices} (`fit_axes` grows the first one), or another topology of {target.chip}."
+        f"has {target.devices} ({target.chips} chips). Every device of a target must have one place in the mesh: use "
+        f"axes whose product is {target.devices} (`fit_axes` chooses the size of the first axis), or another topology "
+        f"of {target.chip}."
     )
     raise MeshError(message)
 

@@ -61,8 +61,8 @@ def target_mesh(
     if len(shapes) != len(names) or math.prod(shapes) != target.devices:
         message = (
             f"`target_mesh` was given sizes {shapes} and names {names} for target {target.name!r}: {math.prod(shapes)} "
-            f"places for {target.devices} devices ({target.chips} chips). Every axis has a size and a name, and the "
-            f"sizes multiply to the number of devices: for example ({target.devices // 2 or 1}, "
+            f"places for {target.devices} devices ({target.chips} chips). Every axis must have a size and a name, and "
+            f"the product of the sizes must be the number of devices: for example ({target.devices // 2 or 1}, "
             f"{2 if target.devices > 1 else 1})."
         )
         raise MeshError(message)
@@ -157,8 +157,8 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
         listed = "; ".join(f"args{where}: {fault}" for where, fault in uneven.items())
         message = (
             f"`lower_for_target` was given shardings that the mesh {sizes} cannot divide evenly: {listed}. A sharded "
-            "argument is divided into equal parts: pass `mesh=jax.sharding.AbstractMesh(sizes, names)` with sizes that "
-            "divide, take a smaller target, or pass these arguments without a sharding."
+            "argument is divided into equal parts: pass `mesh=jax.sharding.AbstractMesh(sizes, names)` with sizes "
+            "that divide the dimensions, use a smaller target, or pass these arguments without a sharding."
         )
         raise MeshError(message)
     return shapes

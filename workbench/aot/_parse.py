@@ -50,8 +50,8 @@ def parse_target(target: str, *, force: bool = False) -> TargetRecord:
     sizes = _sizes(family, topology, slices, target)
     if slices < 1 or min(sizes) < 1:
         message = (
-            f"`parse_target` was given {target!r}, which has no devices: a size of 0. Every size of a topology and the "
-            f"number of slices are at least 1: write, for example, {_example(family)!r}."
+            f"`parse_target` was given {target!r}, in which a size is 0. Every size of a topology and the number of "
+            f"slices must be at least 1: write, for example, {_example(family)!r}."
         )
         raise MeshError(message)
     topology = "x".join(map(str, sizes))
@@ -72,7 +72,9 @@ def parse_target(target: str, *, force: bool = False) -> TargetRecord:
         devices=devices,
         available_bytes=family.available_bytes,
         seen=seen,
-        notes=() if seen else ("this topology was never tested: the compiler may crash instead of raising an error",),
+        notes=()
+        if seen
+        else ("this topology has never been tested: the compiler may crash instead of raising an error",),
     )
 
 
@@ -160,7 +162,7 @@ def _sizes(family: ChipFamily, topology: str, slices: int, target: str) -> tuple
         raise MeshError(message)
     if family.platform == "cuda" and sizes[1] > _GPUS_PER_HOST:
         message = (
-            f"`parse_target` was given {target!r} with {sizes[1]} GPUs in one host, but a host holds up to "
+            f"`parse_target` was given {target!r} with {sizes[1]} GPUs in one host, but a host has at most "
             f"{_GPUS_PER_HOST}. Write hosts x GPUs per host, for example "
             f"'{family.name}:{-(-sizes[0] * sizes[1] // _GPUS_PER_HOST)}x{_GPUS_PER_HOST}'."
         )

@@ -248,8 +248,8 @@ def _refused(frame: dict[str, Any], task: str) -> Exception:
     text = " ".join(str(frame["message"]).split())[:1500]
     if frame["type"] == "NoSuchTopologyError":
         message = (
-            f"{task} failed: the compiler does not know this topology. The compiler said: {text!r}. Each chip exists "
-            "in certain topologies only: use a topology from `list_targets()`."
+            f"{task} failed: the compiler does not know this topology. The compiler said: {text!r}. Each chip is "
+            "available only in certain topologies: use a topology from `list_targets()`."
         )
         return MeshError(message)
     message = (

@@ -72,8 +72,8 @@ def write(
     except (ValueError, NotImplementedError, TypeError) as error:
         message = (
             f"`export` could not write `{name}` for {platforms or 'this platform'}: {type(error).__name__}: "
-            f"{str(error)[:500]}. An exported program contains no Python: leave callbacks (`jax.debug.print`, "
-            "`pure_callback`) out, use platforms that JAX knows, and register pytree classes with "
+            f"{str(error)[:500]}. An exported program contains no Python: remove callbacks (`jax.debug.print`, "
+            "`pure_callback`), use platforms that JAX knows, and register pytree classes with "
             "`jax.export.register_pytree_node_serialization`."
         )
         raise InspectionError(message) from error
@@ -149,7 +149,7 @@ def _read(path: object) -> bytes:
     else:
         subject = f"{path!r:.100} ({type(path).__name__})"
     message = (
-        f"`load` was given {subject}. An exported program is bytes, or a file of such bytes: pass the result of "
-        "`export`, or the path that `save` wrote to."
+        f"`load` was given {subject}. An exported program is a `bytes` object, or a file that contains these bytes: "
+        "pass the result of `export`, or the path that `save` wrote to."
     )
     raise InspectionError(message)

@@ -127,7 +127,7 @@ def _unknown(name: str, unknown: Sequence[str], options: Mapping[str, Any]) -> s
     near += ["on" for word in unknown if word in ("mesh", "target", "targets", "chip", "chips") and "on" in options]
     hint = f" Did you mean {', '.join(f'`{word}`' for word in dict.fromkeys(near))}?" if near else ""
     return (
-        f"`{name}` received {', '.join(f'`{word}`' for word in unknown)}, which it has no option for.{hint} The "
-        f"options of `{name}` are {', '.join(options)}; arguments of your function go into the second call, "
-        f"`{name}(fn)(*args, **kwargs)`."
+        f"`{name}` received {', '.join(f'`{word}`' for word in unknown)}, but has no such option.{hint} The options of "
+        f"`{name}` are {', '.join(options)}; arguments of your function go into the second call, `{name}(fn)(*args, "
+        "**kwargs)`."
     )

@@ -88,7 +88,7 @@ def _with_separate_calls(run: RunRecord, stages: set[str], fn: Callable, args: S
     except EngineError as error:
         why = f"took more than {_MOST_SECONDS:g} s" if stop.is_set() else f"failed: {str(error)[:300]}"
         note = (
-            f"Stage {', '.join(sorted(stages))} has no times per client: separate calls, one per client, {why}. Give "
+            f"Stage {', '.join(sorted(stages))} has no per-client times: separate calls, one per client, {why}. Give "
             "the clients more work, or measure fewer rounds or clients with `engines.Sequential()`."
         )
         return run.replace(notes=(*run.notes, note))
@@ -96,9 +96,9 @@ def _with_separate_calls(run: RunRecord, stages: set[str], fn: Callable, args: S
         clock.cancel()
     runs = tuple(client for client in separate if client.stage in stages and client.where != "server")
     notes = [
-        f"Stage {stage}: the time of a client is the time of a separate call, including the start of the call."
+        f"Stage {stage}: the time of a client is the time of a separate call, including the overhead of the call."
         if any(client.stage == stage for client in runs)
-        else f"Stage {stage} has no times per client: its clients communicate with each other, so they cannot be "
+        else f"Stage {stage} has no per-client times: its clients communicate with each other, so they cannot be "
         "called separately."
         for stage in sorted(stages)
     ]
@@ -128,8 +128,9 @@ def _refuse_shapes(name: str, leaves: list[Any]) -> None:
     shapes = sum(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     if shapes:
         message = (
-            f"`measure` was given `{name}` with {shapes} of {len(leaves)} arrays as shapes (`jax.ShapeDtypeStruct`). A "
-            "shape has no values to compute with: pass arrays, or use `inspect`, which does not run the program."
+            f"`measure` was given `{name}` with {shapes} of {len(leaves)} leaves as `jax.ShapeDtypeStruct`, which has "
+            "a shape but no values. `measure` runs the program: pass arrays, or use `inspect`, which does not run the "
+            "program."
         )
         raise InspectionError(message)
 

@@ -66,7 +66,7 @@ def inspect_options(
     if unused and machine.target is None:
         message = (
             f"`{question}` was given {', '.join(f'`{name}`' for name in unused)} without a target. Only compilation "
-            'for a target uses these options: pass `on="v5e:4x4"` or another target, or leave these out.'
+            'for a target uses these options: pass `on="v5e:4x4"` or another target, or omit these options.'
         )
         raise ProgramError(message)
     return {

@@ -26,8 +26,8 @@ def write_runs_page(
     """
     import workbench_widgets
 
-    code = [(f"{run.path.name}: the code of its step", run.about["code"]) for run in runs]
-    code += [(f"{run.path.name}: where it comes from", _provenance(run)) for run in runs]
+    code = [(f"{run.path.name}: code of the step", run.about["code"]) for run in runs]
+    code += [(f"{run.path.name}: provenance", _provenance(run)) for run in runs]
     if len(runs) == 1:
         view = workbench_widgets.RunView(_Ended(runs[0]))
         view.data = {**view.data, "code": [list(pair) for pair in code]}

@@ -149,7 +149,7 @@ def _refuse_views(question: str, view: str | None, options: Mapping[str, Any]) -
     if unused and view not in (None, "explorer"):
         message = (
             f"`{question}` was given {', '.join(f'`{name}=`' for name in unused)} with view={view!r}. Only the "
-            "explorer uses these options: leave `view=` out."
+            "explorer uses these options: omit `view=`."
         )
         raise ProgramError(message)
 
@@ -172,7 +172,7 @@ def _check_name(question: str, view: str | None, views: Sequence[str]) -> None:
     near = difflib.get_close_matches(view, views, n=1)
     message = (
         f"`{question}` was given view={view!r}, which is not a view.{f' Did you mean {near[0]!r}?' if near else ''} "
-        f"The views are {', '.join(views) or 'none for this kind of record'}: pass one of these, or leave `view=` out."
+        f"The views are {', '.join(views) or 'none for this kind of record'}: pass one of these, or omit `view=`."
     )
     raise InspectionError(message)
 

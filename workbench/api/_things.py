@@ -105,8 +105,8 @@ def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None
     if options:
         message = (
             f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with a {type(x).__name__}, which "
-            "cannot be compiled and has no cost to predict. These options apply only to programs: leave them out, or "
-            f"pass the function, `{question}(fn, …)(*args)`."
+            "cannot be compiled and has no cost to predict. These options apply only to programs: omit them, or pass "
+            f"the function, `{question}(fn, …)(*args)`."
         )
         raise ProgramError(message)
 
@@ -133,10 +133,10 @@ def _is_linen(x: object) -> bool:
 
 def _fact(x: object) -> str:
     if _is_linen(x):
-        return "is a linen module, which holds no arrays itself (its variables are what `model.init(...)` returns)"
+        return "is a linen module, which contains no arrays itself (`model.init(...)` returns its variables)"
     leaves = jax.tree.leaves(x)
     kinds = sorted({type(leaf).__name__ for leaf in leaves})
-    return f"holds no array ({len(leaves)} leaves of the types {', '.join(kinds)})" if leaves else "holds no array"
+    return f"contains no array ({len(leaves)} leaves of the types {', '.join(kinds)})" if leaves else "holds no array"
 
 
 def _lowers(x: object) -> bool:

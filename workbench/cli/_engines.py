@@ -50,7 +50,7 @@ ENGINES = (
         "engines.Executor(loky)",
         "processes that survive crashes",
         "wb.engines.Executor(loky.get_reusable_executor(2)).run(fn, *args)",
-        "processes on this machine, including killed ones",
+        "processes on this machine, including killed processes",
         "loky",
         "loky",
     ),

@@ -79,7 +79,7 @@ def find_notebook(notebook: str | None, folder: Path) -> Path:
     if course is None:
         message = (
             "`workbench lab` found no course in this installation, neither in the package nor next to it. A wheel "
-            f"contains the course: run `{REINSTALL}` in a clone of the repository, or name a file: `workbench lab "
+            f"contains the course: run `{REINSTALL}` in a clone of the repository, or specify a file: `workbench lab "
             "path/to/mine.ipynb`."
         )
         raise CommandError(message)
@@ -131,9 +131,9 @@ def require_free_port(port: int | None) -> int:
             probe.bind((LOOPBACK, port or 0))
         except OSError as error:
             message = (
-                f"`workbench lab` received port {port}, but this machine does not let it listen there "
-                f"({error.strerror}). Only one program can listen on a port, and ports below 1024 need administrator "
-                "rights: stop the other program, name another port, or leave `--port` out to take a free one."
+                f"`workbench lab` received port {port}, but it cannot listen on this port ({error.strerror}). Only one "
+                "program can listen on a port, and ports below 1024 need administrator rights: stop the other "
+                "program, choose another port, or omit `--port` to use a free port."
             )
             raise CommandError(message) from error
         return probe.getsockname()[1]

@@ -217,7 +217,7 @@ def _version() -> str:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        message = f"{text!r} is not a port: ports go from 1 to 65535"
+        message = f"{text!r} is not a port: ports range from 1 to 65535"
         raise argparse.ArgumentTypeError(message)
     return int(text)
 

@@ -14,7 +14,7 @@ def add_program_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     inspect.add_argument("file", help="the file, a dump directory of xla_dump_to, or - for standard input")
     inspect.add_argument("--on", help="estimate seconds for a chip, such as v5e or h100")
-    inspect.add_argument("--why", action="store_true", help="say why it communicates (StableHLO and record files)")
+    inspect.add_argument("--why", action="store_true", help="explain why it communicates (StableHLO and record files)")
     inspect.add_argument("--json", action="store_true", help="print the whole record as JSON")
     inspect.set_defaults(start=_start_inspect)
 

@@ -29,7 +29,7 @@ summary.txt         the profile as `wb.open_profile` reads it
 summary.json        the same as a record
 devices.json        kinds, memory statistics and monitor samples of the devices, versions of JAX and jaxlib
 measured.json       the standard programs, measured one by one
-calibration.json    the rates of the devices, where `workbench calibrate` was run before
+calibration.json    the rates of the devices, if `workbench calibrate` was run before
 hlo/                the compiled text of every standard program
 
 HLO names the source files of the programs. Look through the files before you share them.
@@ -68,7 +68,7 @@ def write_recording(out: Path, *, profile: Path | None = None) -> int:
     except OSError as error:
         message = (
             f"`workbench record` was given --out {out}, which cannot be written ({error.strerror}). The recording is "
-            "one file in a writable folder: name another file, for example `--out recording.zip`."
+            "one file in a writable folder: choose another file, for example `--out recording.zip`."
         )
         raise CommandError(message) from error
     print(contents["summary.txt"].decode())

@@ -19,7 +19,8 @@ def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
 
     compare = actions.add_parser(
         "compare",
-        help="compare runs (those with the same name are seeds of one result): means, intervals and paired tests",
+        help="compare runs (those with the same name are treated as seeds of one result): means, intervals and paired "
+        "tests",
     )
     compare.add_argument("folder", type=Path, help="the registry")
     compare.add_argument("--metric", required=True, help="the metric")
@@ -33,8 +34,8 @@ def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         "runs",
         nargs="*",
         metavar="run",
-        help="run folders or their prefixes, or names of runs (runs with the same name are seeds of one result); "
-        "default: all runs",
+        help="run folders or their prefixes, or names of runs (runs with the same name are treated as seeds of one "
+        "result); default: all runs",
     )
     opened.add_argument("--metric", help="the metric to show first (default: loss, or the first)")
     opened.add_argument("--maximize", action="store_true", help="large is good")
@@ -89,8 +90,8 @@ def _chosen(runs: list[Any], words: list[str]) -> list[Any]:
     if missing or not selection:
         names = ", ".join(run.path.name for run in runs) or "none"
         message = (
-            f"`runs open` received {', '.join(map(repr, missing)) or 'a registry'}, which matches no run. The "
-            f"registry has {names}: pass folders, their prefixes or names, as printed by `workbench runs list`."
+            f"`runs open` received {', '.join(map(repr, missing)) or 'a registry'}, but no run matches. The registry "
+            f"has {names}: pass folders, their prefixes or names, as printed by `workbench runs list`."
         )
         raise CommandError(message)
     return selection

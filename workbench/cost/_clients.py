@@ -44,11 +44,11 @@ def client_costs(
     placement = _placement(plan)
     if plan is None or placement is None:
         if examples is not None:
-            _refuse(f"`examples_per_client` of {len(examples)} clients, but the program has no stage of clients", 0)
+            _refuse(f"`examples_per_client` for {len(examples)} clients, but no stage of the program has clients", 0)
         return (), None, None, None
     name, count = placement
     if examples is not None and len(examples) != count:
-        _refuse(f"`examples_per_client` of {len(examples)} clients, but placement {name!r} has {count}", count)
+        _refuse(f"`examples_per_client` for {len(examples)} clients, but placement {name!r} has {count}", count)
     if examples is not None and (min(examples) < 0 or max(examples) == 0):
         _refuse(f"`examples_per_client` between {min(examples)} and {max(examples)}", count)
     flops, accessed = _work(plan.stages, name, "flops_per_client"), _work(plan.stages, name, "bytes_per_client")
@@ -108,16 +108,17 @@ def _check_capacity(examples: Sequence[int], capacity: int | None) -> None:
         client = max(range(len(examples)), key=lambda index: examples[index])
         message = (
             f"`examples_per_client` has {examples[client]:,} examples for client {client}, but the arrays have "
-            f"{capacity:,} for each client. No client can have more examples than its arrays: pass the counts of these "
-            "arrays."
+            f"{capacity:,} for each client. A client cannot have more examples than its arrays have rows: pass the "
+            "counts that belong to these arrays."
         )
         raise InspectionError(message)
 
 
 def _refuse(fact: str, count: int) -> None:
     message = (
-        f"`estimate_cost` was given {fact}. `examples_per_client` needs one non-negative number per client, with at "
-        f"least one positive number: pass {count} numbers, or omit `examples_per_client` to count all clients equally."
+        f"`estimate_cost` was given {fact}. `examples_per_client` needs one non-negative number per client, and at "
+        f"least one of them must be positive: pass {count} numbers, or omit `examples_per_client` to count all clients "
+        "equally."
     )
     raise InspectionError(message)
 

@@ -162,18 +162,18 @@ def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = Fal
     """Returns the reason why `collective_seconds` is None, as a clause."""
     if across_slices:
         return (
-            f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published: state it, as in "
+            f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published: specify it, as in "
             f'on="{chip.name}@100G"'
         )
     if hosts is not None and hosts > 1:
         return (
             f"its groups of {group_size:,} devices span {hosts:,} hosts, and no bandwidth of the network between hosts "
-            f'is published: state it, as in on="{chip.name}@8x400G"'
+            f'is published: specify it, as in on="{chip.name}@8x400G"'
         )
     if group_size > _reach(chip):
         return (
             f"its groups of {group_size:,} devices exceed the {_reach(chip):,.0f} that {chip.name}'s links join, and "
-            f'no bandwidth of the network beyond these links is published: state it, as in on="{chip.name}@8x400G"'
+            f'no bandwidth of the network beyond these links is published: specify it, as in on="{chip.name}@8x400G"'
         )
     return f"no bandwidth of {chip.name}'s links is published"
 

@@ -100,8 +100,8 @@ def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:
     if peak is None:
         names = ", ".join(f'"{name}"' for name in chip.peak_flops_per_second)
         message = (
-            f"`estimate_cost` was given dtype={dtype!r} for chip {chip.name}, which has no published peak for it. "
-            f"Seconds need that peak: use one of {names}, or pass a `ChipRecord` that has this peak."
+            f"`estimate_cost` was given dtype={dtype!r} for chip {chip.name}, which has no published peak for this "
+            f"dtype. Predicted seconds need this peak: use one of {names}, or pass a `ChipRecord` that has this peak."
         )
         raise InspectionError(message)
     return peak
@@ -361,10 +361,10 @@ def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: st
     else:
         yield "bytes are main-memory traffic at the boundaries of fusions; caches are not modelled"
         if any(len(collective.stages) > 1 and not collective.stage_shares for collective in module.collectives):
-            yield "a collective that was combined from several stages is shared evenly by them"
+            yield "the cost of a collective that combines several stages is divided evenly among them"
         unread = [collective.name for collective in module.collectives if collective.wire_bytes is None]
         if unread:
-            yield f"left out, because their groups have an unknown syntax: {', '.join(unread)}"
+            yield f"not counted, because their groups have an unknown syntax: {', '.join(unread)}"
         yield from module.notes
     if chip is not None:
         yield from _assumptions_of_seconds(module, chip, dtype)
@@ -391,8 +391,8 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
         )
     if elsewhere:
         yield (
-            f"compiled for CPU devices, whose compiler leaves more operations than {chip.name}'s, so the fixed cost "
-            "of an operation is left out"
+            f"compiled for CPU devices: the CPU compiler emits more operations than the compiler for {chip.name}, so "
+            "the fixed cost of an operation is not counted"
         )
     if module is None:
         yield "a stage takes max(compute, memory) + collectives; nothing overlaps"

@@ -368,7 +368,7 @@ def _assumptions(
         )
     if after.shares != before.shares:
         axes = ", ".join(placement.mesh_axes)
-        yield f"collectives over {axes} are rings of {after.shares} instead of {before.shares}"
+        yield f"collectives over {axes} use rings of {after.shares} instead of {before.shares}"
     if model != 1.0:
         yield (
             f"{model:g} times the parameters with the same examples: FLOPs, memory traffic and sent bytes grow "

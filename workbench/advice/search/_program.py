@@ -424,8 +424,8 @@ def _not_lowered(call: TracedCall, error: Exception) -> str:
     if any(kind is AxisType.Explicit for kind in getattr(call.mesh, "axis_types", ())):
         return (
             f"`search` was given `{call.name}`, which was traced on explicit axes and is not valid on Auto axes: "
-            f"{_first_line(str(error))} Candidates are sharded by propagation over Auto axes. Remove what depends on "
-            "explicit axes, or try specs of your own with `what_if`."
+            f"{_first_line(str(error))} Candidates are sharded by propagation over Auto axes. Remove the code that "
+            "depends on explicit axes, or try your own specs with `what_if`."
         )
     if any(words in str(error) for words in ("require devices", "different from the lowering platform")):
         return (
@@ -438,5 +438,5 @@ def _not_lowered(call: TracedCall, error: Exception) -> str:
 def _refused(name: str, error: Exception) -> str:
     return (
         f"The search for shardings was given `{name}`, which Shardy does not propagate in this process: {error}. "
-        "Candidates are priced from propagated shardings: use `what_if` with specs of your own, which compiles them."
+        "Candidates are priced from propagated shardings: use `what_if`, which compiles your own specs."
     )

@@ -132,7 +132,7 @@ class Search:
             return []
         return [
             "the mesh brings no gain: no choice that shards an argument is faster than replicating all arguments, in "
-            "which case each device computes the same"
+            "which case each device computes the same result"
         ]
 
     def _ranked(self) -> list[tuple[Spec, ...]]:
