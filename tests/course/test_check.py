@@ -125,7 +125,7 @@ def test_a_program_that_reads_the_rows_of_all_clients_gets_no_credit(exercise, n
 def test_a_solution_never_replaces_the_readers_answer(monkeypatch):
     monkeypatch.setattr("workbench.course._check._ANSWERS", {})
     monkeypatch.setattr("workbench.course._check._SOLUTIONS", {})
-    with pytest.raises(CourseError, match=r"'12\.1', which has no right answer yet.*Answer 12\.1"):
+    with pytest.raises(CourseError, match=r"'12\.1', which has not been answered correctly yet.*Answer 12\.1"):
         course.right_answer("12.1")
     first, second = RIGHT["12.1"][0], lambda update, limit: RIGHT["12.1"][0](update, limit)
     course.check_solution("12.1", second)

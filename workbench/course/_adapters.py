@@ -6,9 +6,9 @@ import numpy as np
 from workbench.course._grading import called, exercise, expect_number, expect_values, several, wrong
 
 
-@exercise("31.1", "numbers that an adapter saves")
+@exercise("31.1", "by what factor an adapter has fewer values")
 def saved_numbers(answer: object) -> str:
-    expect_number(answer, 128, "n · m numbers in place of r · (n + m).")
+    expect_number(answer, 128, "n · m values instead of r · (n + m).")
     return "128 times fewer."
 
 
@@ -41,9 +41,9 @@ def exact_factors(answer: object) -> str:
     return "exact, but the rank is the number of clients times r."
 
 
-@exercise("31.4", "numbers that the server sends down")
+@exercise("31.4", "values that the server sends to each client")
 def numbers_down(answer: object) -> str:
-    plain, exact = several(answer, 2, "numbers with plain averaging, numbers with exact aggregation")
+    plain, exact = several(answer, 2, "number of values with plain averaging, number of values with exact aggregation")
     expect_number(plain, 32_768, "One pair of factors: r · (n + m).", what="the first number")
     expect_number(exact, 262_144, "Factors of all eight clients.", what="the second number")
-    return "eight times as many numbers, but still far fewer than the whole matrix has."
+    return "eight times as many values, but still far fewer than in the whole matrix."

@@ -18,14 +18,14 @@ def bytes_of_a_layer(answer: object) -> str:
     return "two gathers, and three all-reduces that each send twice the bytes."
 
 
-@exercise("30.2", "the best length of a tensor axis")
+@exercise("30.2", "the best size of a tensor axis")
 def best_axis(answer: object) -> str:
     expect_number(answer, 8, "Use k = √(2 n F / T): n devices, hidden layer F, T tokens in the whole step.")
-    return "a mesh of 32 × 8."
+    return "a 32 × 8 mesh."
 
 
 @exercise("30.3", "tokens per device at which computation hides FSDP communication")
 def hidden_tokens(answer: object) -> str:
-    hint = "Set 3 w numbers of 2 bytes over the bandwidth equal to 6 t w over the FLOPs per second, and solve for t."
+    hint = "Set 3 w values of 2 bytes over the bandwidth equal to 6 t w over the FLOPs per second, and solve for t."
     expect_number(answer, 197e12 / 90e9, hint, rtol=5e-3)
     return "the ratio of the two speeds, for any width."

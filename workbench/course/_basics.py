@@ -77,7 +77,7 @@ def bytes_of_640(answer: object) -> str:
     return f"{parameters:,} parameters, the loss and the sum of weights, however many clients there are."
 
 
-@exercise("01.3", "a round for a linear model that sends at most 4 KiB")
+@exercise("01.3", "a training round of a linear model, with at most 4 KiB sent")
 def small_round(answer: object) -> str:
     random = np.random.default_rng(0)
     w, x = random.normal(size=256).astype("float32"), random.normal(size=(64, 20, 256)).astype("float32")
@@ -106,7 +106,7 @@ def variance(answer: object) -> str:
     return f"{count} reduction{'s' * (count > 1)}, and every client discloses two numbers."
 
 
-@exercise("02.2", "the share of clients above a threshold, with 4 bytes per client")
+@exercise("02.2", "the fraction of clients above a threshold, with 4 bytes per client")
 def share_above(answer: object) -> str:
     x = jnp.array([0.1, 0.9, 0.7, 0.4])
     for threshold, expected in ((0.5, 0.5), (0.8, 0.25), (2.0, 0.0)):
@@ -128,9 +128,9 @@ def mean_of_present(answer: object) -> str:
     return f"a pod sends {size} bytes, however many clients it has."
 
 
-@exercise("02.4", "a program repaired by its error message")
+@exercise("02.4", "a program, repaired with the help of its error message")
 def largest_share(answer: object) -> str:
-    hint = "Each client divides its own square by the sum of all four; the server returns the largest share."
+    hint = "Each client divides its own square by the sum of all four; the server returns the largest quotient."
     for x in ([1.0, 2.0, 3.0, 4.0], [2.0, 0.0, -1.0, 1.0]):
         expect_values(called(answer, jnp.array(x)), np.square(x).max() / np.square(x).sum(), hint)
     plan = plan_of(answer, jnp.arange(4.0), clients=4)
@@ -143,7 +143,7 @@ def largest_share(answer: object) -> str:
     return "a value at the server reaches the clients through a broadcast."
 
 
-@exercise("03.1", "a program that trains for the worst-off client")
+@exercise("03.1", "training for the worst-off client")
 def worst_off(answer: Callable) -> str:
     x = jnp.array([1.0, 2.0, 3.0, -4.0])
     expect_values(called(answer, x), 16.0, "The result is the largest square of any client.")

@@ -129,8 +129,8 @@ def right_answer(exercise: str) -> Any:
     if exercise in _SOLUTIONS:
         return _SOLUTIONS[exercise]
     message = (
-        f"`right_answer` received the exercise {exercise!r}, which has no right answer yet. The cells below continue "
-        f"with your answer. Answer {exercise}, run its cell, then run this cell again."
+        f"`right_answer` received the exercise {exercise!r}, which has not been answered correctly yet. The cells "
+        f"below continue with your answer. Answer {exercise}, run its cell, then run this cell again."
     )
     raise CourseError(message)
 
@@ -142,7 +142,7 @@ def _registered(function: str, exercise: str) -> Exercise:
         near = difflib.get_close_matches(exercise, EXERCISES, n=3) or sorted(EXERCISES)[:3]
         message = (
             f"`{function}` received the exercise {exercise!r}, but no exercise has this id. An id is the notebook's "
-            f"number, a point and the number of the exercise: {', '.join(near)}. `workbench.course.exercises()` lists "
+            f"number, a dot and the number of the exercise: {', '.join(near)}. `workbench.course.exercises()` lists "
             "all ids."
         )
         raise CourseError(message)
@@ -153,7 +153,7 @@ def _graded(function: str, exercise: str, answer: object, evidence: tuple[object
     registered = _registered(function, exercise)
     grader: Callable[..., str] = registered.grader
     if isinstance(answer, EllipsisType):
-        return Grade(exercise=exercise, right=False, message=f"waits for your answer ({registered.task}).")
+        return Grade(exercise=exercise, right=False, message=f"is waiting for your answer ({registered.task}).")
     try:
         message = grader(answer, *evidence)
     except WrongAnswerError as wrong:
@@ -173,8 +173,8 @@ def _advice(error: Exception) -> str:
         )
     fact = " ".join(str(error).split())[:200]
     return (
-        f"the answer could not be graded: {type(error).__name__}: {fact}. Check that every function returns the "
-        "result that the exercise asks for, with the shapes and types of the task."
+        f"the answer could not be graded: {type(error).__name__}: {fact}. Check that every function returns the result "
+        "that the exercise asks for, with the required shapes and types."
     )
 
 

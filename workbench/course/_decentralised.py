@@ -20,7 +20,7 @@ def metropolis_weights(answer: object) -> str:
     ):
         matrix = np.asarray(called(answer, edges.copy()))
         if matrix.shape != (4, 4):
-            wrong(f"W has the shape {matrix.shape}; 4 clients need (4, 4).")
+            wrong(f"W has shape {matrix.shape}; 4 clients need (4, 4).")
         if np.any(np.abs(matrix[(edges == 0) & ~np.eye(4, dtype=bool)]) > 1e-9):
             wrong("W is not 0 between two clients without an edge: they must not communicate.")
         if not np.allclose(matrix.sum(1), 1):
@@ -58,7 +58,7 @@ def gradient_tracking(answer: object) -> str:
     optimum = np.asarray((curvature * wishes).sum(0) / curvature.sum())
     result = np.asarray(called(answer, start, gradients, mixing, 0.1, 300))
     if result.shape != (4, 2):
-        wrong(f"the result has the shape {result.shape}; expected (4, 2), one row for each client.")
+        wrong(f"the result has shape {result.shape}; expected (4, 2), one row for each client.")
     hint = f"After 300 rounds every row should be {optimum.round(3)}, where the mean gradient is 0."
     expect_values(result, np.broadcast_to(optimum, (4, 2)), hint, atol=1e-2)
     alone = np.asarray(called(answer, start, gradients, jnp.eye(4), 0.1, 300))
@@ -71,7 +71,7 @@ def gradient_tracking(answer: object) -> str:
     return "with a constant learning rate, all clients are at the optimum of the mean loss."
 
 
-@exercise("28.4", "bytes of an average on a ring, a torus, and with a server")
+@exercise("28.4", "bytes sent to average on a ring, on a torus, and with a server")
 def bytes_of_an_average(answer: object) -> str:
     names = ("ring", "torus", "server")
     numbers = several(answer, 3, "bytes on the ring, on the torus, with a server")

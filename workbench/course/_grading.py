@@ -77,7 +77,7 @@ def expect_values(result: object, expected: object, hint: str, *, atol: float = 
     """Compares an array with the expected array's shape and values."""
     result, expected = np.asarray(result), np.asarray(expected)
     if result.shape != expected.shape:
-        wrong(f"the result has the shape {result.shape}; expected {expected.shape}. {hint}")
+        wrong(f"the result has shape {result.shape}; expected {expected.shape}. {hint}")
     if not np.allclose(result, expected, rtol=1e-3, atol=atol):
         worst = float(np.max(np.abs(result - expected)))
         wrong(f"the values differ from the expected ones by up to {worst:.3g}. {hint}")
@@ -191,7 +191,7 @@ def raw_rows(plan: PlanRecord, clients: int, kind: str) -> str:
     """Names the per-client arguments that a server stage or a broadcast reads."""
     names = {value.name for value in plan.inputs if value.shape[:1] == (clients,)}
     values = [value for stage in stages(plan, kind) for value in stage.inputs if value.name in names]
-    sizes = {value.name: f"{value.size_bytes // clients:,} bytes of each client" for value in values}
+    sizes = {value.name: f"{value.size_bytes // clients:,} bytes from each client" for value in values}
     return ", ".join(f"{name} ({size})" for name, size in sizes.items())
 
 

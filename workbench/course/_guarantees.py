@@ -35,7 +35,7 @@ def clip_update(answer: object) -> str:
     return "long updates are scaled down, short updates do not change."
 
 
-@exercise("12.2", "why noise around a compressor with memory is refused")
+@exercise("12.2", "why noise around a compressor with memory is rejected")
 def refused_memory(answer: object) -> str:
     if not isinstance(answer, Exception):
         wrong("the answer should be the exception: `except ValueError as error: answer = error`.")
@@ -52,7 +52,7 @@ def packed_bits(answer: object) -> str:
     return "a sum over 32 clients needs 13 bits, so two numbers fit into a word of 32 bits."
 
 
-@exercise("12.4", "the Byzantine clients that a median of 32 tolerates")
+@exercise("12.4", "number of Byzantine clients that a median over 32 clients tolerates")
 def tolerated(answer: object) -> str:
     expect_number(
         answer, 15, "The median is between honest values as long as more than half of the clients are honest."
@@ -95,10 +95,13 @@ def pair_off(answer: object) -> str:
     for lists in ({0: [4, 7], 1: [1, 6, 8], 3: [2]}, {2: [5]}, {0: [3, 1], 4: [0, 2]}):
         messages = called(answer, lists)
         if not isinstance(messages, Sequence) or not all(isinstance(message, dict) for message in messages):
-            wrong("the messages should be a list of dictionaries, from a worker to the row that the message brings it.")
+            wrong(
+                "the messages should be a list of dictionaries, with workers as keys and the rows that they receive "
+                "as values."
+            )
         for worker, rows in lists.items():
             if sorted(message[worker] for message in messages if worker in message) != sorted(rows):
-                wrong(f"of the lists {lists}, worker {worker} should get the rows {rows}, each once.")
+                wrong(f"for the lists {lists}, worker {worker} should get the rows {rows}, each row once.")
         if len(messages) > (needed := max(map(len, lists.values()))):
             wrong(
                 f"there are {len(messages)} messages for the lists {lists}; {needed} messages suffice for these lists."
@@ -108,14 +111,14 @@ def pair_off(answer: object) -> str:
 
 @exercise("13.3", "the workers that take part in the gradient of a coded product")
 def workers_in_gradient(answer: object) -> str:
-    expect_number(answer, 7, "Which holder's block of the result was used?")
+    expect_number(answer, 7, "Which workers' blocks of the result were used?")
     return "only the seven workers whose answers were used."
 
 
 @exercise("13.4", "number of pairs of late workers that repetition and the code do not survive")
 def fatal_pairs(answer: object) -> str:
-    repetition, code = several(answer, 2, "fatal pairs of repetition, of the code")
-    expect_number(repetition, 5, "Both holders of one of 5 blocks.", what="the count for repetition")
+    repetition, code = several(answer, 2, "fatal pairs with repetition, fatal pairs with the code")
+    expect_number(repetition, 5, "Both workers that hold the same block (one of 5).", what="the count for repetition")
     if float(code) != 0:
         wrong("any five of ten answers are enough for the code, so no pair is fatal.")
     return "the code survives any five late workers, and uses the same memory."
@@ -191,9 +194,9 @@ def expect_pairwise(answer: object, clients: int, size: int) -> None:
 def pairwise_masks(answer: object) -> str:
     masks = np.asarray(called(answer, jax.random.key(0), 5, 16))
     if masks.shape != (5, 16):
-        wrong(f"the masks have the shape {masks.shape}; expected (5, 16), one row per client.")
+        wrong(f"the masks have shape {masks.shape}; expected (5, 16), one row per client.")
     if masks.dtype != np.uint32:
-        wrong(f"the masks have the dtype {masks.dtype}; words modulo 2³² are `uint32`.")
+        wrong(f"the masks have dtype {masks.dtype}; words modulo 2³² are `uint32`.")
     if masks.sum(0, dtype=np.uint32).any():
         wrong("the sum modulo 2³² is not 0: client i adds the words of (i, j), client j subtracts them.")
     if any(not row.any() for row in masks) or len(np.unique(masks, axis=0)) < 5:
@@ -216,10 +219,10 @@ def local_as_central(answer: object) -> str:
     return "local privacy needs 4 n² clients: the cost of not trusting the server."
 
 
-@exercise("24.4", "the largest share of members that an attack can identify, for two values of ε")
+@exercise("24.4", "the largest fraction of members that an attack can identify, for two values of ε")
 def largest_true_positive_rate(answer: object) -> str:
-    strong, weak = several(answer, 2, "the share for ε = 1, the share for ε = 8")
+    strong, weak = several(answer, 2, "the fraction for ε = 1, the fraction for ε = 8")
     hint = "The bound is exp(ε) · FPR + δ, with FPR = 0.01 and δ = 0.001."
-    expect_number(strong, np.e * 0.01 + 0.001, hint, what="the share for ε = 1", rtol=2e-2)
-    expect_number(weak, 1, "A share is at most 1.", what="the share for ε = 8")
+    expect_number(strong, np.e * 0.01 + 0.001, hint, what="the fraction for ε = 1", rtol=2e-2)
+    expect_number(weak, 1, "A fraction is at most 1.", what="the fraction for ε = 8")
     return "a bound above 1 does not exclude any attack."

@@ -11,7 +11,7 @@ _CACHE = 2 * 32 * 8 * 128 * 8192 * 16 * 2  # bytes
 
 @exercise("29.1", "bytes of a KV cache")
 def bytes_of_a_cache(answer: object) -> str:
-    hint = "Multiply 2 (keys and values), layers, heads, head size, tokens, sequences and 2 bytes per number."
+    hint = "Multiply 2 (keys and values), layers, heads, head size, tokens, sequences and 2 bytes per value."
     expect_number(answer, _CACHE, hint, rtol=5e-3)
     return "17.2 GB, more than the weights."
 
@@ -25,7 +25,7 @@ def bytes_on_each_chip(answer: object) -> str:
     return "a second sharded dimension removes four copies."
 
 
-@exercise("29.3", "attention over all positions from the parts of devices")
+@exercise("29.3", "attention over all positions, combined from each device's partial result")
 def merged_attention(answer: object) -> str:
     for largest in (1.0, 1000.0):
         random = np.random.default_rng(0)
@@ -34,9 +34,9 @@ def merged_attention(answer: object) -> str:
         weight = jnp.exp(scores - m[:, None])
         result = called(answer, m, weight.sum(1), jnp.einsum("ns,nsd->nd", weight, values))
         expected = jax.nn.softmax(scores.ravel()) @ values.reshape(20, 3)
-        hint = "Multiply each part by exp(m_k − the largest m), also the parts of the sum of weights."
+        hint = "Multiply each partial result by exp(m_k − the largest m), including the partial sums of weights."
         expect_values(result, expected, hint)
-    return "the result is exact for any scores, and each device sends only three small parts."
+    return "the result is exact for any scores, and each device sends only three small partial results."
 
 
 @exercise("29.4", "the minimum milliseconds per token")

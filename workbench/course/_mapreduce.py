@@ -32,8 +32,10 @@ def combined_count(answer: object) -> str:
 @exercise("26.2", "bytes without and with a combiner")
 def bytes_of_pairs(answer: object) -> str:
     without, combined = several(answer, 2, "bytes without a combiner, bytes with one")
-    expect_number(without, 80_000, "A pair of 8 bytes for every word.", what="the number without a combiner")
-    expect_number(combined, 5_600, "A pair of 8 bytes for every different word.", what="the number with a combiner")
+    expect_number(
+        without, 80_000, "A pair of 8 bytes for each occurrence of a word.", what="the number without a combiner"
+    )
+    expect_number(combined, 5_600, "A pair of 8 bytes for each distinct word.", what="the number with a combiner")
     return "fourteen times less."
 
 
@@ -48,7 +50,7 @@ def second_largest(answer: object) -> str:
     return "two maxima and eight bytes suffice for any number of workers."
 
 
-@exercise("27.1", "the floor of averaging with sampled clients")
+@exercise("27.1", "the error floor of averaging over sampled clients")
 def sampling_floor(answer: object) -> str:
     for wishes, m, rate in (([0.0, 1.0, 5.0], 1, 0.5), ([1.0, 2.0, 3.0, 4.0, 9.0], 2, 0.1), ([1.0, 4.0], 2, 0.2)):
         n = len(wishes)
@@ -60,13 +62,13 @@ def sampling_floor(answer: object) -> str:
     return "rate / (2 − rate) times the variance of the sample's mean."
 
 
-@exercise("27.2", "sampled clients that halve the floor")
+@exercise("27.2", "number of sampled clients that halves the error floor")
 def halved_floor(answer: object) -> str:
     expect_number(answer, 19, "The factor (n − m) / (m (n − 1)) should be half of its value at m = 10.")
     return "fewer than twice as many clients, because no client is drawn twice."
 
 
-@exercise("27.3", "an unbiased mean of clients that take part with unequal probabilities")
+@exercise("27.3", "an unbiased mean over clients that participate with unequal probabilities")
 def unbiased_mean(answer: object) -> str:
     updates, p = np.array([[1.0, 2.0], [4.0, -2.0], [10.0, 6.0]]), np.array([0.5, 0.25, 0.8])
     total = np.zeros(2)
@@ -75,7 +77,7 @@ def unbiased_mean(answer: object) -> str:
         chance = np.prod(np.where(present == 1, p, 1 - p))
         result = np.asarray(called(answer, jnp.asarray(updates), jnp.asarray(present), jnp.asarray(p)))
         if result.shape != (2,):
-            wrong(f"the estimate has the shape {result.shape}; expected (2,), one mean of all clients.")
+            wrong(f"the estimate has shape {result.shape}; expected (2,): one two-element mean over all clients.")
         total += chance * np.nan_to_num(result)
     hint = "Over all eight cases, weighted by probability, the estimates should average to the mean of all rows."
     expect_values(total, updates.mean(0), hint)

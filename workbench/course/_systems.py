@@ -70,14 +70,16 @@ def four_shards_twice(answer: object) -> str:
     if shard[-1] != shape[-1]:
         wrong(f"a device stores {shard}: the last dimension is split.")
     if np.prod(shard) != 192:
-        wrong(f"a device stores {shard}, {np.prod(shard)} numbers; 192 are required.")
+        wrong(f"a device stores {shard}, {np.prod(shard)} values; 192 are required.")
     return f"a device stores {shard}; the axis `model` is not used, so each shard is stored twice."
 
 
-@exercise("05.1", "the kinds of collectives over `model` after the other sharding")
+@exercise("05.1", "the kinds of collectives over `model` with the other sharding")
 def new_collectives(answer: Iterable[str]) -> str:
     if set(answer) != {"all-reduce", "all-gather"}:
-        wrong("look at every collective over `model` whose source line is the first product: there are two kinds.")
+        wrong(
+            "look at every collective over `model` whose source line has the first matrix product: there are two kinds."
+        )
     return "partial products are summed, and the gradient with respect to the hidden units is gathered."
 
 
@@ -103,13 +105,13 @@ def two_meshes(answer: object) -> str:
     return "without the `model` axis nothing is sent inside a step."
 
 
-@exercise("07.1", "the first power of two of model sizes that does not fit")
+@exercise("07.1", "the smallest power-of-two model size that does not fit")
 def too_large(answer: object, record: ProgramRecord) -> str:
     sizes = [2.0**k for k in range(1, 10)]
     fits = [estimate_scaled(record, model=size, devices=16).memory for size in sizes]
     first = next(size for size, memory in zip(sizes, fits, strict=True) if memory is not None and not memory.fits)
     expect_number(answer, first, "Try 2, 4, 8, … with `estimate_scaled(record, model=size, devices=16).memory.fits`.")
-    return f"{first:g} times the model is the first size that does not fit."
+    return f"the first model that does not fit is {first:g} times as large."
 
 
 @exercise("07.2", "the speed at which client 11 is no longer the straggler")
@@ -135,10 +137,10 @@ def fast_enough(answer: object, record: ProgramRecord, late: TimelineRecord) -> 
     )
 
 
-@exercise("14.1", "what a reduce-scatter would save, in numbers per device")
+@exercise("14.1", "values per device that a reduce-scatter would save")
 def reduce_scatter_saves(answer: object) -> str:
     n, c, q = 512, 4, 4
-    hint = "An all-reduce sends 2 (c − 1) n² / (c q²) numbers, a reduce-scatter half of that."
+    hint = "An all-reduce sends 2 (c − 1) n² / (c q²) values, a reduce-scatter half as many."
     expect_number(answer, (c - 1) * n**2 / (c * q**2), hint)
     return "a reduce-scatter sends half of the bytes that an all-reduce over the layers sends."
 
@@ -196,8 +198,8 @@ def synchronous_norm(answer: Callable) -> str:
     )
     expect_values(result, expected, hint, atol=1e-3)
     if sum(sizes) > 6:
-        wrong(f"the values are right, but a replica sends {sum(sizes)} numbers for 3 features; 6 numbers are enough.")
-    return "two numbers per feature are enough for the moments of the whole batch."
+        wrong(f"the values are right, but a replica sends {sum(sizes)} values for 3 features; 6 values are enough.")
+    return "two values per feature are enough for the moments of the whole batch."
 
 
 @exercise("15.2", "a collective that all replicas reach")
@@ -230,7 +232,7 @@ def partial_results(answer: object) -> str:
 
     def train(w: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         if x.shape != (5, 20):
-            wrong(f"`function` was called with images of shape {x.shape}: it is the function of *one* client.")
+            wrong(f"`function` was called with images of shape {x.shape}: it expects the images of *one* client.")
         error = x @ w - y
         return -0.1 * x.T @ error, jnp.mean(error**2)
 
@@ -252,7 +254,7 @@ def partial_results(answer: object) -> str:
     return "one partial result per task, of the same size for seven clients as for one."
 
 
-@exercise("18.2", "the client whose data are broken")
+@exercise("18.2", "the client that has corrupted data")
 def broken_client(answer: object) -> str:
     expect_number(
         answer, 5, "Run with `Sequential(check_nan=True)`; the error's attribute `client` then names the client."
@@ -263,7 +265,7 @@ def broken_client(answer: object) -> str:
 @exercise("18.3", "the bytes that a client discloses in a round")
 def disclosed_in_a_round(answer: object) -> str:
     expect_number(answer, 4 * (64 * 10 + 1), "Look at `plan.disclosed` of `one_round`: an update and a loss.")
-    return "640 numbers for the update and one for the loss, and no image."
+    return "640 values for the update and one for the loss, and no image."
 
 
 @exercise("19.1", "a roll by two rows that sends two rows")
