@@ -293,5 +293,5 @@ def test_host_that_ended_while_nothing_ran_is_an_error_of_the_next_call():
         deadline = time.monotonic() + LONG
         while len(started) == 2 and time.monotonic() < deadline:
             time.sleep(0.2)
-        with pytest.raises(EngineError, match=r"host .* of 2 ended while nothing ran.*call `start_hosts`"):
+        with pytest.raises(EngineError, match=r"host .* of 2 ended while no step was running.*call `start_hosts`"):
             started.run(os.getpid)

@@ -114,8 +114,8 @@ def _pairs(*pairs: Any) -> Any:
 @pytest.mark.parametrize(
     ("source", "reported"),
     [
-        (lambda x, y: _pairs(("a", (x[0], y[0]))), r"gave 1 clients, 1 of them distinct.* has 5"),
-        (lambda x, y: _pairs(*[("a", (x[0], y[0]))] * 5), r"gave 5 clients, 1 of them distinct"),
+        (lambda x, y: _pairs(("a", (x[0], y[0]))), r"returned 1 clients, 1 of them distinct.* has 5"),
+        (lambda x, y: _pairs(*[("a", (x[0], y[0]))] * 5), r"returned 5 clients, 1 of them distinct"),
         (lambda x, y: _pairs(("a", (x[0, :2], y[0]))), r"client 'a' with data .*float32\[2, 3\].* reads .*\[4, 3\]"),
         (lambda x, y: _pairs(3), r"an element of type int that is not a pair"),
         (lambda x, y: _pairs(("a", 1)) | beam.Map(lambda pair: 1 / 0), r"an error on beam .*ZeroDivisionError"),

@@ -205,5 +205,5 @@ def test_a_table_that_changes_is_refused(extra: int, tmp_path: Path):
         table([ROWS], beam.FlatMap(lambda rows: [*rows, added] if mark.exists() else rows)), order="at"
     )
     mark.touch()
-    with pytest.raises(EngineError, match=rf"`clients_from` gave {2 if extra == 1 else 4} clients"):
+    with pytest.raises(EngineError, match=rf"`clients_from` returned {2 if extra == 1 else 4} clients"):
         Beam().run(fitted, W, clients)

@@ -116,7 +116,7 @@ def test_last_batch_is_filled_up_and_not_counted():
 @pytest.mark.parametrize("pool", [Shipping, lambda: concurrent.futures.ThreadPoolExecutor(2)], ids=["bytes", "threads"])
 def test_nan_in_a_batch_is_traced_to_its_client(pool: Any):
     x = np.array([1, 2, 3, -1, 5], np.float32)
-    with pytest.raises(EngineError, match=r"stage 0 .* made a NaN for client 3, in the sum") as caught:
+    with pytest.raises(EngineError, match=r"stage 0 .* produced a NaN for client 3, in the sum") as caught:
         Executor(pool(), clients_per_task=5, check_nan=True).run(logarithms, x)
     assert caught.value.client == 3
 
@@ -241,7 +241,9 @@ def test_a_pool_that_lost_a_worker_is_made_again_for_the_next_run(kind: str):
         for _ in range(100):
             engine.run(fedavg, start(), client_data())
 
-    with pytest.raises(EngineError, match=r"lost a worker process.*has made a new pool: run the round again") as caught:
+    with pytest.raises(
+        EngineError, match=r"lost a worker process.*has created a new pool: run the round again"
+    ) as caught:
         until_seen()
     assert caught.value.client is None
     run = engine.run(fedavg, start(), client_data())
@@ -313,7 +315,7 @@ def test_workers_that_hang_are_replaced():
     engine.timeout_seconds = 3
     for pid in list(engine.pool._processes):  # pyright: ignore[reportAttributeAccessIssue]
         os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(EngineError, match="This engine has killed the workers and made a new pool"):
+    with pytest.raises(EngineError, match="This engine has killed the workers and created a new pool"):
         engine.run(_scaled, *args)
     engine.timeout_seconds = None
     assert engine.run(_scaled, *args).results.tolist() == [3.5] * 3

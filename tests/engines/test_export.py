@@ -214,7 +214,7 @@ def test_field_of_another_type_is_refused_by_name(exported: Any, name: str, valu
 
 @pytest.mark.parametrize("given", [5, None, "/dev/zero", "a\0b", [b"bytes"]], ids=repr)
 def test_what_is_no_artifact_is_refused(given: Any):
-    with pytest.raises(InspectionError, match=r"`load` was given .*An exported program is bytes"):
+    with pytest.raises(InspectionError, match=r"`load` was given .*An exported program is a `bytes` object"):
         wb.load(given)
 
 

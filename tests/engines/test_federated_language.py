@@ -131,7 +131,7 @@ def _talking(x: Any) -> Any:
     ("fn", "expected"),
     [
         (lambda x: rounds(start(), client_data())[1] + x[0], r"rounds or branches in `scan`.*export one round"),
-        (_server_made_rows, "rows .* that the server made for each client"),
+        (_server_made_rows, "rows .* that the server computed for each client"),
         (_read_as_a_whole, "a server stage reads the rows .* receives only aggregates"),
         (_talking, "clients communicate with each other"),
     ],

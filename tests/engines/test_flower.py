@@ -256,7 +256,7 @@ def test_rows_that_the_server_made_are_sent_and_reported():
 
     with Here() as engine:
         run = engine.run(noisy, jax.random.key(0), np.ones(3, np.float32))
-    assert any("rows that the server made and sent" in note and "uint32[3, 2]" in note for note in run.notes)
+    assert any("rows that the server computed and sent" in note and "uint32[3, 2]" in note for note in run.notes)
     np.testing.assert_allclose(run.results, noisy(jax.random.key(0), jnp.ones(3)), rtol=1e-6)
 
 
@@ -280,7 +280,10 @@ def test_nan_names_the_client():
     def logarithms(x: Any) -> Any:
         return wb.reduce_sum(wb.map_fn(jnp.log, x))
 
-    with Here(check_nan=True) as engine, pytest.raises(EngineError, match=r"made a NaN for client 1, in the sum") as e:
+    with (
+        Here(check_nan=True) as engine,
+        pytest.raises(EngineError, match=r"produced a NaN for client 1, in the sum") as e,
+    ):
         engine.run(logarithms, np.array([1, -1, 2], np.float32))
     assert e.value.client == 1
 

@@ -350,7 +350,7 @@ def test_arrays_of_other_parameters_are_refused(sent: Any, expected: str):
         (lambda w, x: w, r"train=`<lambda>`, which returned a dict.*Return a tuple `\(params, metrics\)`"),
         (lambda w, x: (w, 3.0), r"returned metrics of type .*Array.*names.*Return a dictionary"),
         (lambda w, x: (w, {"m": jnp.ones((2, 2))}), r"returned the metrics m \(2, 2\).*Reduce these metrics"),
-        (lambda w, x: ({"w": w["w"]}, {}), r"other parameters than it received: w \(3,\) instead of b \(\), w \(3,\)"),
+        (lambda w, x: ({"w": w["w"]}, {}), r"that it received: w \(3,\) instead of b \(\), w \(3,\)"),
         (lambda w, x: ({**w, "b": w["w"]}, {}), r"b \(3,\), w \(3,\) instead of b \(\), w \(3,\)"),
     ],
     ids=["no tuple", "no names", "matrix", "structure", "shape"],

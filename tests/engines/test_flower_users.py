@@ -66,5 +66,5 @@ def test_request_of_another_user_is_refused():
 
 def test_deployment_is_refused_where_users_cannot_be_identified(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_runtime._same_user, "can_identify_users", lambda: False)
-    with pytest.raises(EngineError, match=r"no accounts.*insecure=True"):
+    with pytest.raises(EngineError, match=r"does not authenticate users.*insecure=True"):
         _runtime.check_users()

@@ -194,9 +194,9 @@ def test_grain_data_set_is_a_source():
     ("arrays", "message"),
     [
         ([1.0], "a leaf of type float, which is not an array with a row for each client"),
-        ((np.zeros((2, 3)), np.zeros((3, 3))), "arrays of 2, 3 rows"),
-        (np.zeros((0, 3)), "arrays of 0 rows"),
-        ((), "arrays of no rows"),
+        ((np.zeros((2, 3)), np.zeros((3, 3))), "arrays with 2, 3 rows"),
+        (np.zeros((0, 3)), "arrays with 0 rows"),
+        ((), "arrays with no rows"),
     ],
 )
 def test_array_reader_refuses_what_has_no_rows(arrays: Any, message: str):

@@ -38,7 +38,7 @@ BAD = np.array([1, 2, -3], np.float32)
 
 
 def test_nan_names_its_client():
-    with pytest.raises(EngineError, match=r"stage 0 \(`of_one`\) made a NaN for client 2, in") as caught:
+    with pytest.raises(EngineError, match=r"stage 0 \(`of_one`\) produced a NaN for client 2, in") as caught:
         Sequential(check_nan=True).run(logarithms, BAD)
     assert caught.value.client == 2
     assert caught.value.stage == "0"

@@ -118,7 +118,7 @@ class TestSpark(EngineContract):
         def logarithms(x: Any) -> Any:
             return wb.reduce_sum(wb.map_fn(jnp.log, x))
 
-        with pytest.raises(EngineError, match=r"made a NaN for one of the clients 2, 3, in the sum"):
+        with pytest.raises(EngineError, match=r"produced a NaN for one of the clients 2, 3, in the sum"):
             local.run(logarithms, np.array([1, 2, 3, -1, 5], np.float32))
 
     def test_state_of_clients_stays_in_spark_between_rounds(
@@ -490,7 +490,7 @@ def test_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        (None, "needs Java 17, which was not found: no `java` is in JAVA_HOME.*cannot install. Install it .`apt"),
+        (None, "needs Java 17, which was not found: there is no `java` in JAVA_HOME.*cannot install. Install it .`apt"),
         ("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n", "is Java 8. Spark 4 runs on Java 17 or later"),
     ],
     ids=["none", "old"],

@@ -199,8 +199,8 @@ def test_beyond_the_limits_figures_or_nothing_are_kept_and_the_record_says_so():
     assert len(record.values) == 4
     assert [value.value is None for value in record.values] == [False, True, False, True]  # 8, 16, 8 and 8 bytes
     assert record.values[1].mean == pytest.approx(float(X[0].mean()))
-    assert record.notes[-2].startswith(f"{len(wb.trace(fedavg)(W, X).tap().values) - 4} later values are left out")
-    assert record.notes[-1].startswith("For 2 values only statistics are kept")
+    assert record.notes[-2].startswith(f"{len(wb.trace(fedavg)(W, X).tap().values) - 4} later values are omitted")
+    assert record.notes[-1].startswith("For 2 values, only statistics are kept")
 
 
 def test_keys_are_kept_as_the_integers_they_are_made_of():

@@ -148,7 +148,7 @@ def test_calls_are_not_waited_for_where_nobody_can_answer():
     while not endpoint.sent:
         time.sleep(0.001)
     endpoint.is_connected = False
-    with pytest.raises(NodeError, match=r"`wait` did not get an answer .* \(its library was shut down\)"):
+    with pytest.raises(NodeError, match=r"`wait` did not get an answer .* \(the client library .* was shut down\)"):
         under_way.result(LONG)
     with pytest.raises(CancelledError):
         waiting.result(LONG)

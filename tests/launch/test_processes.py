@@ -73,7 +73,7 @@ def test_a_killed_node_is_restarted_and_its_clients_find_it_again():
 def test_a_call_that_kills_its_node_raises_and_says_that_it_may_have_had_an_effect():
     program, counter = counter_program(restart=Restart(limit=1))
     with launch(program, "processes") as launched:
-        with pytest.raises(NodeError, match="ended while it worked on the call"):
+        with pytest.raises(NodeError, match="ended during the call"):
             launched.client(counter).die()
         assert launched.client(counter).add(1) == 1
 

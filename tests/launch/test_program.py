@@ -89,7 +89,7 @@ class TakesAName:
 MISTAKES = {
     "a node that is no node": (lambda p: p.add_node(print), "A program consists of nodes: wrap a function in `PyNode`"),
     "a target that cannot be called": (lambda p: PyNode(3), "`PyNode` was given 3 of type int, which cannot be called"),
-    "a service that is no class": (lambda p: ServiceNode(nodes.Counter()), "pass the class and the arguments"),
+    "a service that is no class": (lambda p: ServiceNode(nodes.Counter()), "class and its constructor arguments"),
     "a service without methods": (lambda p: ServiceNode(NoMethods), "`NoMethods`, which has no public method"),
     "a service with a client's name": (
         lambda p: ServiceNode(TakesAName),

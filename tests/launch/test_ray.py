@@ -30,7 +30,7 @@ def test_before_ray_is_connected_the_error_says_to_call_init(monkeypatch):
             return False
 
     monkeypatch.setitem(sys.modules, "ray", NotConnected)
-    with pytest.raises(ProgramError, match=r"`RayEngine\(\)` was made before `ray.init`.*`ray.init\(address=...\)`"):
+    with pytest.raises(ProgramError, match=r"`RayEngine\(\)` was created before `ray.init`.*`ray.init\(address=...\)`"):
         RayEngine()
 
 

@@ -118,7 +118,7 @@ def test_a_pool_starts_no_more_threads_than_it_may_and_runs_everything():
     assert sorted(pool.map(abs, range(-50, 0))) == list(range(1, 51))
     assert pool._threads <= 2
     pool.shutdown()
-    with pytest.raises(RuntimeError, match="shut down and takes no more calls"):
+    with pytest.raises(RuntimeError, match="shut down and accepts no more calls"):
         pool.submit(abs, 1)
 
 

@@ -44,7 +44,7 @@ def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: s
     uneven = sorted({len(leaf) for leaf in jax.tree.leaves(rows) if len(leaf) % max(shares, 1)})
     if mesh.shape[axis] % hosts or uneven:
         message = (
-            f"`from_local_clients` was given {uneven or 'some'} clients on host {jax.process_index()} of {hosts}, and "
+            f"`from_local_clients` was given {uneven or 'some'} clients on host {jax.process_index()} of {hosts}, but "
             f"the mesh axis {axis!r} has {mesh.shape[axis]} devices. Every host's clients must divide evenly among its "
             "devices: pad the clients (see `workbench.federated.data`), or choose a mesh whose axis divides their "
             "number."

@@ -219,9 +219,9 @@ class Hosts:
         count = len(self.processes)
         self.stop()
         message = (
-            f"host {', '.join(map(str, dead))} of {count} ended while nothing ran on it. All hosts run the same steps "
-            "and wait for each other, so the others could not continue and were stopped too: call `start_hosts` to "
-            "start new hosts."
+            f"host {', '.join(map(str, dead))} of {count} ended while no step was running. All hosts run the same "
+            "steps and wait for each other, so the others could not continue and were stopped too: call `start_hosts` "
+            "to start new hosts."
         )
         raise EngineError(message, stage=f"host {dead[0]}")
 
@@ -263,9 +263,9 @@ class Hosts:
             f"host {dead[0]} ended" if dead else f"hosts {', '.join(map(str, late))} took longer than {seconds:g} s"
         )
         message = (
-            f"{subject} while a step ran. All hosts run the same steps in the same order and wait for each other, so "
-            f"the others could not continue and were stopped too: call `start_hosts` again, wait after every step "
-            "(`workbench.distributed.synchronized`), or pass a larger `timeout_seconds`."
+            f"{subject} while a step was running. All hosts run the same steps in the same order and wait for each "
+            "other, so the others could not continue and were stopped too: call `start_hosts` again, wait after every "
+            "step (`workbench.distributed.synchronized`), or pass a larger `timeout_seconds`."
         )
         return EngineError(message, stage=f"host {(dead or late)[0]}")
 

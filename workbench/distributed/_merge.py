@@ -28,8 +28,8 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
     names = sorted({run.name for run in runs})
     if len(names) != 1:
         message = (
-            f"`merge_runs` was given {len(runs)} records, of the programs {names}. `merge_runs` merges the records of "
-            "one run from several hosts: pass the records of one `measure` call, one from each host."
+            f"`merge_runs` was given {len(runs)} records, from the programs {names}. `merge_runs` merges the records "
+            "of one run from several hosts: pass the records of one `measure` call, one from each host."
         )
         raise InspectionError(message)
     first = runs[0]

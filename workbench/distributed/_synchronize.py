@@ -43,7 +43,7 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
                 f"a step did not end within {timeout_seconds:g} s on host {jax.process_index()} of "
                 f"{jax.process_count()}: {len(waiting)} of its results are missing. All hosts must run the same steps "
                 "in the same order, and no host may be stopped while others wait for it: check what the other hosts "
-                "did, then restart all hosts, because JAX cannot cancel a step that has begun."
+                "were running, then restart all hosts, because JAX cannot cancel a step that has begun."
             )
             raise EngineError(message)
         time.sleep(pause)

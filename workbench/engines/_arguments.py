@@ -27,7 +27,7 @@ def argument_of_source(engine: str, source: str, args: Sequence[Any]) -> int:
     if len(as_shapes) != 1:
         message = (
             f"`{engine}.run` was given {len(as_shapes)} arguments as shapes and a `read_from`. The {source} provides "
-            "the clients of one argument. Pass a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)` for this "
+            "the clients for one argument. Pass a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)` for this "
             "argument, and arrays for all other arguments."
         )
         raise ProgramError(message)

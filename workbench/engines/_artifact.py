@@ -197,7 +197,7 @@ def _wrong_fields(header: object) -> str:
 def _misformed(fault: str) -> str:
     return (
         f"`load` was given an exported program with {fault}. Its SHA-256 is correct, but it was not written by "
-        "`export`. Only files that `export` made can be loaded: export the program again."
+        "`export`. Only files that `export` wrote can be loaded: export the program again."
     )
 
 
@@ -208,7 +208,7 @@ def _check_version(header: dict[str, Any]) -> None:
     if low <= version <= high:
         return
     message = (
-        f"`load` was given the exported program `{header['name']}`, made by JAX {header['jax']} with calling "
+        f"`load` was given the exported program `{header['name']}`, exported by JAX {header['jax']} with calling "
         f"convention {version}; JAX {jax.__version__} here runs versions {low} to {high}. JAX reads artifacts that are "
         "up to 6 months older or 3 weeks newer than itself: export the program again with a JAX version near the "
         "version that runs it."

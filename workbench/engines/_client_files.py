@@ -47,7 +47,7 @@ class ArrayReader(ClientReader):
         counts = {len(leaf) for leaf in leaves}
         if len(counts) != 1 or 0 in counts:
             message = (
-                f"`ArrayReader` was given arrays of {', '.join(map(str, sorted(counts))) or 'no'} rows. Every array "
+                f"`ArrayReader` was given arrays with {', '.join(map(str, sorted(counts))) or 'no'} rows. Every array "
                 "needs one row for each client, and there must be at least one client: pass arrays of shape "
                 "`[clients, ...]`."
             )

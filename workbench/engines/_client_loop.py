@@ -304,7 +304,7 @@ class Pass:
     def nan(self, batch: Batch, fault: str) -> EngineError:
         """Creates the error that names a client with a NaN."""
         message = (
-            f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {fault}. "
+            f"stage {self.stage} (`{self.name}`) produced a NaN for {list_clients(batch.clients)}, in {fault}. "
             "check_nan=True stops a run at the first NaN that a client returns: check this client's data and step "
             "size (`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give this client "
             "the weight 0."

@@ -51,7 +51,7 @@ class ClientReader:
         if not callable(source) and iter(source) is source:
             message = (
                 f"`ClientReader` was given the iterator {type(source).__name__}, which can be read only once. Every "
-                "round reads the clients again: pass a list, a data set, or the function that makes the iterator."
+                "round reads the clients again: pass a list, a data set, or the function that creates the iterator."
             )
             raise ProgramError(message)
         self.clients: int = int(clients if clients is not None else len(source))  # pyright: ignore[reportArgumentType]
@@ -136,8 +136,8 @@ class ClientReader:
             message = (
                 f"stage {stage} read client {identity!r} with data {structure} of {', '.join(map(str, avals))}, but "
                 f"the first client has {self.structure} of {', '.join(map(str, self.avals))}. All clients of a program "
-                "have the same shapes and dtypes: pad their examples (see `workbench.federated.data`), or run them in "
-                "separate programs."
+                "must have the same shapes and dtypes: pad their examples (see `workbench.federated.data`), or run "
+                "them in separate programs."
             )
             raise EngineError(message, stage=stage, client=identity)
         return [np.asarray(leaf) for leaf in leaves]
@@ -178,8 +178,8 @@ def wrong_number(stage: str, expected: int, finding: str) -> str:
     """Formats the error for a source with more or fewer clients than in the traced program."""
     return (
         f"stage {stage} read {finding} clients, expected {expected}: the program was traced for {expected}, and the "
-        f"`ClientReader` gave {finding}. Every pass must read the same number of clients: pass the actual number of "
-        "clients of the source as `clients=`."
+        f"`ClientReader` returned {finding}. Every pass must read the same number of clients: pass the actual number "
+        "of clients of the source as `clients=`."
     )
 
 

@@ -192,9 +192,12 @@ class Executor(Engine):
         new = _remade(self.pool)
         self.pool = new or self.pool
         remedy = (
-            "This engine has made a new pool: run the round again."
+            "This engine has created a new pool: run the round again."
             if new is not None
-            else ("A pool that lost a worker accepts no more tasks: make a new pool and a new `Executor` with it.")
+            else (
+                "A pool that lost a worker accepts no more tasks: create a new pool, and a new `Executor` with this "
+                "pool."
+            )
         )
         message = (
             f"stage {work.stage} (`{work.name}`) lost a worker process of {self.name}: {type(error).__name__}. The "
@@ -213,7 +216,7 @@ class Executor(Engine):
             f"{waited:.1f} s; timeout_seconds={self.timeout_seconds}. A worker that hangs would block the whole "
             "round: increase `timeout_seconds`, give a task fewer clients, or check the workers of the pool."
         )
-        message += " This engine has killed the workers and made a new pool." if new is not None else ""
+        message += " This engine has killed the workers and created a new pool." if new is not None else ""
         return EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients)))
 
 

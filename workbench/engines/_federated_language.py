@@ -156,7 +156,7 @@ def _check(plan: Plan) -> None:
     if calls_back(plan.closed):
         wrong.append(
             "it has Python callbacks, which are stored as addresses in this process and would crash any other "
-            "process: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out"
+            "process: remove `jax.debug.print`, `jax.pure_callback` and `io_callback`"
         )
     _refuse(plan.name, wrong)
 
@@ -164,7 +164,7 @@ def _check(plan: Plan) -> None:
 def _refuse(name: str, wrong: Sequence[str]) -> None:
     if wrong:
         message = (
-            f"`to_federated_language` cannot write `{name}`: {'; '.join(wrong)}. The federated language knows a "
+            f"`to_federated_language` cannot write `{name}`: {'; '.join(wrong)}. The federated language has only a "
             "server, clients, broadcasts, maps and aggregations: write the program with these operations, or run it "
             "with `workbench.engines`, which do not have these limits."
         )
@@ -246,7 +246,7 @@ class _Translation:
                 f"a server stage reads the rows {form} of all clients, but the language's server receives only "
                 "aggregates"
                 if at_clients
-                else f"clients read rows {form} that the server made for each client{self._line(atom)}, but a "
+                else f"clients read rows {form} that the server computed for each client{self._line(atom)}, but a "
                 "broadcast sends the same value to all clients"
             )
             _refuse(self.plan.name, [reason])

@@ -171,7 +171,7 @@ class PlanInterpreter(PythonInterpreter):
         if len(together) > 1:
             listed = ", ".join(f"{self.path}{stage}" for stage in sorted(together))
             recorder.note(
-                f"stages {listed} run in one pass over the clients; the time of this pass is listed at stage "
+                f"stages {listed} run in one pass over the clients; the time of this pass is listed under stage "
                 f"{work.stage}"
             )
 

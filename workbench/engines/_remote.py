@@ -160,10 +160,10 @@ def run_task(task: Task, values: Values | None = None, *parts: Any) -> Reply:
     end_with_parent()
     inputs = task.inputs(values)
     if values is not None and values.sent != fingerprint(values.arrays, task.digest):
-        message = "the server's values changed on their way to the worker"
+        message = "the server's values changed in transit to the worker"
         raise ValueError(message)
     if task.sent is not None and task.sent != fingerprint(task.operands, task.digest):
-        message = "the rows of its clients changed on their way to the worker"
+        message = "the rows of its clients changed in transit to the worker"
         raise ValueError(message)
     if task.held:
         task = dataclasses.replace(task, operands=_rows_of_parts(task, parts))

@@ -116,7 +116,7 @@ def exported_stage(
         message = (
             f"stage {stage} (`{name}`) could not be exported for other processes: jax.export raised "
             f"{type(error).__name__}: {error}. Stages are sent as StableHLO, which contains no Python, so stages "
-            "cannot have callbacks: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out of the client "
+            "cannot have callbacks: remove `jax.debug.print`, `jax.pure_callback` and `io_callback` from the client "
             "function, or run it with `workbench.engines.Sequential()` or on threads."
         )
         raise EngineError(message, stage=stage) from error

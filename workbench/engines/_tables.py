@@ -149,9 +149,9 @@ def _of_beam(
     names = _checked_columns(table.known, by, columns, order)
     if fact := table.wrong_ids(by, order) or (table.uneven and f"rows with only the columns {table.uneven[0]}"):
         message = (
-            f"`clients_from` found {fact} in a PCollection with the columns {table.known}. Every row has a str or int "
-            "that identifies its client, and the same columns unless `columns` lists those to read: convert or drop "
-            "rows with a `beam.Map` or `beam.Filter`."
+            f"`clients_from` found {fact} in a PCollection with the columns {table.known}. Every row must have a str "
+            "or int that identifies its client, and the same columns unless `columns` lists those to read: convert or "
+            "drop rows with a `beam.Map` or `beam.Filter`."
         )
         raise ProgramError(message)
     for name in names:
@@ -208,10 +208,10 @@ def _check_texts(frame: Foreign, names: Sequence[str]) -> None:
     texts = [name for name in names if "string" in str(frame.dtypes[name])]
     if texts:
         message = (
-            f"`clients_from` was given a Dask DataFrame with text in the columns {texts}. Columns contain numbers, or "
-            "lists of numbers, and Dask by default converts lists to text. For lists, call "
-            '`dask.config.set({"dataframe.convert-string": False})` before the DataFrame is made; else, choose other '
-            "`columns`."
+            f"`clients_from` was given a Dask DataFrame with text in the columns {texts}. Columns must contain "
+            "numbers, or lists of numbers, and Dask converts lists to text by default. For lists, call "
+            '`dask.config.set({"dataframe.convert-string": False})` before the DataFrame is created; otherwise, choose '
+            "other `columns`."
         )
         raise ProgramError(message)
 
@@ -256,9 +256,9 @@ def _check_buckets(buckets: Sequence[int], length: int | None) -> None:
     if are_integers and length is None and list(buckets) == sorted(set(buckets)) and buckets:
         return
     message = (
-        f"`clients_from` was given buckets={list(buckets)} and length={length!r}. Buckets are increasing numbers of "
-        "examples, such as [32, 128, 512], and the last bucket truncates larger clients: pass `buckets` like these, "
-        "and leave out `length`."
+        f"`clients_from` was given buckets={list(buckets)} and length={length!r}. Buckets must be increasing numbers "
+        "of examples, such as [32, 128, 512], and the last bucket truncates larger clients: pass `buckets` like "
+        "these, and omit `length`."
     )
     raise ProgramError(message)
 
@@ -295,7 +295,7 @@ def _values(client: object, name: str, column: Foreign) -> np.ndarray:
 def _wrong_values(client: object, missing: int, name: str) -> ProgramError:
     fact = f"{missing} missing value(s)" if missing else "text, or lists of different lengths,"
     message = (
-        f"`clients_from` found {fact} in column {name!r} of client {client!r}. Columns contain numbers, or lists "
+        f"`clients_from` found {fact} in column {name!r} of client {client!r}. Columns must contain numbers, or lists "
         "of numbers of the same length in every row: fill or drop rows with missing values, or choose other `columns`."
     )
     return ProgramError(message)

@@ -201,11 +201,11 @@ class _Tap(Engine):
             named = ", ".join(f"{PurePath(file).name} ({count})" for file, count in self.elsewhere.most_common(4))
             more = f" and {len(self.elsewhere) - 4} more files" if len(self.elsewhere) > 4 else ""
             files = " or ".join(map(repr, self.files))
-            notes.append(f"{self.elsewhere.total()} values from lines outside {files} are left out: {named}{more}.")
+            notes.append(f"{self.elsewhere.total()} values from lines outside {files} are omitted: {named}{more}.")
         if self.left_out:
-            notes.append(f"{self.left_out} later values are left out (most_values={self.most_values}).")
+            notes.append(f"{self.left_out} later values are omitted (most_values={self.most_values}).")
         if self.without_array:
-            notes.append(f"For {self.without_array} values only statistics are kept (most_bytes={self.most_bytes}).")
+            notes.append(f"For {self.without_array} values, only statistics are kept (most_bytes={self.most_bytes}).")
         return notes
 
 

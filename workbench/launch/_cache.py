@@ -48,8 +48,8 @@ class Cache:
     def __init__(self, service: Client | Value, *, seconds: float, max_size: int = 1024) -> None:
         if not seconds > 0 or max_size < 1:
             message = (
-                f"`Cache` was given seconds={seconds} and max_size={max_size}. A cache keeps at least one answer for "
-                "some time: pass `seconds` above 0, and a `max_size` of at least 1."
+                f"`Cache` was given seconds={seconds} and max_size={max_size}. A cache must keep at least one answer "
+                "for some time: pass `seconds` above 0, and a `max_size` of at least 1."
             )
             raise ProgramError(message)
         self._service: Any = service

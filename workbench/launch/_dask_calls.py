@@ -153,7 +153,7 @@ class DaskEndpoint:
             raise unreachable(
                 self.label,
                 method,
-                self.gone or f"its worker was lost while it worked on the call, which may have had an effect ({error})",
+                self.gone or f"its worker was lost during the call, which may have had an effect ({error})",
             ) from error
         return unpacked(packed)
 

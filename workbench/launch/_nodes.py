@@ -263,9 +263,9 @@ def public_methods(target: type) -> tuple[str, ...]:
 def _require_class(node: Node) -> None:
     if not inspect.isclass(node.target):
         message = (
-            f"`{type(node).__name__}` was given {node.target!r} of type {type(node.target).__name__}. The object is "
-            "made in the node, perhaps in another process, so pass the class and the arguments of its constructor: "
-            f"`{type(node).__name__}(Class, argument, ...)`. For a function, use `PyNode`."
+            f"`{type(node).__name__}` was given {node.target!r} of type {type(node.target).__name__}. The node "
+            "constructs the object itself, perhaps in another process, so pass the class and its constructor "
+            f"arguments: `{type(node).__name__}(Class, argument, ...)`. For a function, use `PyNode`."
         )
         raise ProgramError(message)
 

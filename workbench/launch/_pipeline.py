@@ -113,7 +113,7 @@ class PipelinedLine(CallQueue):
         except Exception as error:  # an error in the engine's library or in `_listen`: no more answers
             self.close()
             for call in self._under_way.values():
-                fact = f"the connection to its engine is gone ({error})"
+                fact = f"the connection to its engine was lost ({error})"
                 call.future.set_exception(unreachable(self.endpoint.label, call.method, fact))
             self._under_way.clear()
         while not self._inbox.empty():
@@ -142,7 +142,7 @@ class PipelinedLine(CallQueue):
 
     def _check(self) -> None:
         if not self.endpoint.connected():
-            message = "its library was shut down"
+            message = "the client library of its engine was shut down"
             raise ConnectionError(message)
 
     def _take(self, call: _Call | None) -> None:

@@ -33,7 +33,7 @@ class DaemonPool(Executor):
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:
-                message = f"the pool {self._name!r} is shut down and takes no more calls"
+                message = f"the pool {self._name!r} is shut down and accepts no more calls"
                 raise RuntimeError(message)
             self._work.put((future, fn, args, kwargs))
             if self._idle > 0:

@@ -130,7 +130,9 @@ class ProcessHost:
             if silent > spec.hang_seconds:
                 reports.append((spec.label, silent, state["stack"] or ""))
             elif unheard > spec.hang_seconds + 1.0:
-                reports.append((spec.label, unheard, "no report from the process, which may hold Python's global lock"))
+                reports.append(
+                    (spec.label, unheard, "no report from the process, which may be holding Python's global lock")
+                )
         return reports
 
     def snapshot(self, label: str) -> dict[str, Any]:
@@ -303,7 +305,7 @@ def _pickled_specs(specs: tuple[NodeSpec, ...]) -> bytes:
         faults = [f"{spec.label} ({fault})" for spec in specs if (fault := _fault(spec))]
         message = (
             f'`launch` on "processes" cannot send these nodes to their process: {"; ".join(faults) or error}. A '
-            "process is started empty, so a node's target and arguments must be picklable: pass plain data and make "
+            "process starts empty, so a node's target and arguments must be picklable: pass plain data, and create "
             "locks, generators and connections inside the node's constructor."
         )
         raise ProgramError(message) from error

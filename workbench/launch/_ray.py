@@ -90,7 +90,9 @@ class RayHost:
             if state["silent_seconds"] > spec.hang_seconds:
                 reports.append((spec.label, state["silent_seconds"], state["stack"] or ""))
             elif unheard > spec.hang_seconds + 5.0:
-                reports.append((spec.label, unheard, "no report from the actor, which may hold Python's global lock"))
+                reports.append(
+                    (spec.label, unheard, "no report from the actor, which may be holding Python's global lock")
+                )
         return reports
 
     def snapshot(self, label: str) -> dict[str, Any]:
@@ -218,7 +220,7 @@ class RayEngine:
             raise MissingDependencyError("ray", extra="ray", needed_for="RayEngine") from error
         if not ray.is_initialized():
             message = (
-                "`RayEngine()` was made before `ray.init`. The engine runs nodes on the cluster to which Ray is "
+                "`RayEngine()` was created before `ray.init`. The engine runs nodes on the cluster to which Ray is "
                 "connected; it does not start a cluster: call `ray.init()` for this machine, or "
                 "`ray.init(address=...)`, first."
             )

@@ -38,7 +38,7 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
     """
     if max_size < 1 or wait_seconds < 0:
         message = (
-            f"`batched` was given max_size={max_size} and wait_seconds={wait_seconds}. A batch holds at least one "
+            f"`batched` was given max_size={max_size} and wait_seconds={wait_seconds}. A batch contains at least one "
             "call: `max_size` must be at least 1 and `wait_seconds` at least 0."
         )
         raise ProgramError(message)

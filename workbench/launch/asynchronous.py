@@ -64,7 +64,7 @@ class AsynchronousServer:
                 if context.stop_requested:
                     message = (
                         f"`pull` of {client!r} gave up waiting for slower clients: the program is stopping. A client "
-                        "ends with its program, so let its `run` return."
+                        "ends with its program, so its `run` should return."
                     )
                     raise NodeError(message, stage=context.label)
                 self._forget(context.failed_peers)
@@ -155,8 +155,8 @@ def asynchronous_fedavg_program(
         message = (
             f"`asynchronous_fedavg_program` was given {len(data)} clients' data, rounds={rounds}, "
             f"staleness={staleness}, mixing={mixing}, exponent={exponent}. At least one client must train, and the "
-            "server moves towards each result by the share `mixing`: pass data of at least one client, `rounds` of at "
-            "least 1, `staleness` and `exponent` of at least 0, and 0 < `mixing` <= 1."
+            "server moves towards each result by the fraction `mixing`: pass data of at least one client, `rounds` of "
+            "at least 1, `staleness` and `exponent` of at least 0, and 0 < `mixing` <= 1."
         )
         raise ProgramError(message)
     program = Program("asynchronous FedAvg")

@@ -302,8 +302,8 @@ def _check(options: Foreign, runner: object, clients_per_batch: object, own_proc
         raise ProgramError(message)
     if isinstance(options, str) or not all(isinstance(flag, str) for flag in options):
         message = (
-            f"`Beam` was given options={options!r}. Pipeline options are a list of flags, as on a command line: pass "
-            '["--direct_num_workers=2", …], one string for each.'
+            f"`Beam` was given options={options!r}. Pipeline options must be a list of flags, as on a command line: "
+            'pass ["--direct_num_workers=2", …], one string for each.'
         )
         raise ProgramError(message)
     check_batch_size("Beam", "one element of the PCollection", clients_per_batch)

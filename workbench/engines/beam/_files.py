@@ -67,14 +67,14 @@ def client_files(
         except Exception as error:
             fact = re.search(r"\[source\] (.*)", str(error))
             message = (
-                f"{source} gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + brief(error)}. "
+                f"{source} returned {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + brief(error)}. "
                 "A source must give one pair `(client_id, data)` for each client, with ids of type str or int and "
                 "data of the shapes that the program expects: append a `beam.Map` that converts the elements."
             )
             raise EngineError(message) from error
         if clients != {reader.clients} or len(set(reader.ids)) < reader.clients:
             message = (
-                f"{source} gave {reader.clients} clients, {len(set(reader.ids))} of them distinct, but the program "
+                f"{source} returned {reader.clients} clients, {len(set(reader.ids))} of them distinct, but the program "
                 f"has {' and '.join(map(str, sorted(clients)))}. Each client must be in the source exactly once: "
                 "correct the source, or the shapes and `clients` of the program."
             )

@@ -90,8 +90,8 @@ def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, or
         fact = re.search(r"\[source\] ([^\n]*?)(?: \[while|$)", str(error), re.MULTILINE)
         message = (
             f"`clients_from` was given a PCollection, and found {fact[1] if fact else 'an error: ' + brief(error)}. "
-            "Elements are dictionaries, named tuples or `beam.Row`s with one example each, in a bounded PCollection: "
-            "append a `beam.Map` that converts the elements, or correct the steps before."
+            "Elements must be dictionaries, named tuples or `beam.Row`s with one example each, in a bounded "
+            "PCollection: append a `beam.Map` that converts the elements, or correct the steps before."
         )
         raise ProgramError(message) from error
     labels = list(dict.fromkeys(name for some in columns for name in some))

@@ -88,8 +88,7 @@ def from_arrays(arrays: "ArrayRecord", like: Params) -> Params:
 
 
 _START = (
-    "Start the strategy with `initial_arrays=to_arrays(params)`, with the same parameters that the client app was made "
-    "with."
+    "Start the strategy with `initial_arrays=to_arrays(params)`, with the same parameters that `client_app` received."
 )
 
 

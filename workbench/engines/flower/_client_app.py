@@ -114,7 +114,10 @@ class _Handler:
         new, metrics = results
         shapes, new_shapes = named_shapes("client_app", self.like), named_shapes("client_app", new)
         if _text(new_shapes) != _text(shapes):
-            fact = f"returned other parameters than it received: {_text(new_shapes)} instead of {_text(shapes)}. "
+            fact = (
+                f"returned parameters that differ from those that it received: {_text(new_shapes)} instead of "
+                f"{_text(shapes)}. "
+            )
             raise self._wrong(fact + "Strategies average the same arrays of all clients", "Return the new parameters")
         parameters = dict(zip(names_in_order(received, shapes), to_arrays(new).values(), strict=True))
         arrays = ArrayRecord({name: parameters[name] for name in received})  # mods compare the order of the names

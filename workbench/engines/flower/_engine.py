@@ -95,8 +95,8 @@ class Flower(Engine):
         _check(runtime, {"nodes": nodes, "clients_per_node": clients_per_node, "workers": workers})
         if runtime == "deployment" and insecure:
             warnings.warn(
-                "Flower's SuperLink starts without checking its users: while it is open, every user of this machine "
-                "can run code as you. Leave out `insecure=True` to answer only your own user.",
+                "Flower's SuperLink starts without authenticating its users: while it is running, every user of this "
+                "machine can run code as you. Omit `insecure=True` to accept only your own user.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -252,7 +252,7 @@ class Flower(Engine):
         if made_here:
             shapes = ", ".join(f"{x.dtype}{list(x.shape)}" for x in made_here)
             work.recorder.note(
-                f"stage {work.stage} reads rows that the server made and sent, one to each client: {shapes}"
+                f"stage {work.stage} reads rows that the server computed and sent, one to each client: {shapes}"
             )
 
     def _source(self, x: "np.ndarray | RemoteRows | ReadRows") -> tuple[str, str]:
@@ -386,7 +386,7 @@ def _check(runtime: object, counts: Mapping[str, Any]) -> None:
     for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             message = (
-                f"`Flower` was given {name}={value!r}. `{name}` is a number of nodes, clients or processes: pass a "
-                f"positive int, or leave `{name}` out."
+                f"`Flower` was given {name}={value!r}. `{name}` must be a number of nodes, clients or processes: pass "
+                f"a positive int, or omit `{name}`."
             )
             raise ProgramError(message)

@@ -123,10 +123,10 @@ def _inputs(
     both = [name for name, v, use in pairs if use.clients and (use.server or v in returned)]
     if both:
         message = (
-            f"`Flower.export` was given {_listed(both)}, whose rows the clients read and which a server stage (or "
-            "the caller) reads as a whole. Client data are not sent to the server: move this work into the client "
-            "function (for a cohort, use `where=` of a reduction instead of `select`), or pass a separate argument to "
-            "the server."
+            f"`Flower.export` was given {_listed(both)}: the clients read the rows, and a server stage (or the caller) "
+            "also reads all of them. Client data are not sent to the server: move the work of the server into the "
+            "client function (for a cohort, pass `where=` to a reduction instead of using `select`), or pass a "
+            "separate argument to the server."
         )
         raise ProgramError(message)
     client_counts = [block.uses[v].clients for v in variables]
@@ -161,8 +161,8 @@ def _check_size(stages: Stages, name: str) -> None:
     size = sum(map(len, stages.bytes.values())) * 4 // 3
     if size > _LIMIT_BYTES:
         message = (
-            f"`Flower.export` made {size / 2**20:.0f} MiB of stages for `{name}`, but Flower takes apps of at most 10 "
-            "MiB. Stages contain the constants that the client function closes over: pass large constants as arguments."
+            f"`Flower.export` wrote {size / 2**20:.0f} MiB of stages for `{name}`, but Flower accepts apps of at most "
+            "10 MiB. Stages contain the constants that the client function closes over: pass large constants as arguments."
         )
         raise ProgramError(message)
 
@@ -250,7 +250,7 @@ in `{package}/stages/`, checked before it runs. Needed on every machine: flwr, j
     flower-supernode --insecure --superlink HOST:8000 --node-config 'partition-id=0 data="/folder/of/this/client"'
 
 one SuperNode for each of the {nodes} clients, then `flwr run . NAME-OF-YOUR-SUPERLINK --stream`. Use TLS instead of
-`--insecure` across machines. `inputs` and `results` are folders of the server's machine.
+`--insecure` across machines. `inputs` and `results` are folders on the server's machine.
 
 ## Add it to your Flower project
 
@@ -262,7 +262,7 @@ Your `train`, `evaluate` and `query` functions still work, and you can add other
 
 {data}
 
-Replace `column` in `{package}/data.py` by a reader of your data.
+Replace `column` in `{package}/data.py` by a reader for your data.
 
 ## What a client discloses
 

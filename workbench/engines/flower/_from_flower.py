@@ -172,7 +172,8 @@ class _FlowerClient:
         if missing := [name for name in self.metrics if not isinstance(values.get(name), int | float)]:
             message = (
                 f"{place} lacks the metrics {', '.join(missing)}; it has {', '.join(values) or 'none'}. Every client "
-                "returns the same metrics, and each is a number. Pass `metrics=` with names that the app returns."
+                "must return the same metrics, and each metric must be a number. Pass `metrics=` with names that the "
+                "app returns."
             )
             raise EngineError(message, client=i)
         metrics = {name: np.float32(values[name]) for name in self.metrics}

@@ -70,9 +70,9 @@ class FlowerProcesses(SupervisedProcesses):
             if time.monotonic() > until:
                 name = next(reversed(self.pids), "")
                 message = (
-                    f"the engine waited {seconds:.0f} s for {task}. Flower's processes run but are not ready; last "
+                    f"the engine waited {seconds:.0f} s for {task}. Flower's processes are running but not ready; last "
                     f"output of {name}: {self.log(name)!r}. Increase `start_seconds` on a busy machine, and check that "
-                    "nothing blocks connections on 127.0.0.1."
+                    "nothing is blocking connections to 127.0.0.1."
                 )
                 raise EngineError(message)
             pause(0.1)
@@ -317,7 +317,7 @@ def check_port(port: int) -> None:
     except OSError as error:
         message = (
             f"`Flower` was given port={port} for its SuperLink, but it cannot listen on 127.0.0.1:{port}: {error}. "
-            "Only one process can listen on a port: pass another port, leave `port` out for a free one, or end the "
+            "Only one process can listen on a port: pass another port, omit `port` to use a free port, or end the "
             "other process (perhaps a SuperLink that `flwr run` left behind)."
         )
         raise EngineError(message) from error
@@ -332,10 +332,10 @@ def check_users() -> None:
     if _same_user.can_identify_users():
         return
     message = (
-        f"`Flower` was given runtime='deployment' on {sys.platform}, where a server cannot see which user a connection "
-        "belongs to (Linux writes it into /proc/net/tcp). Flower's SuperLink has no accounts: every user of this "
-        "machine could submit an app that runs as you. Use runtime='simulation', or pass insecure=True on a machine "
-        "that nobody else uses."
+        f"`Flower` was given runtime='deployment' on {sys.platform}, where a server cannot tell which user opened a "
+        "connection (on Linux, /proc/net/tcp shows the user). Flower's SuperLink does not authenticate users: every "
+        "user of this machine could submit an app that runs as you. Use runtime='simulation', or pass insecure=True "
+        "on a machine that nobody else uses."
     )
     raise EngineError(message)
 

@@ -392,7 +392,7 @@ class _Jobs:
         try:
             self._take(work, named, here, spec, table)
         except (IndexError, KeyError, ValueError) as error:
-            fact = f"the table of answers changed on its way to this process ({type(error).__name__}: {error})"
+            fact = f"the table of answers changed in transit to this process ({type(error).__name__}: {error})"
             raise work.miscounted(fact) from error
         if spec.kept and path is not None:
             self._hold(work, path, size, here)
@@ -660,8 +660,8 @@ class _Jobs:
             )
             message = (
                 f"stage {work.stage} (`{work.name}`) failed in its Spark job on {self.engine.name}: {brief(error)}. No "
-                f"executor reported which clients failed.{retry} Check Spark's log, and whether the driver's JVM still "
-                "runs; finished rounds are in this error's `run`."
+                f"executor reported which clients failed.{retry} Check Spark's log, and whether the driver's JVM is "
+                "still running; finished rounds are in this error's `run`."
             )
             raise EngineError(message, stage=work.stage) from error
 
@@ -804,7 +804,7 @@ class _Jobs:
         except Exception as error:
             fact = re.search(r"\[source\] ([^\n]*)", str(error))
             message = (
-                f"`read_from` gave {fact[1] if fact else 'an error'} on {self.engine.name}"
+                f"`read_from` returned {fact[1] if fact else 'an error'} on {self.engine.name}"
                 f"{'' if fact else ': ' + brief(error)}. "
                 'A table needs a row for each client: the column "client" with its id, and a column for each leaf of '
                 "its data, with the shapes that the program expects. Rename or add the columns: `read_from` also "
@@ -828,7 +828,7 @@ class _Jobs:
         ids = sorted(table.select("client").toArrow().column("client").to_pylist())
         if len(ids) != clients or len(set(ids)) != len(ids):
             message = (
-                f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them distinct, but the program has "
+                f"`read_from` returned {len(ids)} clients, {len(set(ids))} of them distinct, but the program has "
                 f"{clients}. Each client must be in the table exactly once: correct the table, or the shapes and "
                 "`clients` of the program."
             )
@@ -1052,9 +1052,9 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
     if sorted(numbers) == written and sums == table.column("crc").to_pylist():
         return
     message = (
-        f"the rows {rows.label} of stage {rows.stage} were read back as {len(numbers)} batches, {len(set(numbers))} of "
-        f"them distinct, but {len(written)} were written. Each row in `folder` must be read once and unchanged: keep "
-        "other programs out of this folder, and run again."
+        f"the rows {rows.label} of stage {rows.stage} were read again as {len(numbers)} batches, {len(set(numbers))} "
+        f"of them distinct, but {len(written)} were written. Each row in `folder` must be read once and unchanged: "
+        "keep other programs out of this folder, and run again."
     )
     raise EngineError(message, stage=rows.stage)
 
@@ -1074,7 +1074,7 @@ def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
     double = [ids[i] for i in range(len(ids)) if times[i] > 1 or len(set(numbers)) != len(numbers)]
     facts = [f"{name_clients(some)} {label}" for some, label in ((missing, "missing"), (double, "double")) if some]
     message = (
-        f"`read_from` gave {len(ids)} clients when their ids were read, but different clients when their data were "
+        f"`read_from` returned {len(ids)} clients when their ids were read, but different clients when their data were "
         f"read: {'; '.join(facts)}. A DataFrame with a random or time-dependent step, or `limit` without an order, can "
         "return different rows each time it is evaluated. Write it first and read the written files: "
         "`frame.write.parquet(path)`, then `read_from=path`."
@@ -1178,7 +1178,7 @@ def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
     if type(session).__module__.startswith("pyspark.sql.connect"):
         message = (
             "`Spark` was given a Spark Connect session. A pass sends the server's values as broadcast variables, "
-            "which Connect does not support: pass a classic session, made on the driver's machine."
+            "which Connect does not support: pass a classic session, created on the driver's machine."
         )
         raise EngineError(message)
     if not isinstance(session, str) and not hasattr(session, "sparkContext"):
@@ -1190,8 +1190,8 @@ def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
         raise ProgramError(message)
     if conf is not None and not isinstance(session, str):
         message = (
-            f"`Spark` was given an existing session and conf={dict(conf)!r}. Settings apply only to a session that "
-            "the engine starts: set them when you make your session, or pass its master instead of the session."
+            f"`Spark` was given an existing session and conf={dict(conf)!r}. Settings apply only to a session that the "
+            "engine starts: set them when you create your session, or pass its master instead of the session."
         )
         raise ProgramError(message)
     check_batch_size("Spark", "one row of the DataFrame", clients_per_batch)

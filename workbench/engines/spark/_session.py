@@ -43,7 +43,7 @@ def check_libraries() -> None:
     java = _java()
     version = _java_version(java) if java is not None else None
     if version is None or version < _LEAST_JAVA:
-        problem = "no `java` is in JAVA_HOME or on the path" if java is None else f"`{java}` is Java {version}"
+        problem = "there is no `java` in JAVA_HOME or on the path" if java is None else f"`{java}` is Java {version}"
         fact = f"{problem}. Spark 4 runs on Java {_LEAST_JAVA} or later, which pip cannot install"
         install = f"`apt install openjdk-{_LEAST_JAVA}-jre-headless`, or the equivalent package of your system"
         library = f"Java {_LEAST_JAVA}"
@@ -122,9 +122,9 @@ def alive(started: Started) -> bool:
 
 def _other_session(master: str, running: str) -> str:
     return (
-        f"`Spark` was asked to start a session for {master!r}, but a session for {running!r} already runs in this "
-        "process. A process has one JVM with one Spark context: close that engine (`engine.close()`) or stop that "
-        "session first, or pass the running session: `Spark(session)`."
+        f"`Spark` was asked to start a session for {master!r}, but a session for {running!r} is already running in "
+        "this process. A process has one JVM with one Spark context: close that engine (`engine.close()`) or stop "
+        "that session first, or pass the running session: `Spark(session)`."
     )
 
 

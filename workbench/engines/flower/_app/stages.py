@@ -117,7 +117,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
     high = jax.export.maximum_supported_calling_convention_version
     if not low <= header["calling_convention"] <= high:
         message = (
-            f"stage `{header['name']}` was made by JAX {header['jax']} with calling convention "
+            f"stage `{header['name']}` was exported by JAX {header['jax']} with calling convention "
             f"{header['calling_convention']}; JAX {jax.__version__} here runs {low} to {high}: export it again"
         )
         raise ValueError(message)
