@@ -145,7 +145,7 @@ def test_empty_slots_of_a_cohort_change_nobody(held: data.ClientData) -> None:
 def test_wrong_cohorts_say_what_is_right(held: data.ClientData) -> None:
     sampled = algorithms.in_cohorts(STATEFUL["ditto"], clients=CLIENTS, cohort=3)
     state, tree = sampled.init(START), rounds_of(held)[0].tree
-    with pytest.raises(ProgramError, match=f"make the algorithm with clients={CLIENTS}, cohort={COHORT}"):
+    with pytest.raises(ProgramError, match=f"create the algorithm with clients={CLIENTS}, cohort={COHORT}"):
         sampled.round(state, tree)
     with pytest.raises(ProgramError, match=r"without the entry `cohort`.*data.cohorts"):
         sampled.round(state, {name: value for name, value in tree.items() if name != "cohort"})

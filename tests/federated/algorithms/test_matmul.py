@@ -117,7 +117,7 @@ def test_an_absent_tpu_moves_what_the_formula_says(target: str, layers: int, sid
         (None, (N, N), MeshError, "mesh axes none.*make_mesh"),
         ({"layers": 2, "rows": 4, "cols": 1}, (N, N), MeshError, "layers=2, rows=4, cols=1.*square"),
         ({"layers": 2, "rows": 2, "cols": 2}, (N, 48), ProgramError, "48 and 64 differ"),
-        ({"layers": 2, "rows": 2, "cols": 2}, (63, N), ProgramError, "n=63 by 2"),
+        ({"layers": 2, "rows": 2, "cols": 2}, (63, N), ProgramError, "n=63 is not a multiple of 2"),
     ],
     ids=["no mesh", "not square", "inner sizes", "rows"],
 )
@@ -127,3 +127,8 @@ def test_impossible_products_are_refused(mesh: Any, a: Any, error: type[Exceptio
         pytest.raises(error, match=says),
     ):
         algorithms.matmul_25d(jnp.ones(a), jnp.ones((N, N)))
+
+
+def test_no_panels_are_refused() -> None:
+    with jax.set_mesh(wb.make_mesh(layers=2, rows=2, cols=2)), pytest.raises(ProgramError, match=r"panels=0.*positive"):
+        algorithms.matmul_25d(jnp.ones((N, N)), jnp.ones((N, N)), panels=0)

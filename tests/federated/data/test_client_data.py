@@ -102,7 +102,7 @@ def test_bad_arrays_are_named_by_client_and_field(arrays, fact):
     message = str(error.value)
     assert message.startswith("client data `toy` cannot be used: " + fact)
     assert "All clients need the same fields" in message
-    assert "Repair or leave out these clients" in message
+    assert "Repair or remove these clients" in message
 
 
 def test_all_offenders_are_reported_up_to_five():
@@ -124,7 +124,7 @@ def test_unknown_label_metadata_and_client_are_errors_that_name_what_exists():
         wd.ClientData(arrays=arrays, label="y")
     with pytest.raises(DataError, match=r"metadata for 'q', which have no arrays.*use ids among 'a'"):
         wd.ClientData(arrays=arrays, metadata={"q": {}})
-    with pytest.raises(DataError, match=r"client 'q' was asked for, but the data contains 'a'\. Use one of these ids"):
+    with pytest.raises(DataError, match=r"client 'q' was requested, but the data contain 'a'\. Use one of these ids"):
         wd.ClientData(arrays=arrays)["q"]
 
 

@@ -72,7 +72,7 @@ def test_hdf5_with_numbers_in_another_file_is_refused(tmp_path: Path):
     def make(h5py: Any, group: Any) -> None:
         group.create_dataset("x", (10,), np.uint64, external=[(str(secret), 0, 80)])
 
-    with pytest.raises(DataError, match=r"client 'a', field 'x': its numbers are in another file"):
+    with pytest.raises(DataError, match=r"client 'a', field 'x': its values are in another file"):
         load_tff_hdf5(_hdf5(tmp_path / "data.h5", make))
 
 

@@ -104,7 +104,7 @@ def test_put_lays_clients_out_over_the_mesh():
 
 
 WRONG = {
-    "batch": (lambda d: wd.pad_clients(d, batch_size=0), "was given batch_size=0. Sizes are at least 1"),
+    "batch": (lambda d: wd.pad_clients(d, batch_size=0), "was given batch_size=0. Sizes must be at least 1"),
     "several": (lambda d: wd.pad_clients(d, batch_size=-1, multiple_of=0), "batch_size=-1, multiple_of=0"),
     "epochs": (lambda d: wd.pad_clients(d, epochs=2), "epochs=2 without a batch_size.*batch_size=16, epochs=2"),
     "too long": (
@@ -117,7 +117,7 @@ WRONG = {
     ),
     "text": (
         lambda d: wd.pad_clients(wd.ClientData(arrays={"a": {"t": np.array(["to be"])}})),
-        r"field\(s\) 't' hold text. Devices store only numbers: .*`tokenize`",
+        r"field\(s\) 't' contain text. Devices store only numbers: .*`tokenize`",
     ),
     "negative seed": (lambda d: wd.pad_clients(d, key=-1), r"is -1. A key must be a seed.*jax\.random\.key\(0\)"),
     "float key": (lambda d: wd.pad_clients(d, key=np.float32(1)), "A key must be a seed"),

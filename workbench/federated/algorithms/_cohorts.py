@@ -102,7 +102,7 @@ def _split_cohort(name: str, client_batches: ClientBatches, clients: int, size: 
     if cohort.population != clients or cohort.numbers.shape != (size,):
         message = (
             f"The round of {name} with clients={clients} and cohort={size} received a cohort of "
-            f"{cohort.numbers.shape[0]} slots out of {cohort.population} clients. Both sizes must match: make the "
+            f"{cohort.numbers.shape[0]} slots out of {cohort.population} clients. Both sizes must match: create the "
             f"algorithm with clients={cohort.population}, cohort={cohort.numbers.shape[0]}."
         )
         raise ProgramError(message)

@@ -42,7 +42,8 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
     if not 0 < fraction <= 1:
         message = (
             f"`top_k_mean` was given fraction={fraction}, but a client sends at least one and at most all of its "
-            "entries. The fraction is a share of the entries: pass a number above 0 and up to 1, such as 0.05."
+            "entries. `fraction` is the fraction of the entries that a client sends: pass a number above 0 and up to "
+            "1, such as 0.05."
         )
         raise ProgramError(message)
 

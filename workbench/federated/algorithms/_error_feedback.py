@@ -318,7 +318,8 @@ def _check_fraction(name: str, fraction: float) -> None:
     if not 0 < fraction <= 1:
         message = (
             f"`{name}` received fraction={fraction}, but a client sends at least one and at most all of its entries. "
-            "The fraction is a share of the entries: pass a number above 0 and up to 1, such as 0.05."
+            "`fraction` is the fraction of the entries that a client sends: pass a number above 0 and up to 1, such "
+            "as 0.05."
         )
         raise ProgramError(message)
 

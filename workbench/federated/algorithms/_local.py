@@ -129,7 +129,7 @@ def split_weight(
         message = (
             f"`{keeps_state}` keeps a state for each of its {clients} clients, and its round received a cohort of "
             f"{cohort.numbers.shape[0]} out of {cohort.population} clients. A client's state must follow the client, "
-            f"not its slot in the cohort. Make the algorithm with `in_cohorts(lambda clients: {keeps_state}(…, "
+            f"not its slot in the cohort. Create the algorithm with `in_cohorts(lambda clients: {keeps_state}(…, "
             f"clients=clients, …), clients={cohort.population}, cohort={cohort.numbers.shape[0]})`."
         )
         raise ProgramError(message)

@@ -111,15 +111,14 @@ def _grid() -> tuple[int, int]:
 
 
 def _check_division(a: jax.Array, b: jax.Array, layers: int, side: int, panels: int) -> None:
-    inner = layers * side * panels
+    inner = layers * side * max(panels, 1)
     (n, k), (depth, m) = a.shape, b.shape
-    wrong = [
-        f"{name}={size} by {by}" for name, size, by in (("n", n, side), ("k", k, inner), ("m", m, side)) if size % by
-    ]
-    if k != depth or panels < 1 or wrong:
-        fact = (
-            f"the inner sizes {k} and {depth} differ" if k != depth else f"cannot divide {', '.join(wrong) or panels}"
-        )
+    sizes = (("n", n, side), ("k", k, inner), ("m", m, side))
+    wrong = [f"{name}={size} is not a multiple of {unit}" for name, size, unit in sizes if size % unit]
+    if k != depth:
+        wrong = [f"the inner sizes {k} and {depth} differ"]
+    if wrong or panels < 1:
+        fact = ", ".join(wrong) or "the number of panels is not positive"
         message = (
             f"`matmul_25d` was given matrices {a.shape} and {b.shape} for {layers} layer(s) of {side} × {side} devices "
             f"with panels={panels}: {fact}. Every device stores equal blocks, so n and m must be multiples of {side}, "

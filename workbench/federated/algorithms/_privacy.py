@@ -86,10 +86,10 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
         raise ProgramError(message)
     if not inner.bounded:
         message = (
-            f"`gaussian_mean` received of={inner.name!r}. There, one client can contribute more than its clipped "
-            "update, because the method keeps state from earlier rounds, uses a scale from all clients, or compares "
-            "their rows. The noise then gives no privacy: use `weighted_mean()` or `top_k_mean(..., memory=False)` "
-            "inside."
+            f"`gaussian_mean` received of={inner.name!r}. With this aggregator, one client can contribute more than "
+            "its clipped update, because the aggregator keeps state from earlier rounds, computes a scale from all "
+            "clients, or compares their rows. The noise then gives no privacy: pass of=weighted_mean() or "
+            "of=top_k_mean(..., memory=False)."
         )
         raise ProgramError(message)
 

@@ -191,10 +191,9 @@ def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: byte
         secret = None
     if secret is None or (key is not None and _public(secret) != key):
         message = (
-            f"`SecureRound.reveal` received {len(shares)} shares of a secret of client {client}, which do not fit "
-            f"together. At least one of the clients {sorted(number - 1 for number in shares)} answered with a wrong "
-            f"share, or client {client} distributed wrong shares: begin a new round, without the clients that you do "
-            "not trust."
+            f"`SecureRound.reveal` received {len(shares)} shares of a secret of client {client} that are inconsistent. "
+            f"At least one of the clients {sorted(number - 1 for number in shares)} answered with a wrong share, or "
+            f"client {client} distributed wrong shares: begin a new round, without the clients that you do not trust."
         )
         raise EngineError(message)
     return secret

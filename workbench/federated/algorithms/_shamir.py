@@ -62,8 +62,8 @@ def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
     if secret >= 2**256 or not _are_on_a_polynomial(shares, threshold):
         message = (
             f"`recover_secret` received {len(shares)} shares that are not points of one polynomial of degree "
-            f"{threshold - 1} with a secret of 32 bytes. All shares must be of one secret: leave out shares of other "
-            "secrets and damaged shares."
+            f"{threshold - 1} with a secret of 32 bytes. All shares must belong to one secret: omit damaged shares and "
+            "shares of other secrets."
         )
         raise ProgramError(message)
     return secret.to_bytes(32, "little")

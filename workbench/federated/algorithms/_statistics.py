@@ -78,8 +78,8 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
     """
     if not 0 <= q <= 1:
         message = (
-            f"`quantile` was given q={q}. The quantile is a share of the values: pass a number from 0 to 1, such as "
-            "0.5 for the median or 0.95 instead of 95."
+            f"`quantile` was given q={q}. `q` is a fraction of the values: pass a number from 0 to 1, such as 0.5 for "
+            "the median or 0.95 instead of 95."
         )
         raise ProgramError(message)
     # At least one value is at most the answer, so the 0-quantile is the minimum.

@@ -295,8 +295,8 @@ class TensorParallel:
         if wrong:
             message = (
                 f'`tensor_parallel("{self.kind}").{name}` cannot divide {", ".join(wrong)} on the mesh {sizes}. Every '
-                "device has equal blocks, whole sequences and whole heads: use sizes that the mesh axes divide, pad "
-                "with zeros, or use fewer devices."
+                "device must have equal blocks, whole sequences and whole heads: use sizes that the mesh axes divide, "
+                "pad with zeros, or use fewer devices."
             )
             raise ProgramError(message)
 

@@ -25,7 +25,7 @@ def raise_all(source: str, problems: Iterable[str], remedy: str = "") -> None:
     message = (
         f"{source} cannot be used: {'; '.join(problem_list[:_SHOWN])}{more}. All clients need the same fields, each "
         "with one dtype and one shape per example. All fields of a client need the same number of examples. "
-        f"{remedy or 'Repair or leave out these clients and try again.'}"
+        f"{remedy or 'Repair or remove these clients and try again.'}"
     )
     raise DataError(message)
 

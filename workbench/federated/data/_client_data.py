@@ -46,7 +46,7 @@ class ClientData:
         if unknown:
             message = (
                 f"`ClientData` was given metadata for {show_ids(unknown)}, which have no arrays. Metadata refer to "
-                f"clients by id: use ids among {show_ids(frozen)}, or leave out these metadata."
+                f"clients by id: use ids among {show_ids(frozen)}, or omit these metadata."
             )
             raise DataError(message)
         fields = next(iter(frozen.values()))
@@ -92,8 +92,8 @@ class ClientData:
             return self.arrays[client]
         except KeyError:
             message = (
-                f"client {client!r} was asked for, but the data contains {show_ids(self.arrays)}. Use one of these "
-                "ids, or a position (an int)."
+                f"client {client!r} was requested, but the data contain {show_ids(self.arrays)}. Use one of these ids, "
+                "or a position (an int)."
             )
             raise DataError(message) from None
 
@@ -181,7 +181,7 @@ def federate(
         inputs = ", ".join(f"`{field}` of shape {value.shape}" for field, value in fields.items())
         message = (
             f"`federate` was given {inputs} and a partition of {partition.examples} examples. Every array needs one "
-            "row per example of the partition: make the partition from these labels (`dirichlet(y, ...)`) or this "
+            "row per example of the partition: create the partition from these labels (`dirichlet(y, ...)`) or this "
             "number of rows (`iid(len(x), ...)`)."
         )
         raise DataError(message)

@@ -191,8 +191,8 @@ def _poisson_rounds(
         if len(drawn) > places:
             message = (
                 f"`poisson_cohorts` drew {len(drawn)} of {clients} clients in round {number} for {places} slots. If a "
-                "client were left out, the cohort would differ from the assumption of the privacy accountant: pass "
-                f"slots={most_drawn(clients, participation)}, or leave `slots` out."
+                "client were omitted, the cohort would differ from the assumption of the privacy accountant: pass "
+                f"slots={most_drawn(clients, participation)}, or omit `slots`."
             )
             raise DataError(message)
         is_empty = not len(drawn)

@@ -42,8 +42,8 @@ class Source:
     def refuse(self, problems: Iterable[str]) -> None:
         """Raises one error with all problems; does nothing if there are none."""
         remedy = (
-            "In a file every client also needs at least one example, and no NaN. Repair the file or leave these "
-            "clients out; `allow_empty=True` and `allow_nan=True` accept such data."
+            "In a file, every client also needs at least one example, and no value may be NaN. Repair the file or "
+            "remove these clients; `allow_empty=True` and `allow_nan=True` accept such data."
         )
         raise_all(str(self), problems, remedy)
 

@@ -134,7 +134,7 @@ def character_corpus(clients: int = 32, *, length: int = 64, examples: int | Non
     if clients < 1 or length < 1 or (examples is not None and examples < 1):
         message = (
             f"`character_corpus` received clients={clients}, length={length} and examples={examples}. Each client "
-            "holds at least one example of at least one character: use positive numbers."
+            "needs at least one example of at least one character: use positive numbers."
         )
         raise DataError(message)
     texts = {path.stem: _docstrings(path) for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))}

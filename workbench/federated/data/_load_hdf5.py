@@ -52,7 +52,7 @@ def load_tff_hdf5(
     except ImportError as missing:
         raise MissingDependencyError("h5py", extra="data", needed_for="`load_tff_hdf5`") from missing
     source = Source(loader="load_tff_hdf5", path=Path(path), allow_empty=allow_empty, allow_nan=allow_nan)
-    form = "an HDF5 file with a group `examples` that holds one group per client"
+    form = "an HDF5 file with a group `examples` that contains one group per client"
     try:
         file = h5py.File(source.existing(), "r")
     except OSError as error:
@@ -74,7 +74,7 @@ def _load(
         _refuse_links(source, file, ["examples"])
         examples = file.get("examples")
         if not isinstance(examples, h5py.Group):
-            raise source.unreadable(form, problem=f"it has no group `examples`, only {show_ids(file)}")
+            raise source.unreadable(form, problem=f"it contains no group `examples`, only {show_ids(file)}")
         chosen = _choose(source, list(examples), clients)
         _refuse_links(source, examples, chosen)
         groups: dict[str, Any] = {client: examples[client] for client in chosen}
@@ -114,7 +114,7 @@ def _outside(dataset: Foreign) -> str:
     if not isinstance(dataset, h5py.Dataset):
         return "cannot be read: it is not a dataset"
     if dataset.external or dataset.is_virtual:
-        return "its numbers are in another file"
+        return "its values are in another file"
     stored = dataset.id.get_storage_size()
     if dataset.nbytes > _SMALL_BYTES and dataset.nbytes > stored * _MOST_PACKED:
         return f"declares {dataset.nbytes} bytes but stores {stored}"
@@ -134,7 +134,7 @@ def _choose(source: Source, there: list[str], clients: int | Sequence[str] | Non
     unknown = [client for client in clients if client not in there]
     if unknown:
         message = (
-            f"{source} was asked for {show_ids(unknown)}, which the file does not contain. Its clients are "
+            f"{source} was asked for {show_ids(unknown)}, which the file does not contain. The clients in the file are "
             f"{show_ids(there)}."
         )
         raise DataError(message)

@@ -47,7 +47,7 @@ def load_leaf(
     root = folder.existing(folder=True)
     files = sorted(root.glob("*.json")) if root.is_dir() else [root]
     if not files:
-        raise folder.unreadable("a folder of LEAF's .json files", problem="the folder holds no .json file")
+        raise folder.unreadable("a folder of LEAF's .json files", problem="the folder contains no .json file")
     arrays: dict[str, dict[str, np.ndarray]] = {}
     problems: list[str] = []
     for file in files:

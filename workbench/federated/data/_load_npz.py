@@ -10,7 +10,7 @@ from workbench.federated.data._files import Source, guess_label
 from workbench.federated.data._partition import by_natural_id
 
 _FORM = (
-    "a .npz archive with arrays named `client/field`, or with arrays with one row per example, one of which holds "
+    "a .npz archive with arrays named `client/field`, or with arrays with one row per example, one of which contains "
     "each row's client"
 )
 
@@ -54,7 +54,9 @@ def load_npz(
     nameless = [name for name in arrays if "/" not in name]
     if nameless or not arrays:
         names = ", ".join(map(repr, nameless[:5])) or "nothing"
-        raise source.unreadable(_FORM, problem=f"it holds {names}, but no array {client!r} with the client of each row")
+        raise source.unreadable(
+            _FORM, problem=f"it contains {names}, but no array {client!r} with the client of each row"
+        )
     client_arrays: dict[str, dict[str, np.ndarray]] = {}
     for name, value in arrays.items():
         owner, _, field = name.rpartition("/")
@@ -92,7 +94,7 @@ def read_npz(source: Source, form: str = _FORM) -> dict[str, np.ndarray]:
         except Exception as error:  # numpy and zipfile raise many types of errors for a damaged file
             raise source.unreadable(form, problem=f"it is truncated or not an .npz file ({error})") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise source.unreadable(form, problem="it holds one array (.npy)")
+            raise source.unreadable(form, problem="it contains a single array (.npy)")
         with loaded:
             return _read_members(source, loaded)
 
@@ -105,7 +107,7 @@ def _read_members(source: Source, loaded: np.lib.npyio.NpzFile) -> dict[str, np.
         try:
             arrays[name] = loaded[name]
         except MemoryError:
-            problems.append(f"{_name(name)}: declares more numbers than this machine has memory for")
+            problems.append(f"{_name(name)}: declares more values than fit into the memory of this machine")
         except Exception as error:  # encrypted, damaged, Python objects
             problems.append(f"{_name(name)}: cannot be read ({str(error).rstrip('.')})")
     source.refuse(problems)

@@ -101,7 +101,7 @@ def load_hugging_face(
     if isinstance(dataset, datasets.DatasetDict):
         if split not in dataset:
             message = (
-                f"{source} was asked for split={split!r}, but the folder holds the splits "
+                f"{source} was asked for split={split!r}, but the folder contains the splits "
                 f"{', '.join(map(repr, dataset))}. Pass one of these splits, for example split={next(iter(dataset))!r}."
             )
             raise DataError(message)

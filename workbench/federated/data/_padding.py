@@ -152,8 +152,9 @@ def _check_sizes(
     wrong = [f"{name}={size}" for name, size in sizes.items() if size is not None and size < 1]
     if wrong or (batch_size is None and epochs != 1):
         message = (
-            f"`pad_clients` was given {', '.join(wrong) or f'epochs={epochs} without a batch_size'}. Sizes are at "
-            "least 1, and several epochs need a batch_size: pass positive numbers, for example batch_size=16, epochs=2."
+            f"`pad_clients` was given {', '.join(wrong) or f'epochs={epochs} without a batch_size'}. Sizes must be at "
+            "least 1, and several epochs need a batch_size: pass positive numbers, for example batch_size=16, "
+            "epochs=2."
         )
         raise DataError(message)
     clashes = [field for field in data.fields if field in _RESERVED]
@@ -166,8 +167,8 @@ def _check_sizes(
     text = [field for field in data.fields if data[0][field].dtype.kind not in "biufcV"]
     if text:
         message = (
-            f"`pad_clients` was given client data whose field(s) {', '.join(map(repr, text))} hold text. Devices store "
-            "only numbers: convert text to numbers first (for words `tokenize`), or leave the field out."
+            f"`pad_clients` was given client data whose field(s) {', '.join(map(repr, text))} contain text. Devices "
+            "store only numbers: convert text to numbers first (for words `tokenize`), or omit the field."
         )
         raise DataError(message)
     if examples is not None and data.counts.max() > examples:

@@ -38,7 +38,7 @@ def _words_of_array(key: Array) -> list[int]:
         return np.asarray(words).ravel().tolist()
     except jax.errors.TracerArrayConversionError:
         message = (
-            "the key of a shuffle or a cohort is a tracer: it was made inside a transformed function. Data are "
+            "the key of a shuffle or a cohort is a tracer: it was created inside a transformed function. Data are "
             "prepared on the host before the program runs: shuffle and draw cohorts outside `jit`."
         )
         raise DataError(message) from None

@@ -208,9 +208,9 @@ def python_reference(documents: int | None = None) -> Text:
         from pydoc_data.topics import topics
     except ImportError as missing:
         message = (
-            "`python_reference` found no `pydoc_data.topics` in this Python. Some distributions leave it out: install "
-            "Python's documentation package (often `python3-doc` or `libpython3-stdlib`), or give your own text to "
-            "`tokenize`."
+            "`python_reference` found no `pydoc_data.topics` in this Python. Some distributions omit this module: "
+            "install Python's documentation package (often `python3-doc` or `libpython3-stdlib`), or pass your own "
+            "text to `tokenize`."
         )
         raise DataError(message) from missing
     longest = sorted(topics, key=lambda topic: (-len(topics[topic]), topic))

@@ -189,7 +189,7 @@ def _existing(name: str, path: str | Path) -> Path:
 
 def _missing(name: str, path: Path) -> None:
     message = (
-        f"The loader of {name} found nothing at {path}. The workbench downloads nothing. Run in a terminal with "
+        f"The loader of {name} found nothing at {path}. The workbench does not download data. Run in a terminal with "
         f"network access: {_WHERE[name]}"
     )
     raise DataError(message)

@@ -68,7 +68,7 @@ class HypergradientSearch(Grid):
             raise ProgramError(message)
         if problem.batches is not None:
             message = (
-                "`HypergradientSearch` received `batches` that are made on the host. The search differentiates a "
+                "`HypergradientSearch` received `batches` that are created on the host. The search differentiates a "
                 "program, which cannot include the host: pass `data` as arrays or as a function of a key."
             )
             raise ProgramError(message)

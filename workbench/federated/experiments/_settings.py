@@ -80,7 +80,7 @@ class Settings:
                 wrong.append(f"{name}={value!r} is not a {kind} from {low:g} to {high:g}")
         if self.algorithm in _WITHOUT_AGGREGATOR and (self.noise or self.compression != "none"):
             wrong.append(
-                f"{self.algorithm} sends two values that depend on each other, so noise and compression are not "
+                f"{self.algorithm} sends two values that depend on one another, so noise and compression are not "
                 "supported"
             )
         if self.noise and self.compression.endswith("bits"):
@@ -90,8 +90,8 @@ class Settings:
         if wrong:
             message = (
                 f"`Settings` received invalid values: {'; '.join(wrong)}. Every setting has a range, and noise and "
-                "compression work only for algorithms whose mean they can replace: change these settings, or leave "
-                "them out."
+                "compression work only for algorithms whose mean they can replace: change these settings, or omit "
+                "them."
             )
             raise ProgramError(message)
 

@@ -228,7 +228,7 @@ class SweepResult(Results):
         if 0 <= trial < len(self.settings) and seed in self.seeds:
             return trial, seed
         message = (
-            f"`SweepResult` was asked for trial {trial} with seed {seed}, but it holds trials 0 to "
+            f"`SweepResult` was asked for trial {trial} with seed {seed}, but it contains trials 0 to "
             f"{len(self.settings) - 1} and the seeds {list(self.seeds)}: pass one trial and one seed of these."
         )
         raise DataError(message)

@@ -38,8 +38,9 @@ class Servers:
         falling = all(below > above >= 1 for below, above in itertools.pairwise((*self.tiers, 1)))
         if self.bytes_per_second <= 0 or self.operations_per_second <= 0 or not falling:
             message = (
-                f"`Servers` received {self}. Every tier has fewer aggregators than the one below it, with a single "
-                "server above them: pass positive rates, and tiers from the clients upwards, such as (1000, 30)."
+                f"`Servers` received {self}. Each tier must have fewer aggregators than the tier below it, and a "
+                "single server is above the last tier: pass positive rates, and list the tiers from the clients "
+                "upwards, such as (1000, 30)."
             )
             raise ProgramError(message)
 

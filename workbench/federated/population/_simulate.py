@@ -163,7 +163,7 @@ def _check(
         message = (
             f"`simulate` received the protocol {protocol.name!r} with a buffered schedule. Masks cancel among clients "
             "that train from the same model at the same time, but a buffer mixes results of several models: use "
-            "`Synchronous(...)`, or leave the protocol out (FedBuff adds inside a trusted enclave)."
+            "`Synchronous(...)`, or omit the protocol (FedBuff adds inside a trusted enclave)."
         )
         raise ProgramError(message)
     if protocol.threshold > schedule.cohort:

@@ -85,8 +85,8 @@ def _batches(simulation: Simulation, data_of: Callable[[Any, int], Any], number:
         message = (
             f"`train` received batches of type {type(batches).__name__} for round {number}, in which "
             f"{int(present.sum())} of {len(ids)} sampled clients have "
-            f"results{' of several versions' if buffered else ''}. Weights and staleness are added to the batches: let "
-            "`data_of` return a dictionary of arrays."
+            f"results{' of several versions' if buffered else ''}. Weights and staleness are added to the batches: "
+            "return a dictionary of arrays from `data_of`."
         )
         raise ProgramError(message)
     weight = np.asarray(jax.tree.map(np.asarray, batches.get("weight", np.ones(len(ids), np.float32))))
