@@ -203,7 +203,7 @@ def assert_flops(
     if expected is None:
         return
     if flops is None or not math.isclose(flops, expected, rel_tol=rtol, abs_tol=0.0):
-        has = "an unknown number (a loop of unknown length holds some)" if flops is None else _exact(flops)
+        has = "an unknown number (a loop of unknown length contains some)" if flops is None else _exact(flops)
         share = "" if not flops or not expected else f", {flops / expected:.4g} × as many"
         message = f"Expected {_exact(expected)} FLOPs per device, found {has}{share}."
         raise AssertionError(message)

@@ -318,7 +318,7 @@ def test_cut_text_is_refused_with_the_place(share, hlo, sharded):
 
 
 def test_shapes_cannot_be_measured():
-    with pytest.raises(InspectionError, match="1 of 1 arrays as shapes"):
+    with pytest.raises(InspectionError, match="1 of 1 leaves as `jax.ShapeDtypeStruct`"):
         wb.measure(lambda x: x * 2)(jax.ShapeDtypeStruct((3,), "float32"))
 
 

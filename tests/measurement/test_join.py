@@ -137,7 +137,7 @@ def test_events_of_other_programs_are_left_out_and_named():
     joined = join(event(0, "dot", 0.0, 1.0), event(0, "dot", 1.0, 1.0, module="jit_other"), others=others)
     assert len(joined.leaves) == 1
     assert joined.notes == (
-        "1 events of other programs left out: jit_other.",
+        "1 events of other programs were ignored: jit_other.",
         "2 events of 1 s on devices: memory copies and fills.",
     )
 

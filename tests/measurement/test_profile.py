@@ -65,7 +65,7 @@ def test_missing_session_falls_back_to_the_directory_and_says_so_when_forced(loo
     fallen_back = capture_profile(lambda: looped_round.compiled(*looped_round.args))
     assert fallen_back.source == "directory"
     assert fallen_back.events
-    with pytest.raises(EngineError, match=r"through='memory'.*Leave `through` out"):
+    with pytest.raises(EngineError, match=r"through='memory'.*Omit `through`"):
         capture_profile(lambda: 1, through="memory")
 
 

@@ -166,7 +166,7 @@ def test_opening_a_run_that_is_not_there_fails_with_those_there_are(
 ) -> None:
     rounds(tmp_path, count=1, name="mine")
     assert main(["runs", "open", str(tmp_path), "yours"]) == 1
-    assert re.search(r"'yours', which matches no run. The registry has .*mine", capsys.readouterr().err)
+    assert re.search(r"'yours', but no run matches. The registry has .*mine", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_wrong_number_of_clients_names_argument_leaf_shapes_and_placement() -> N
         "`map_fn` was given args['images'] of shape (5, 2), args['labels'] of shape (5,), but the placement "
         '"clients" has 3 '
         "clients. A client-placed value has one row per client, so its leading axis must be 3. Either set the "
-        "placement to 5 clients, pad and mask the clients that are missing, or `broadcast` a value that all clients "
+        "placement to 5 clients, pad and mask the missing clients, or `broadcast` a value that all clients "
         "share."
     )
 

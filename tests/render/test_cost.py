@@ -122,7 +122,7 @@ def test_collective_bytes_add_loop_iterations_and_leave_unknown_loops_out():
         ("1", "model"): 42.0,
         ("1+2", "clients+model"): 5.0,
         ("unknown", "model"): 1.0,
-        ("2", "no product of axes"): 7.0,
+        ("2", "not a product of axes"): 7.0,
     }
 
 

@@ -62,7 +62,7 @@ def test_collectives_that_only_some_replicas_call_are_an_error_when_traced(name)
     step, found = UNEVEN[name]
     with pytest.raises(ProgramError, match=found) as raised:
         trace(step)
-    for part in ("its 4 replicas", "The condition depends on", "All replicas call the same", "`jnp.where`"):
+    for part in ("its 4 replicas", "The condition depends on", "All replicas must call the same", "`jnp.where`"):
         assert part in str(raised.value)
 
 

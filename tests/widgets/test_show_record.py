@@ -58,7 +58,7 @@ def test_unknown_view_is_refused_with_what_exists():
 
 def test_view_of_something_the_record_lacks_is_refused_with_the_remedy():
     record = examples.fedavg_record().replace(mesh=None)
-    with pytest.raises(ValueError, match=r"holds no `mesh`.*Inspect the program under a mesh"):
+    with pytest.raises(ValueError, match=r"contains no `mesh`.*Inspect the program under a mesh"):
         workbench_widgets.show_record(record, "mesh")
 
 

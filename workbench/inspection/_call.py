@@ -186,8 +186,7 @@ class TracedCall:
         return (
             f"`{self.name}` cannot be inspected on the mesh {_shape(there)}{types[0]}, because the function enters a "
             f"`jax.shard_map` over the mesh {_shape(program_mesh)}{types[1]}. A mesh passed to `shard_map` fixes "
-            f"{fixed}. "
-            f"Choose {choice}, or leave out `mesh=` in `shard_map`, so that it uses the mesh of `jax.set_mesh`."
+            f"{fixed}. Choose {choice}, or omit `mesh=` in `shard_map`, which then uses the mesh of `jax.set_mesh`."
         )
 
     def _other_mesh(self, error: Exception) -> str:

@@ -214,7 +214,7 @@ def _strategies(collectives: Sequence[Any]) -> str | None:
 def _by_axes(collectives: Iterable[Any]) -> dict[str, list[Any]]:
     groups: dict[str, list[Any]] = {}
     for collective in collectives:
-        axes = " × ".join(collective.axes) or "no product of axes"
+        axes = " × ".join(collective.axes) or "not a product of axes"
         groups.setdefault(f"{collective.kind} over {axes}", []).append(collective)
     return groups
 
@@ -288,4 +288,4 @@ def _notes(records: Sequence[ProgramRecord]) -> Iterable[str]:
     platforms = {record.module.platform for record in records if record.module}
     if len(platforms) > 1:
         names = ", ".join(sorted(platforms))
-        yield f"compiled for different platforms ({names}): different fusion alone changes the bytes accessed"
+        yield f"compiled for different platforms ({names}): differences in fusion alone can change the bytes accessed"

@@ -120,8 +120,8 @@ def _inspect_path(path: Path, options: dict[str, Any]) -> Record:
     if not path.is_file():
         message = (
             f"`inspect` received {str(path)!r}, and no file or directory of this name exists (looked in {Path.cwd()}). "
-            "A text of one line is read as a path: pass the path of an HLO, StableHLO or record file, or the text "
-            "of a whole module."
+            "Text of one line is read as a path: pass the path of an HLO, StableHLO or record file, or the text of a "
+            "whole module."
         )
         raise InspectionError(message)
     return _inspect_bytes(path.read_bytes(), str(path), options)
@@ -132,15 +132,18 @@ def _inspect_directory(path: Path, options: dict[str, Any]) -> Record:
     files = files or [file for file in path.rglob("*") if file.suffix in (".hlo", ".pb", ".mlir", ".stablehlo")]
     if not files:
         message = (
-            f"`inspect` received the directory {str(path)!r}, which holds no compiled module. XLA writes files named "
-            "`module_….after_optimizations.txt` there: set `XLA_FLAGS=--xla_dump_to=DIRECTORY` (or the compiler option "
-            "`xla_dump_to`) and compile, then pass the directory."
+            f"`inspect` received the directory {str(path)!r}, which contains no compiled module. XLA writes files "
+            "named `module_….after_optimizations.txt` there: set `XLA_FLAGS=--xla_dump_to=DIRECTORY` (or the compiler "
+            "option `xla_dump_to`) and compile, then pass the directory."
         )
         raise InspectionError(message)
     largest = max(files, key=lambda file: (file.stat().st_size, str(file)))
     record = _inspect_bytes(largest.read_bytes(), str(largest), options)
     if len(files) > 1 and isinstance(record, ProgramRecord):
-        note = f"{path} holds {len(files)} modules; this is the largest, {largest.name}. Pass a file for another one"
+        note = (
+            f"{path} holds {len(files)} modules; this is the largest, {largest.name}. Pass a file to inspect another "
+            "module"
+        )
         record = record.replace(notes=(*record.notes, note))
     return record
 
@@ -287,7 +290,7 @@ def _read_record(text: str, source: str) -> Record:
         return Record.from_json(text)
     except ValueError as error:
         message = (
-            f"`inspect` received {source} of {len(text)} characters that starts like JSON but is not a record of "
-            f"this version of the workbench: {error} Pass what `record.to_json()` wrote."
+            f"`inspect` received {source} of {len(text)} characters that starts like JSON but is not a record of this "
+            f"version of the workbench: {error} Pass the output of `record.to_json()`."
         )
         raise InspectionError(message) from error

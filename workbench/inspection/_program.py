@@ -108,7 +108,9 @@ def inspect_lowered(
     shapes = jax.tree.map(lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype), infos)
     inputs = shapes[0] if not shapes[1] else (*shapes[0], shapes[1])
     if lowered is None:
-        notes.append("how shardings propagate is unknown, because a compiled program does not contain its StableHLO")
+        notes.append(
+            "the propagation of shardings is unknown, because a compiled program does not contain its StableHLO"
+        )
     plan = PlanRecord(name=call.name, placements=(), stages=(), notes=(_NO_JAXPR,))
     chosen = known_chip(chip) if chip else None
     return ProgramRecord(

@@ -145,7 +145,7 @@ class Checkpoints:
             f"{str(self.directory)!r}, which has rounds {steps or 'none'}"
             + (f"; these cannot be read into the given state: {', '.join(problems)}" if problems else "")
             + ". A checkpoint is read into a state with its original structure, shapes and dtypes: pass the initial "
-            "state of that run as `like=`, or another folder or round."
+            "state of that run as `like=`, or a different folder or round."
         )
         raise DataError(msg)
 

@@ -60,8 +60,8 @@ class ClientProfiles:
         ]
         if impossible:
             msg = (
-                f"`ClientProfiles` was given {'; '.join(impossible)}. Speeds are positive and finite, probabilities "
-                "between 0 and 1: correct or leave out these clients."
+                f"`ClientProfiles` was given {'; '.join(impossible)}. Speeds must be positive and finite, and "
+                "probabilities between 0 and 1: correct or remove these clients."
             )
             raise MeasureError(msg)
         for name, column in columns.items():

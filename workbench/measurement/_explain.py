@@ -294,7 +294,7 @@ def _change(argument: str, now: str, before: str) -> str:
         return f"{prefix}its dtype changed (now {here['dtype']}, before {there['dtype']})"
     if "weak_type" in now or "weak_type" in before:
         weak = "weak_type=True" in now
-        return f"{prefix}its weak type changed (now {'weak, as of a Python number' if weak else 'not weak'})"
+        return f"{prefix}its weak type changed (now {'weak, as for a Python number' if weak else 'not weak'})"
     return f"{prefix}now {now}, before {before}"
 
 

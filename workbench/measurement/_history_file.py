@@ -59,7 +59,7 @@ class HistoryFile:
             raise DataError(msg)
         rounds = [round_of(json.loads(line)) for line in content.splitlines()]
         if len(rounds) != about["rounds"]:
-            msg = f"{NAME} has {len(rounds)} rounds where {about['rounds']} were written"
+            msg = f"{NAME} has {len(rounds)} rounds, but {about['rounds']} were written"
             raise DataError(msg)
         self.rounds, self._bytes, self._digest = len(rounds), len(content), digest
         return History(rounds)

@@ -214,14 +214,14 @@ def _of_module(
         best = max(programs, key=lambda program: (fitting[program] / sizes[program], sizes[program]))
         events = [event for event in named if event.program == best]
         notes.append(
-            f"{len(programs)} programs are called {name}; {len(named) - len(events)} of their events are left "
-            f"out, because they do not belong to program {best}, the closest match."
+            f"{len(programs)} programs are called {name}; {len(named) - len(events)} of their events are ignored, "
+            f"because they do not belong to program {best}, the closest match."
         )
     else:
         events = named
     counts = Counter(event.module for event in profile.events if event.module not in (name, ""))
     if counts:
-        notes.append(f"{sum(counts.values())} events of other programs left out: {', '.join(sorted(counts))}.")
+        notes.append(f"{sum(counts.values())} events of other programs were ignored: {', '.join(sorted(counts))}.")
     return events, notes
 
 

@@ -374,7 +374,9 @@ def _notes(
     ]
     if spans > options.max_events:
         limit = options.max_events
-        notes.append(f"The timeline contains the longest {limit} of {spans} spans, in equal shares per device.")
+        notes.append(
+            f"The timeline contains the longest {limit} of {spans} spans, with an equal number for each device."
+        )
     if devices[0].platform == "cpu":
         notes.append(
             "Devices simulated on one CPU share its cores, so their times do not predict an accelerator's times."

@@ -106,8 +106,8 @@ def _require_one_program(reader: ProfileReader, query: str, name: str) -> None:
         f"{len(programs)} programs of this profile have this name" if programs else "none of its programs has this name"
     )
     msg = (
-        f"`open_profile` was given program={query!r} for `{name}`; {fact}: {table}{more}. A program is selected by "
-        "its full name, or by a unique module name: pass one of these names, or omit `program` to read all."
+        f"`open_profile` was given program={query!r} for `{name}`; {fact}: {table}{more}. A program is selected by its "
+        "full name, or by a unique module name: pass one of these names, or omit `program` to read all programs."
     )
     raise ProfileError(msg)
 
@@ -159,7 +159,7 @@ class _Recorder:
         """The profile data, joined to HLO."""
         if not self._read.sums and not self._read.unjoined:
             msg = (
-                f"`open_profile` was given `{name}`, which has no events of a device (only planes of hosts). "
+                f"`open_profile` was given `{name}`, which has no device events (only planes of hosts). "
                 f"{' '.join(self._read.notes)} Seconds are read from planes of devices: record with the device tracer "
                 "on (the default of `jax.profiler.trace`), around calls that block until ready."
             )
@@ -431,7 +431,7 @@ class _Recorder:
         inside, outside = sum(operation.seconds for operation in operations), sum(self._read.left_out.values())
         share = inside / (inside + outside) if inside + outside else 0.0
         return (
-            f"Only {self._read.only} is read: {share:.1%} of the seconds of all programs. Left out are "
+            f"Only {self._read.only} is read: {share:.1%} of the seconds of all programs. The following are ignored: "
             f"{len(self._read.left_out)} other programs (between runs of this program, their seconds count as the "
             "devices' other time), asynchronous operations, waiting, and events without a program."
         )
@@ -444,7 +444,9 @@ class _Recorder:
             limit = self._read.max_events
             yield f"The timeline contains the first {limit} of {total} events; all sums count every event."
         if ordered := sum(bool(name) for name in self._read.graph_names.values()):
-            yield f"The instructions of {ordered} kernels in command buffers (CUDA graphs) are inferred from order."
+            yield (
+                f"The instructions of {ordered} kernels in command buffers (CUDA graphs) are inferred from their order."
+            )
         if any(kind == COMMAND_BUFFERS for kind, _ in self._read.unjoined):
             yield COMMAND_BUFFER_NOTE
         elif not operations and any(device.platform == "gpu" for device in self._read.devices.values()):
@@ -454,8 +456,9 @@ class _Recorder:
         for program in {operation.program for operation in operations if not operation.joined}:
             if not any(operation.joined for operation in operations if operation.program == program):
                 yield (
-                    f"The profile has no HLO of {program or 'unnamed programs'}: FLOPs and lines of its operations "
-                    "are taken from the profile. Pass `program=` to match the profile to a program in this process."
+                    f"The profile has no HLO for {program or 'unnamed programs'}, so the FLOPs and source lines of its "
+                    "operations come from the profile. Pass `program=` to match the profile to a program in this "
+                    "process."
                 )
 
 

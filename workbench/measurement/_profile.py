@@ -94,8 +94,8 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         if has_turn:
             _TURN.release()
     msg = (
-        f"`capture_profile` was given through='memory', but JAX {jax.__version__} has no profiler session that "
-        "returns its data in memory. Leave `through` out, or use through='directory'."
+        f"`capture_profile` was given through='memory', but JAX {jax.__version__} has no profiler session that returns "
+        "its data in memory. Omit `through`, or use through='directory'."
     )
     raise EngineError(msg)
 
@@ -148,7 +148,7 @@ def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "di
                     kinds = events if isinstance(item, DeviceEvent) else runs if isinstance(item, ModuleRun) else others
                     kinds.append(item)  # pyright: ignore[reportArgumentType] -- a list of jaxlib's type
             except WireError as error:
-                msg = f"`capture_profile` received a profile that it cannot read: {error}. Measure once more."
+                msg = f"`capture_profile` received a profile that it cannot read: {error}. Measure again."
                 raise EngineError(msg) from error
     events.sort(key=lambda event: (event.start_seconds, event.device))
     origin = events[0].start_seconds if events else 0.0

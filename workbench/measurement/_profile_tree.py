@@ -115,7 +115,7 @@ def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> C
     return CallTreeRecord(
         made_from="compiled",
         nodes=tuple(nodes),
-        notes=("from operation names: the profile has no HLO of this program",),
+        notes=("from operation names: the profile has no HLO for this program",),
     )
 
 

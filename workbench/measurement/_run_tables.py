@@ -154,9 +154,9 @@ class RunTables:
             costs: dict[str, dict[int, float]] = self.finals()
             if not self.minimize or any(value <= 0 for seeds in costs.values() for value in seeds.values()):
                 message = (
-                    f"`profile` was asked to compare ratios of {self.metric!r}, which is maximised or not positive. A "
-                    "ratio to the best needs a positive cost: pass target=… to compare the numbers of rounds to this "
-                    "target."
+                    f"`profile` was asked to compare ratios of {self.metric!r} to the best result, but this metric is "
+                    "maximised or not positive. Such a ratio needs a positive metric that is minimised: pass target=… "
+                    "to compare the numbers of rounds that reach this target."
                 )
                 raise DataError(message)
         else:

@@ -206,8 +206,8 @@ def _durations(profiles: ClientProfiles, flops: ArrayLike, down: ArrayLike, up: 
             msg = (
                 f"`simulate_round` was given `{name}` of shape {values.shape} for {len(profiles)} clients"
                 + ("" if values.size and (values >= 0).all() else ", with values below zero or not finite")
-                + ". Work and sizes are finite and not negative, one for all clients or one for each: pass a number or "
-                f"an array of shape ({len(profiles)},)."
+                + ". Work and sizes must be finite and not negative, one value for all clients or one for each "
+                f"client: pass a number or an array of shape ({len(profiles)},)."
             )
             raise MeasureError(msg)
         columns.append(np.broadcast_to(values, (len(profiles),)) / cast(np.ndarray, rate))

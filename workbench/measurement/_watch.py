@@ -120,8 +120,8 @@ class Watch:
                 self._bind(args[0])
                 return self
             message = (
-                f"`watch` was called with {len(args)} arguments, and watches no function yet. Its first call names the "
-                "function: `step = wb.watch()(step)`."
+                f"`watch` was called with {len(args)} arguments, but has no function to watch yet. The first call must "
+                "pass the function: `step = wb.watch()(step)`."
             )
             raise MeasureError(message)
         if self._core.status in ("finished", "failed"):

@@ -423,7 +423,7 @@ class Core:
                 bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
                 rates["peak_bandwidth_share"] = rates["bytes_per_second"] / bandwidth
         else:
-            self.note(f"shares of peaks are unknown: no published peak of {device.device_kind!r}")
+            self.note(f"fractions of peak are unknown: no peak is published for {device.device_kind!r}")
         version.rates = rates
 
     def _join(self, step: WatchedStep) -> dict[str, float]:

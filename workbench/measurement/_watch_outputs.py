@@ -114,8 +114,8 @@ class Reader:
             path, leaf = named[min(matches, key=len)]
             if leaf.size > MOST_NUMBERS:
                 self.problems.append(
-                    f"the output {place!r} has {leaf.size:,} numbers, and `watch` keeps at most {MOST_NUMBERS:,}: "
-                    "pass a function of the results that returns one number"
+                    f"the output {place!r} has {leaf.size:,} values, but `watch` keeps at most {MOST_NUMBERS:,}: pass "
+                    "a function of the results that returns one number"
                 )
                 continue
             chosen[name] = (path, leaf)

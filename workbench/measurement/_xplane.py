@@ -236,7 +236,7 @@ def read_space(source: Path | bytes) -> Space:
             elif number == 4:
                 hosts.append(_text(buffer, value))
     except (WireError, TypeError, AttributeError) as error:  # a number instead of a message, or the reverse
-        damage = str(error) if isinstance(error, WireError) else "a field has another type than in XLA profiles"
+        damage = str(error) if isinstance(error, WireError) else "a field has a different type than in XLA profiles"
     if not planes:
         fact = damage or "it holds no plane"
         msg = (

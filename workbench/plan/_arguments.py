@@ -46,7 +46,7 @@ def check_call(
     if problems:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         message = (
-            f"{operation} was given `{name}` and {shown}. Arguments are existing arrays of known shapes: pass the "
+            f"{operation} was given `{name}` and {shown}. Arguments must be existing arrays of known shapes: pass the "
             "array that the donating call returned, or a new array, and use numbers as dimensions. Only "
             "`trace(fn)(...).export()` takes symbolic shapes."
         )

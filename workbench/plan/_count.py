@@ -359,7 +359,7 @@ def _scan(equation: _Equation) -> _Cost:
 
 def _while(equation: _Equation) -> _Cost:
     once = _count(equation.params["body_jaxpr"]).plus(_count(equation.params["cond_jaxpr"]))
-    note = "a `while` loop of unknown length is left out; if its body computes anything, the count is unknown"
+    note = "a `while` loop of unknown length is not counted; if its body computes anything, the count is unknown"
     return once.times(math.nan)._replace(notes=(*once.notes, note))
 
 

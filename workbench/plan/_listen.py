@@ -184,8 +184,9 @@ def listen(
     dropped = take_dropped_emissions()
     if dropped and not captured._calls:
         warnings.warn(
-            f"`listen` received nothing, because a function of `jax.jit` emits {', '.join(map(repr, dropped))}. "
-            "Emitted values are delivered by programs of `workbench.jit`, engines and `run_rounds`. Compile the "
-            "function with `workbench.jit`, or call it inside a function of `workbench.jit`.",
+            "`listen` received nothing, because a function compiled with `jax.jit` emits "
+            f"{', '.join(map(repr, dropped))}. Only programs of `workbench.jit`, engines and `run_rounds` deliver "
+            "emitted values. Compile the function with `workbench.jit`, or call it inside a function of "
+            "`workbench.jit`.",
             stacklevel=3,
         )

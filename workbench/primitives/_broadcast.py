@@ -53,7 +53,7 @@ def broadcast(
         message = (
             f'`broadcast` was given at="{at}" and to="{placement.name}", but "{at}" is not outside "{placement.name}" '
             f"here. A value can only go from an outer placement to an inner one: the outer placements are "
-            f"{[p.name for p in outer]}; omit `at` to send a value of the server."
+            f"{[p.name for p in outer]}; omit `at` to send a server value."
         )
         raise PlacementError(message)
     if outer:

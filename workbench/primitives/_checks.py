@@ -79,7 +79,7 @@ def check_clients(operation: str, argument: str, tree: PyTree[Array], placement:
     rows = {shape[0] for _, shape in wrong if shape}
     remedy = (
         f"set the placement to {rows.pop()} clients, " if len(rows) == 1 and len(wrong) > 0 else ""
-    ) + "pad and mask the clients that are missing, or `broadcast` a value that all clients share"
+    ) + "pad and mask the missing clients, or `broadcast` a value that all clients share"
     message = (
         f'`{operation}` was given {listed}{more}, but the placement "{placement.name}" has {placement.size} clients. '
         f"A client-placed value has one row per client, so its leading axis must be {placement.size}. Either {remedy}."

@@ -88,8 +88,9 @@ def _warn_of_typo(placement: Placement, names: tuple[str, ...], explicit: tuple[
         near = difflib.get_close_matches(axis, candidates, n=1, cutoff=0.75)
         if near and axis not in names:
             warnings.warn(
-                f'placement "{placement.name}" is held by the mesh axis "{axis}", which the mesh {names} does not '
-                f'have; did you mean "{near[0]}"? Its clients are not spread, and every device computes all of them. '
+                f'placement "{placement.name}" is mapped to the mesh axis "{axis}", which the mesh {names} does not '
+                f'have; did you mean "{near[0]}"? The clients are not spread over the mesh: every '
+                "device computes all of them. "
                 f'Name the axis: `program(..., axes={{"{placement.name}": "{near[0]}"}})`.',
                 stacklevel=2,
             )

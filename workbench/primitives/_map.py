@@ -183,9 +183,9 @@ class _ClientCall:
                 f"{raised}. Its values are ({shapes}); the exception above points to the line."
             )
         return (
-            f"`map_fn` could not call the client function `{self.name}` {place}: {raised}. The function is called "
-            f"once, with one client's values, here ({shapes}), without the leading axis of clients. Change the "
-            "function to accept these shapes; the exception above points to the line."
+            f"`map_fn` could not call the client function `{self.name}` {place}: {raised}. The function is called once "
+            f"with the values of one client ({shapes}), without the leading axis of clients. Change the function to "
+            "accept these shapes; the exception above points to the line."
         )
 
 

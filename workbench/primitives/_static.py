@@ -107,8 +107,8 @@ def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
     ]
     message = (
         f"`{operation}` received {len(deleted_arrays)} array(s) whose memory has been freed: "
-        f"{', '.join(deleted_arrays[:8])}. A donated or "
-        "deleted array has no values, and reading it may make JAX abort the process. Pass the result of the call to "
-        "which it was donated, keep a copy (`jnp.copy(x)`) before that call, or leave out `donate_argnums`."
+        f"{', '.join(deleted_arrays[:8])}. A donated or deleted array has no values, and reading it may make JAX abort "
+        "the process. Pass the result of the call to which it was donated, keep a copy (`jnp.copy(x)`) before that "
+        "call, or omit `donate_argnums`."
     )
     raise ProgramError(message)

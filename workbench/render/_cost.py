@@ -88,7 +88,7 @@ def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
     table: dict[tuple[str, str], float] = {}
     for collective in module.collectives:
         if collective.executions is not None and collective.wire_bytes is not None:
-            axes = "+".join(collective.axes) or "no product of axes"
+            axes = "+".join(collective.axes) or "not a product of axes"
             for stage, share in (collective.stage_shares or {"+".join(collective.stages) or "unknown": 1.0}).items():
                 sent_bytes = collective.wire_bytes * collective.executions * share
                 table[stage, axes] = table.get((stage, axes), 0.0) + sent_bytes

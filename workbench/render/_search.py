@@ -144,11 +144,11 @@ def sharding_code(
     if style == "in_shardings" and references:
         message = (
             f"`code` was given style='in_shardings' for `{function}`, which has references as arguments. `jax.jit` "
-            "moves arrays to its `in_shardings`, but not references: use style='rules', which makes new references."
+            "moves arrays to its `in_shardings`, but not references: use style='rules', which creates new references."
         )
         raise InspectionError(message)
     if style == "nnx":
-        lines = ["# where the parameter is made: nnx.Linear(..., kernel_init=...)"]
+        lines = ["# where the parameter is created: nnx.Linear(..., kernel_init=...)"]
         lines += [
             f"{pattern}: nnx.with_partitioning(init, {_entries(spec)!r})" for pattern, spec in choice.specs.items()
         ]
@@ -161,7 +161,7 @@ def sharding_code(
         compiles = [] if chunk is None else ["", f"{function} = wb.jit({function}, chunk_size={chunk})"]
         if choice.results and chunk is None:
             again = f"{function} = jax.jit({function}, out_shardings=kept({function}, {', '.join(names)}))"
-            compiles = ["", *_results_code(choice.results), f"{again}  # add donated and static arguments of your own"]
+            compiles = ["", *_results_code(choice.results), f"{again}  # add your own donated and static arguments"]
         placement = placement_code(
             choice.specs, mesh, arguments=names, imports=imports, references=references, exact=exact
         )
@@ -275,7 +275,7 @@ def _rules(
         *(["", *imports] if imports else []),
         "",
         f"mesh = jax.make_mesh({sizes}, {names}, axis_types={types})",
-        "SPECS = {  # by the end of a path: optimizer states end as their parameter does",
+        "SPECS = {  # by the end of a path: the paths of optimizer states end like those of their parameters",
         *(f"    {rule!r}: {spec_code(spec)}," for rule, spec in rules.items()),
         "}",
         "",

@@ -104,7 +104,7 @@ def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
 
 
 _TITLES = {
-    "sum": "Parts of sums over {over} are added",
+    "sum": "Partial sums over {over} are added",
     "disagreement": "Operands are sharded differently over {over}",
     "constraint": "A constraint changes the sharding over {over}",
     "whole dimension": "An operation needs a dimension that {over} shards",

@@ -194,7 +194,7 @@ METRIC_TITLES = {
     "between_seconds": "time between steps",
     "compile_seconds": "compilation",
     "peak_flops_share": "model FLOP utilization (MFU)",
-    "peak_bandwidth_share": "share of the peak memory bandwidth",
+    "peak_bandwidth_share": "fraction of the peak memory bandwidth",
 }
 
 

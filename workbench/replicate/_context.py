@@ -202,8 +202,8 @@ class ReplicaContext:
         if wrong:
             message = (
                 f"`{operation}` was given replicas {wrong} in `{argument}`, but there are {self.num_replicas} "
-                f"replicas. A replica is a Python int from 0 to {self.num_replicas - 1}, known when the step is "
-                "traced: use such numbers, or `all_gather` the values and choose from them."
+                f"replicas. The number of a replica is a Python int from 0 to {self.num_replicas - 1}, known when the "
+                "step is traced: use such numbers, or `all_gather` the values and choose from them."
             )
             raise PlacementError(message)
 

@@ -42,8 +42,8 @@ class ReplicaInputs:
         if ended:
             message = (
                 f"`{self.name}` had no batch for step {step} of {steps} on replicas {ended} of {len(batches)}. Every "
-                "replica needs a batch in every step, or the others would wait for it: yield more batches (repeat the "
-                f"data), give all replicas the same number, or run {step} steps."
+                "replica needs a batch in every step, otherwise the other replicas would wait for it: yield more "
+                f"batches (repeat the data), give all replicas the same number, or run {step} steps."
             )
             raise DataError(message)
         kinds = [_described(batch) for batch in batches]

@@ -169,7 +169,7 @@ def _positions(mesh: Mesh, axis: str) -> int:
         message = (
             f"`Replicator` was given a mesh with the axes {dict(mesh.shape)}, but the axis of the replicas is "
             f"{axis!r}. Replicas are placed along one Auto or Explicit axis of the mesh: pass its name as `axis=`, or "
-            f"make one with `workbench.make_mesh({axis}=8)`."
+            f"create one with `workbench.make_mesh({axis}=8)`."
         )
         raise MeshError(message)
     return mesh.shape[axis]

@@ -115,6 +115,6 @@ def _uneven_message(name: str, replicas: int, uneven: tuple[Uneven, ...]) -> str
         f"`{name}` lets each of its {replicas} replicas decide alone whether a collective runs: "
         f"{'; '.join(map(text, uneven))}. The condition depends on the batch or the `replica_id` of one replica, so "
         "replicas would call different collectives, wait for each other forever (a deadlock) or mix up values. All "
-        "replicas call the same collectives in the same order: move the collective out of the branch and choose with "
-        "`jnp.where`, or `all_reduce` the condition first."
+        "replicas must call the same collectives in the same order: move the collective out of the branch and choose "
+        "with `jnp.where`, or `all_reduce` the condition first."
     )

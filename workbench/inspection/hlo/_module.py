@@ -301,7 +301,7 @@ class _Inspection:
             shown = ", ".join(f"`{name}`" for name in self._unbounded[:3])
             notes.append(
                 f"{len(self._unbounded)} instructions ({shown}{', …' if self._unbounded[3:] else ''}) have a dimension "
-                "without a bound: their bytes and FLOPs count 0, and those of the module are unknown"
+                "without a bound: their bytes and FLOPs count as 0, and the bytes and FLOPs of the module are unknown"
             )
         if platform == "unknown":
             notes.append("the backend of this module is unknown, so algorithms and custom calls may not be recognized")

@@ -292,7 +292,8 @@ def _fault(computation: Computation, computations: dict[str, Computation]) -> st
             count = sum(inner.opcode == "parameter" for inner in computations[callee].instructions)
             if count != len(instruction.operands):
                 return (
-                    f"`{instruction.name}` passes {len(instruction.operands)} values to `{callee}`, which takes {count}"
+                    f"`{instruction.name}` passes {len(instruction.operands)} values to `{callee}`, which expects "
+                    f"{count}"
                 )
     return None
 

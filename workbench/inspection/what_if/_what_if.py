@@ -82,7 +82,7 @@ class WhatIf:
             planned=planned,
             notes=tuple(
                 f"{label}: {note}"
-                for label, propagation in zip(("as it is", "as tried"), propagations, strict=False)
+                for label, propagation in zip(("unchanged", "as tried"), propagations, strict=False)
                 for note in propagation.notes
             ),
         )
@@ -132,7 +132,7 @@ class WhatIf:
         reason = f"{type(error).__name__}: {error}"[:700]
         specs = ", ".join(f"{self._leaves.labels[index]}: {_written(spec)}" for index, spec in chosen.items())
         return (
-            f"`what_if` was given {specs or _PRESENT}, with which JAX does not trace or lower the program. JAX says: "
+            f"`what_if` was given {specs or _PRESENT}, with which JAX cannot trace or lower the program. JAX says: "
             f"{reason} A sharding must fit every operation that it reaches, where the mesh's axes are explicit: choose "
             "different axes or dimensions, or make the axes Auto, so that the compiler may reshard."
         )
@@ -196,7 +196,7 @@ class WhatIf:
             compilation = compile_for_target(text, target, mesh_axes=self._there.axes, **waiting)
             if not compilation.hlo:
                 message = (
-                    f"{task} for {target.name} resulted in no program: {compilation.error} A program that does not fit "
+                    f"{task} for {target.name} produced no program: {compilation.error} A program that does not fit "
                     "cannot be compared: use a larger target, or different specs."
                 )
                 raise EngineError(message)
