@@ -180,7 +180,7 @@ def test_topology_that_crashes_the_compiler_is_an_error_and_the_next_one_compile
 
 
 def test_topology_that_the_compiler_rejects_is_an_error_with_its_words(compiled):
-    with pytest.raises(MeshError, match=r"the compiler does not know this topology\. The compiler said:") as caught:
+    with pytest.raises(MeshError, match=r"the compiler does not know this topology\. The compiler reported:") as caught:
         compiled(lowered_round, "v5e:3x6", force=True)
     assert "`list_targets()`" in str(caught.value)
 

@@ -240,7 +240,7 @@ def test_slices_beyond_the_budget_are_summarised_largest_arrays_first():
 
 
 def test_empty_tree_is_a_record_that_says_so():
-    assert inspect_sharding({}).notes == ("the tree holds no arrays",)
+    assert inspect_sharding({}).notes == ("the tree contains no arrays",)
 
 
 def test_record_is_json():

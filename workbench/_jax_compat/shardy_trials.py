@@ -84,7 +84,7 @@ class ShardyTrials:
                 _inline_calls(self._inlined)
                 self.axis_sizes, self._mesh = _mesh_of(self._whole)
                 if not self._mesh:
-                    message = "the program names no mesh"
+                    message = "the program does not specify a mesh"
                     raise ShardyError(message)
 
     def plan(

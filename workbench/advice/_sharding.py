@@ -99,8 +99,8 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
                 rule="unused mesh axis",
                 what=f"Nothing uses the mesh axis `{axis.name}`: groups of {axis.size} devices do the same work.",
                 why="No argument is sharded over this axis, and no operation of the program uses the axis.",
-                change=f'Shard the batch or the parameters over `{axis.name}`, as `P("{axis.name}")`, or leave the '
-                "axis out of the mesh.",
+                change=f'Shard the batch or the parameters over `{axis.name}`, as `P("{axis.name}")`, or remove '
+                "the axis from the mesh.",
                 evidence=(f"mesh: {', '.join(f'{a.name}={a.size}' for a in record.mesh.axes)}",),
                 weight=1 - 1 / axis.size,
                 axes=(axis.name,),
@@ -197,8 +197,8 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
         up, down = -(-n // count) * count, n // count * count
         yield FindingRecord(
             rule="uneven shards",
-            what=f"Dimension {dim} of a value with shape {list(value.shape)} has {n} entries, which {count} devices "
-            f"cannot share evenly: {waste:.0%} of the stored entries are padding.",
+            what=f"Dimension {dim} of a value with shape {list(value.shape)} has {n} entries, which cannot be divided "
+            f"evenly among {count} devices: {waste:.0%} of the stored entries are padding.",
             why=f"Every device holds {-(-n // count)} entries, including padding.",
             change=f"Make the dimension {up}" + (f" or {down}" if down else "") + f", a multiple of {count}, or shard "
             "another dimension.",

@@ -248,7 +248,7 @@ def _refused(frame: dict[str, Any], task: str) -> Exception:
     text = " ".join(str(frame["message"]).split())[:1500]
     if frame["type"] == "NoSuchTopologyError":
         message = (
-            f"{task} failed: the compiler does not know this topology. The compiler said: {text!r}. Each chip is "
+            f"{task} failed: the compiler does not know this topology. The compiler reported: {text!r}. Each chip is "
             "available only in certain topologies: use a topology from `list_targets()`."
         )
         return MeshError(message)

@@ -22,7 +22,7 @@ from workbench.measurement import measure_compiled, open_profile, trim_profile, 
 from workbench.records.profile import ProfileRecord
 
 _CALLS = 5
-_README = """A recording made by `workbench record`.
+_README = """A recording created by `workbench record`.
 
 profile.xplane.pb   what the devices did: planes of devices and the HLO of the programs, without planes of hosts
 summary.txt         the profile as `wb.open_profile` reads it

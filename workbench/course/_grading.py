@@ -165,7 +165,7 @@ def expect_clients_apart(function: Argument, args: Sequence[object], clients: in
             "from their own rows, and combine the results by `wb.reduce_…`."
         )
     if calls_back(traced):
-        wrong("the program calls Python from a client or the server, which could carry any data. Use JAX alone.")
+        wrong("the program calls Python from a client or the server, which could carry any data. Use only JAX.")
     try:
         apart = Sequential().run(function, *other_args).results
     except WorkbenchError as error:

@@ -250,7 +250,8 @@ def draw_by_priority(answer: object) -> str:
             frequencies = [round(float(np.mean(draws == item)), 3) for item in range(len(priorities))]
             wrong(
                 f"with the priorities {priorities} and exponent {exponent} the parts have the lengths {shares}, in "
-                f"this order; your items get {frequencies} of the numbers. Look each number up among the running sums."
+                f"this order; your items receive the fractions {frequencies} of the numbers. Look each number up among "
+                "the running sums."
             )
     return "the length of an item's part is its probability."
 

@@ -376,7 +376,7 @@ def _what_to_do(error: BaseException) -> str:
         )
     return (
         "Correct that client's data or the function (`workbench.engines.Sequential(debug=True)` shows the line and "
-        "the values), or leave the client out with `where=`."
+        "the values), or exclude the client with `where=`."
     )
 
 

@@ -192,8 +192,8 @@ class TracedCall:
     def _other_mesh(self, error: Exception) -> str:
         return (
             f"`{self.name}` was given as a program that was already traced under the mesh {_shape(self.mesh)}: {error} "
-            "A traced program can be inspected on another mesh only if the program itself names no mesh: pass the "
-            "function."
+            "A traced program can be inspected on another mesh only if the program itself does not specify a mesh: "
+            "pass the function."
         )
 
     @functools.cached_property

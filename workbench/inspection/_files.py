@@ -141,8 +141,8 @@ def _inspect_directory(path: Path, options: dict[str, Any]) -> Record:
     record = _inspect_bytes(largest.read_bytes(), str(largest), options)
     if len(files) > 1 and isinstance(record, ProgramRecord):
         note = (
-            f"{path} holds {len(files)} modules; this is the largest, {largest.name}. Pass a file to inspect another "
-            "module"
+            f"{path} contains {len(files)} modules; this is the largest, {largest.name}. Pass a file to inspect "
+            "another module"
         )
         record = record.replace(notes=(*record.notes, note))
     return record

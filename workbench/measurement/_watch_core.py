@@ -451,7 +451,7 @@ class Core:
             version.call_tree = measured_tree(module.call_tree, seconds)
             devices = len({leaf.event.device for leaf in joined.leaves})
             if not devices:
-                self.note(f"a profile names no operation of the step: {' '.join(joined.notes)}")
+                self.note(f"a profile contains no operation of the step: {' '.join(joined.notes)}")
                 return {}
             parts = {"compute_seconds": 0.0, "collective_seconds": 0.0}
             for leaf in joined.leaves:

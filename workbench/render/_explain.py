@@ -61,4 +61,6 @@ def _memory_lines(record: OutOfMemoryRecord) -> list[str]:
 
 
 def _held(names: tuple[str, ...]) -> str:
-    return f"  held by {', '.join(names)}" if names else "  held by no variable of the functions on the stack"
+    return (
+        f"  held by {', '.join(names)}" if names else ("  not referenced by any variable of the functions on the stack")
+    )

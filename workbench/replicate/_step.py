@@ -112,7 +112,7 @@ def _uneven_message(name: str, replicas: int, uneven: tuple[Uneven, ...]) -> str
         )
 
     return (
-        f"`{name}` lets each of its {replicas} replicas decide alone whether a collective runs: "
+        f"`{name}` lets each of its {replicas} replicas decide independently whether a collective runs: "
         f"{'; '.join(map(text, uneven))}. The condition depends on the batch or the `replica_id` of one replica, so "
         "replicas would call different collectives, wait for each other forever (a deadlock) or mix up values. All "
         "replicas must call the same collectives in the same order: move the collective out of the branch and choose "

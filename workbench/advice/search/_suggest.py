@@ -157,7 +157,7 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
         groups = [group for group in program.groups if _matches(pattern, group, program)]
         if not groups:
             near = difflib.get_close_matches(pattern, [group.pattern for group in program.groups], n=2)
-            wrong.append(f"{pattern!r} names no argument (near: {', '.join(near) or 'none'})")
+            wrong.append(f"{pattern!r} matches no argument (near: {', '.join(near) or 'none'})")
         for group in groups:
             entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in lock_spec]
             spec = (*entries, *[()] * (len(group.shape) - len(entries)))

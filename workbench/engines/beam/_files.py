@@ -68,7 +68,7 @@ def client_files(
             fact = re.search(r"\[source\] (.*)", str(error))
             message = (
                 f"{source} returned {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + brief(error)}. "
-                "A source must give one pair `(client_id, data)` for each client, with ids of type str or int and "
+                "A source must return one pair `(client_id, data)` for each client, with ids of type str or int and "
                 "data of the shapes that the program expects: append a `beam.Map` that converts the elements."
             )
             raise EngineError(message) from error

@@ -85,7 +85,8 @@ class Settings:
             )
         if self.noise and self.compression.endswith("bits"):
             wrong.append(
-                f"with {self.compression}, all clients share one scale, so noise gives no privacy: use a top share"
+                f"with {self.compression}, all clients share one scale, so noise gives no privacy: use 'top 1 %' or "
+                "'top 10 %'"
             )
         if wrong:
             message = (

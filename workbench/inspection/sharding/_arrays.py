@@ -350,7 +350,7 @@ def _fullest(leaves: list[tuple[LeafShardingRecord, _Layout]]) -> int:
 def _tree_notes(leaves: list[LeafShardingRecord], layouts: _Layouts) -> list[str]:
     notes = []
     if not leaves:
-        notes.append("the tree holds no arrays")
+        notes.append("the tree contains no arrays")
     if layouts.meshes > 1:
         notes.append(f"the arrays are on {layouts.meshes} different meshes; `mesh` is the mesh of most arrays")
     summarised = sum(1 for leaf in leaves if any("slices not listed" in note for note in leaf.notes))
