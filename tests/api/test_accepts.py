@@ -165,7 +165,7 @@ def test_exported_programs_are_read(sharded):
 
 
 PASTED = {
-    "as it is": lambda text: text,
+    "unchanged": lambda text: text,
     "indented": lambda text: textwrap.indent(text, "    "),
     "quoted": lambda text: textwrap.indent(text, "> "),
     "fenced": lambda text: f"This is what I see:\n```\n{text}\n```\nWhy?",
@@ -318,7 +318,7 @@ def test_cut_text_is_refused_with_the_place(share, hlo, sharded):
 
 
 def test_shapes_cannot_be_measured():
-    with pytest.raises(InspectionError, match="1 of 1 leaves as `jax.ShapeDtypeStruct`"):
+    with pytest.raises(InspectionError, match=r"1 of 1 leaves as `jax\.ShapeDtypeStruct`"):
         wb.measure(lambda x: x * 2)(jax.ShapeDtypeStruct((3,), "float32"))
 
 

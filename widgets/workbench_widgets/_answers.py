@@ -255,7 +255,7 @@ class Answers(Answering):
         Raises:
             RuntimeError: if the view shows a record without its program.
         """
-        what_if = _needed(self._what_if, f"`start_trial` was given specs of {', '.join(specs) or 'no leaf'}")
+        what_if = _needed(self._what_if, f"`start_trial` was given specs for {', '.join(specs) or 'no leaf'}")
 
         def work(job: Job) -> Mapping[str, Any]:
             tried = what_if.plan(specs)
@@ -343,7 +343,7 @@ class Answers(Answering):
         """
         tap = _needed(self._tap, f"`open_client` was given client={client}")
         follow = report or (lambda phase: None)
-        follow("Evaluating the program, this client operation by operation")
+        follow("Evaluating the program: this client runs one operation at a time")
         tapped = tap(client)
         follow("Drawing its values")
         return {"html": render_tap_html(tapped), "text": render.text(tapped)[:LONGEST_TEXT]}

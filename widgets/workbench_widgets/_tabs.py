@@ -181,8 +181,14 @@ def _player(sources: Sources) -> State | None:
 
 
 TABS: tuple[Tab, ...] = (
-    Tab("program", "Program", "Stages as data flowing between a server and its clients", "where", _program),
-    Tab("operations", "Operations", "Every figure by function, module and line, as a tree", "where", _operations),
+    Tab(
+        "program",
+        "Program",
+        "Stages of the program, and the data that flow between the server and its clients",
+        "where",
+        _program,
+    ),
+    Tab("operations", "Operations", "All figures as a tree, by function, module and line", "where", _operations),
     Tab(
         "hlo",
         "Source and HLO",
@@ -203,7 +209,7 @@ TABS: tuple[Tab, ...] = (
         "Devices, mesh axes, and the devices of every client",
         "where",
         _mesh,
-        "Devices, mesh axes, and the collectives that join the devices",
+        "Devices, mesh axes, and the collectives between the devices",
     ),
     Tab("clients", "Clients", "Every client: examples, FLOPs, bytes, seconds", "when", _clients),
     Tab(
@@ -214,7 +220,7 @@ TABS: tuple[Tab, ...] = (
         _timeline,
     ),
     Tab("run", "Run", "Progress, client curves and stragglers; buttons to pause and stop", "when", _run),
-    Tab("devices", "Devices", "Activity of the devices now", "when", _devices),
+    Tab("devices", "Devices", "Current activity of the devices", "when", _devices),
     Tab("overlay", "Runs", "Several runs in one chart, with bands across seeds and paired tests", "when", _overlay),
     Tab(
         "sharding",
@@ -223,7 +229,7 @@ TABS: tuple[Tab, ...] = (
         "what-if",
         _sharding,
     ),
-    Tab("advice", "Advice", "Changes, their reasons, and their gains", "what-if", _advice),
+    Tab("advice", "Advice", "Suggested changes, with reasons and gains", "what-if", _advice),
     Tab("cost", "Cost", "Roofline, seconds per stage, bytes per mesh axis; other sizes and targets", "what-if", _cost),
     Tab(
         "player",

@@ -87,7 +87,7 @@ def require_writable(out: Path) -> None:
     except OSError as error:
         message = (
             f"`workbench demo` was given --out {out}, which cannot be written ({error.strerror}). The report is one "
-            "file in a writable folder: name another file with `--out`, for example `--out report.html`."
+            "file in a writable folder: choose another file with `--out`, for example `--out report.html`."
         )
         raise CommandError(message) from error
 

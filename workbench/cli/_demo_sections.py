@@ -35,9 +35,9 @@ def data_section(record: ClientDataRecord) -> ReportSection:
 def training_section(losses: Sequence[float], accuracies: Sequence[float], seconds: float) -> ReportSection:
     """Shows the losses and accuracies of the rounds."""
     good = next((n + 1 for n, accuracy in enumerate(accuracies) if accuracy >= 0.9), None)
-    reached = f" It passed 90 % in round {good}." if good else ""
+    reached = f" Its accuracy reached 90 % in round {good}." if good else ""
     text = (
-        f"After {len(accuracies)} rounds the network names {accuracies[-1]:.1%} of the held-out digits "
+        f"After {len(accuracies)} rounds the network classifies {accuracies[-1]:.1%} of the held-out digits "
         f"correctly.{reached} Compiling and training took {seconds_text(seconds)} on this machine."
     )
     caption = "Test accuracy after each round, and the clients' loss on their own examples during that round."

@@ -95,8 +95,8 @@ def half_the_drift(answer: object) -> str:
     share = distance(rate) / distance(0.1)
     if abs(share - 0.5) > 0.01:
         wrong(
-            f"at rate {rate:g} the fixed point's distance from the optimum is {share:.2f} times that at rate 0.1. "
-            "Use p_i of the text above."
+            f"at rate {rate:g} the fixed point is {share:.2f} times as far from the optimum as at rate 0.1. Use p_i "
+            "from the text above."
         )
     return "a smaller rate drifts less, and takes more rounds."
 
@@ -114,7 +114,7 @@ def outer_step(answer: object) -> str:
     return "the outer optimizer of DiLoCo."
 
 
-@exercise("10.2", "how far an absent data centre's AdamW moved")
+@exercise("10.2", "how far an absent data centre's AdamW state moves")
 def absent_replica(answer: float | jax.Array) -> str:
     if abs(float(answer)) > 1e-9:
         wrong("compare the inner state of the absent replica before and after the round: weight 0 does not change it.")
@@ -133,7 +133,7 @@ def half_the_bytes(answer: Callable) -> str:
         mean = np.asarray(rows).mean(0)
         expect_values(result[name], mean, "Average the rows.", atol=0.02 * float(np.abs(mean).max()))
     disclosed = expect_disclosed(plan_of(answer, updates, clients=8), 2 * (32 * 16 + 16) + 16)
-    return f"a data centre discloses {disclosed:,} bytes for 528 numbers."
+    return f"a data centre discloses {disclosed:,} bytes for 528 values."
 
 
 @exercise("11.1", "a momentum that stays between 0 and 1")
@@ -156,7 +156,7 @@ def horizons(answer: object) -> str:
             "with server rate 1."
         )
     if not (1.5 < one < 4.5 and 3 < five < 8 and one < 0.6 * five):
-        wrong("make the grid finer, between 1 and 8, and rate the held-out loss.")
+        wrong("make the grid finer, between 1 and 8, and compare the held-out losses.")
     return "a horizon of one round is biased."
 
 
@@ -245,7 +245,10 @@ def draw_by_priority(answer: object) -> str:
         draws = np.asarray(called(answer, np.array(priorities), exponent, uniform))
         shares = np.round(powers / powers.sum(), 3).tolist()
         if draws.shape != uniform.shape or not np.isin(draws, range(len(priorities))).all():
-            wrong(f"for {len(uniform)} numbers there should be as many indices from 0 to {len(priorities) - 1}.")
+            wrong(
+                f"for {len(uniform)} numbers there should be the same number of indices, each from 0 to "
+                f"{len(priorities) - 1}."
+            )
         if not np.array_equal(draws, expected):
             frequencies = [round(float(np.mean(draws == item)), 3) for item in range(len(priorities))]
             wrong(
@@ -278,7 +281,7 @@ def may_sample(answer: object) -> str:
     return "the learner waits for the actors when its batch would exceed the limit."
 
 
-@exercise("17.4", "the exponent with which half of the draws are useful")
+@exercise("17.4", "the exponent at which half of the draws are useful")
 def exponent_of_half(answer: object) -> str:
     hint = "50 items of priority 1 should weigh as much as 950 of 0.01: 50 = 950 · 0.01^α."
     expect_number(answer, math.log(19) / math.log(100), hint, rtol=0.005)
@@ -316,8 +319,8 @@ def test_of_signs(answer: object) -> str:
     for differences, flips in (([1.0, 2.0, 3.0], 2), ([1.0, -1.0, 3.0], 6), ([0.2, 0.1, 0.3, 0.4, 0.5, 0.1], 2)):
         p_value = float(called(answer, np.array(differences)))
         hint = (
-            f"Of the {2 ** len(differences)} flips of {differences}, {flips} have a mean at least as far from 0 as the "
-            "observed mean."
+            f"Of the {2 ** len(differences)} sign flips of {differences}, {flips} have a mean at least as far from 0 "
+            "as the observed mean."
         )
         expect_number(p_value, flips / 2 ** len(differences), hint, what="the p-value")
     return "all flips are equally likely if neither method is better."
@@ -340,7 +343,7 @@ def holm(answer: object) -> str:
     return "each test that passes reduces the factor for the remaining tests."
 
 
-@exercise("25.1", "what a client of first-order MAML sends")
+@exercise("25.1", "the gradient that a first-order MAML client sends")
 def first_order(answer: object) -> str:
     def loss(w: jax.Array) -> jax.Array:
         return jnp.sum((w * jnp.array([1.0, 2.0]) - 1) ** 4) + w[0] * w[1]
@@ -376,8 +379,8 @@ def rest(answer: object) -> str:
         if steps and np.allclose(result, through, rtol=1e-3):
             wrong("this is the fixed point of MAML: it has the factor (1 − η a) of each step twice.")
         hint = (
-            f"After {steps} steps (1 − η a)^{steps} of a client's distance is left; its gradient there is a times this "
-            "distance."
+            f"After {steps} steps (1 − η a)^{steps} of a client's distance from its optimum remains; the gradient "
+            "there is a times this distance."
         )
         expect_number(result, expected, hint, what=f"the fixed point with {steps} local steps")
     return "a weighted mean of the clients' optima, in which steep clients count less with each local step."
@@ -398,7 +401,7 @@ def best_mixture(answer: object) -> str:
     return "bias² over bias² plus variance."
 
 
-@exercise("25.4", "the total variation of IID clients by chance")
+@exercise("25.4", "the total variation that IID clients have by chance")
 def by_chance(answer: object) -> str:
     for counts, size in (((1, 1), 4), ((1, 1), 1), ((10, 20, 70), 20)):
         shares = np.array(counts) / sum(counts)
@@ -408,8 +411,8 @@ def by_chance(answer: object) -> str:
             for k in range(size + 1)
         ]
         hint = (
-            f"With label counts {counts}, a client with {size} images has {sum(distances):.3f} in the mean: half of "
-            "the sum over labels of |its share − the share of all|, averaged over many drawn clients."
+            f"With label counts {counts}, the mean for clients with {size} images is {sum(distances):.3f}: half of the "
+            "sum over labels of |the client's fraction − the overall fraction|, averaged over many drawn clients."
         )
         expect_values(called(answer, np.array(counts), size), sum(distances), hint, atol=0.01)
     return "clients with few images differ even without heterogeneity."

@@ -37,8 +37,8 @@ def check_survivable(stablehlo: str, name: str) -> None:
             f"`{name}` was not compiled here, because XLA aborts on this program (tried in a child process). The "
             f"program enters a `shard_map` over {_listed(manual)} and leaves {_listed(auto_axes)} to the compiler, "
             "whose partitioner fails on gathers and scatters (indexing, sorting, cross-entropy) over two or more such "
-            "axes. Compiling it with `jax.jit` would crash this kernel: make the `shard_map` manual over every axis of "
-            "its mesh (leave out `axis_names`), or let `wb.map_fn` spread the clients, which uses a different lowering "
+            "axes. Compiling it with `jax.jit` would crash this kernel: make the `shard_map` manual over every axis "
+            "of its mesh (omit `axis_names`), or spread the clients with `wb.map_fn`, which uses a different lowering "
             "in this case."
         )
         raise InspectionError(message) from died

@@ -54,8 +54,8 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
     propagation = record.propagation
     if propagation is None or not propagation.values:
         notes.append(
-            "how shardings propagate is unknown for this program, so no reasons for collectives can be given: pass the "
-            "function, with a mesh or with arguments on a mesh"
+            "the propagation of shardings is unknown for this program, so its collectives cannot be explained: pass "
+            "the function itself, with a mesh or with arguments on a mesh"
         )
         propagation = PropagationRecord()
     sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
@@ -463,7 +463,7 @@ class _Reader:
                 f"result keeps, and dimension {dim} of {name}. A mesh axis can shard only one dimension of the result, "
                 f"so the compiler {does} {name}."
             )
-            advice = "The exchange stays as long as both are sharded over the same mesh axis."
+            advice = "The exchange remains as long as both are sharded over the same mesh axis."
             return _Cause(value, "disagreement", sentence, advice)
         alike = [peer for peer in operands if peer is not operand and peer.spec == value.spec]
         like = f", as {self.named(alike[0])} is" if alike and operand.spec != value.spec else ""
@@ -494,7 +494,7 @@ class _Reader:
                 f"{_listed(axes)}: every device holds the result for its part, and the compiler "
                 f"{_DOES.get(collective.kind, 'exchanges')} these results to reduce them."
             )
-            advice = f"The exchange stays while the reduced dimension is sharded over {_listed(axes)}."
+            advice = f"The exchange remains as long as the reduced dimension is sharded over {_listed(axes)}."
             return [_Cause(value, "sum", sentence, advice)]
         return []
 
@@ -692,7 +692,7 @@ class _Reader:
             target_spec, source_spec = spec_text(value.spec), spec_text(operands[0].spec)
             name = self.named(operands[0])
             sentence = (
-                f"{_constraint_name(value).capitalize()} asks for {target_spec}, and {name} arrives as {source_spec}."
+                f"{_constraint_name(value).capitalize()} requests {target_spec}, but {name} arrives as {source_spec}."
             )
             advice = f"Request {source_spec} there, or create the value with this sharding."
             return _Cause(value, "constraint", sentence, advice)
@@ -740,13 +740,13 @@ class _Reader:
                     f"`{_called(value)}`{_at(value)} looks up elements along {parts}, which is sharded over "
                     f"{over}: each device looks up its own elements, and the exchange adds the partial results."
                 )
-                advice = f"The exchange stays while that dimension is sharded over {over}."
+                advice = f"The exchange remains as long as that dimension is sharded over {over}."
                 return _Cause(value, "sum", sentence, advice)
             sentence = (
                 f"`{_called(value)}`{_at(value)} {does} {parts}, which {_are(len(summed))} sharded over "
                 f"{over}: every device has {part}, and the exchange {joins}."
             )
-            advice = f"The exchange stays while the {_REDUCED[does]} dimension is sharded over {over}."
+            advice = f"The exchange remains as long as the {_REDUCED[does]} dimension is sharded over {over}."
             return _Cause(value, "sum", sentence, advice)
         return None
 
@@ -1012,7 +1012,7 @@ class _Reader:
 _CARRIED = ", carried by a loop)"
 _DEPARTED = "The propagated shardings alone do not require this exchange: the compiler chose different shardings there."
 _CONSTRAIN = "Constrain the value there to the sharding that you want (`jax.lax.with_sharding_constraint`)."
-_BOTH_SHARDED = "The exchange stays as long as both dimensions are sharded over the same mesh axis."
+_BOTH_SHARDED = "The exchange remains as long as both dimensions are sharded over the same mesh axis."
 _ONE_FOR_BOTH = "Give both values the same sharding, or constrain the smaller value."
 _ONE_SHARDING = "Keep one sharding for the value: constrain it where the loop starts and where its body ends."
 _LOOKUPS = ("gather", "dynamic_slice")

@@ -77,9 +77,9 @@ class Program:
         """
         if self._group is not None or not label or "/" in label:
             message = (
-                f"`Program.group` of {self.name!r} was given the label {label!r}"
-                f"{f' inside group {self._group.label!r}' if self._group else ''}. A group's label is not empty and "
-                "contains no '/', and groups do not nest: use a longer label, such as 'actors-left'."
+                f"`Program.group` of {self.name!r} was given the label "
+                f"{label!r}{f' inside group {self._group.label!r}' if self._group else ''}. A group's label must not "
+                "be empty or contain '/', and groups cannot be nested: use a longer label, such as 'actors-left'."
             )
             raise ProgramError(message)
         self._group = _Group(label, dict(resources or {}), dict(environment or {}), restart or Restart(), colocate)
@@ -212,7 +212,8 @@ class Program:
         if mute:
             message = (
                 f"`Program.add_node` was given handles of {', '.join(map(repr, mute))} in the arguments of {label!r}. "
-                "These nodes have no methods to call: make each of them a `ServiceNode`, whose `run` method still runs."
+                "These nodes have no methods to call: create each of them as a `ServiceNode`, which still runs its "
+                "`run` method."
             )
             raise ProgramError(message)
 

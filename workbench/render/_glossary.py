@@ -23,7 +23,7 @@ GLOSSARY = {
     "collective-permute": "A collective in which every device sends its array to one other device.",
     "jaxpr": "JAX's own typed listing of a function, with one primitive operation per line.",
     "HLO": "The compiler's listing of the program that one device runs, after partitioning and optimization.",
-    "StableHLO": "The portable listing that JAX hands to the compiler, before partitioning and optimization.",
+    "StableHLO": "The portable listing that JAX passes to the compiler, before partitioning and optimization.",
     "sharding": "The division of an array into shards, and the assignment of these shards to devices.",
     "shard": "The piece of an array that one device holds.",
     "replication": "The number of devices that hold the same piece of an array.",

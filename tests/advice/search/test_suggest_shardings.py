@@ -94,7 +94,7 @@ def test_locked_specs_stay(train_step):
 
 
 def test_lock_that_names_nothing_and_lock_that_does_not_divide_are_both_reported(train_step):
-    with pytest.raises(wb.errors.MeshError, match=r"'bach' names no argument.*cannot be sharded as"):
+    with pytest.raises(wb.errors.MeshError, match=r"'bach' matches no argument.*cannot be sharded as"):
         suggest(STEP, *train_step, lock={"bach": P("data"), "params['layers'][*]['up']": P(("data", "model", "x"))})
 
 

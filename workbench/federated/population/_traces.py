@@ -149,9 +149,9 @@ def _entries(document: object, names: Sequence[str], path: str | Path) -> list[M
     rows = list(document.values()) if isinstance(document, dict) else []
     if not rows or not all(isinstance(row, dict) and all(name in row for name in names) for row in rows):
         message = (
-            f"The file {str(path)!r} holds {len(rows)} clients, not all of them with {', '.join(names)}. A trace has "
-            "these entries for every client: pass a file of FedScale's benchmark, or write your own as a table "
-            "(`read_devices`, `read_sessions`)."
+            f"The file {str(path)!r} contains {len(rows)} clients, some of them without all of {', '.join(names)}. A "
+            "trace must have these entries for every client: pass a file from FedScale's benchmark, or write your own "
+            "as a table (`read_devices`, `read_sessions`)."
         )
         raise DataError(message)
     return rows
@@ -180,7 +180,7 @@ def _check_positive(path: str | Path, **columns: np.ndarray) -> None:
     if wrong:
         message = (
             f"The file {str(path)!r} has values of {', '.join(wrong)} that are not positive. Speeds and bandwidths "
-            "must be positive: leave out the devices that were not measured."
+            "must be positive: remove the devices that were not measured."
         )
         raise DataError(message)
 
@@ -196,8 +196,8 @@ def _sessions(sessions: list[list[tuple[float, float]]], periods: list[float], p
     if not fits or not ordered or not (ends <= limits).all() or starts.min() < 0:
         message = (
             f"The file {str(path)!r} has {len(starts)} sessions of {len(histories)} clients that do not fit their "
-            f"periods of up to {max(periods, default=math.nan):g} s. Sessions are in order of time, and end within the "
-            f"period after which they are repeated: sort them, or pass a longer period."
+            f"periods of up to {max(periods, default=math.nan):g} s. Sessions must be in chronological order, and must "
+            "end within the period after which they repeat: sort them, or pass a longer period."
         )
         raise DataError(message)
     return RecordedSessions(starts, ends, np.concatenate([[0], np.cumsum(lengths)]), np.array(periods))
