@@ -165,7 +165,7 @@ def test_exported_programs_are_read(sharded):
 
 
 PASTED = {
-    "unchanged": lambda text: text,
+    "as it is": lambda text: text,
     "indented": lambda text: textwrap.indent(text, "    "),
     "quoted": lambda text: textwrap.indent(text, "> "),
     "fenced": lambda text: f"This is what I see:\n```\n{text}\n```\nWhy?",

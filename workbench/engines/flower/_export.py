@@ -162,7 +162,8 @@ def _check_size(stages: Stages, name: str) -> None:
     if size > _LIMIT_BYTES:
         message = (
             f"`Flower.export` wrote {size / 2**20:.0f} MiB of stages for `{name}`, but Flower accepts apps of at most "
-            "10 MiB. Stages contain the constants that the client function closes over: pass large constants as arguments."
+            "10 MiB. Stages contain the constants that the client function closes over: pass large constants as "
+            "arguments."
         )
         raise ProgramError(message)
 
