@@ -3,7 +3,6 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from workbench import render
-from workbench.records.compiled import CostRecord, StageCostRecord
 from workbench.records.live import (
     ClientOutcomeRecord,
     DeviceSampleRecord,
@@ -13,7 +12,7 @@ from workbench.records.live import (
     TimelineRecord,
 )
 from workbench.records.run import EventRecord, RunRecord, StageRunRecord
-from workbench.render._live import compare_with_prediction, ticks
+from workbench.render._live import ticks
 from workbench.render._live_rounds import render_samples_svg
 from workbench.render._svg import text_width
 
@@ -99,30 +98,6 @@ def test_run_in_words_gives_shares_of_the_time():
 
 def test_run_as_text_averages_over_the_devices():
     assert render.text(RUN).splitlines()[-1].split() == ["1", "400", "ms", "400", "ms", "200", "ms"]
-
-
-def test_measured_and_predicted_are_side_by_side_and_gaps_stay_empty():
-    predicted = CostRecord(stages=(cost("1", 0.25), cost("2", None), cost("3", 1.0)))
-    table = compare_with_prediction(RUN, predicted).set_index("stage")
-    assert table.loc["1", "measured_compute_seconds"] == pytest.approx(0.4)
-    assert table.loc["1", "measured_wait_seconds"] == pytest.approx(0.2)
-    assert table.loc["1", "ratio"] == pytest.approx((0.4 + 0.4) / 0.25)
-    assert table.loc["2", ["predicted_seconds", "ratio", "measured_compute_seconds"]].isna().all()
-    assert table.loc["3", "predicted_seconds"] == 1.0
-
-
-def cost(stage, seconds):
-    return StageCostRecord(
-        stage=stage,
-        kind="clients",
-        name="train",
-        flops=0.0,
-        accessed_bytes=0.0,
-        collective_bytes={},
-        compute_seconds=seconds,
-        collective_seconds=0.0,
-        memory_seconds=seconds,
-    )
 
 
 def test_run_without_events_says_so():

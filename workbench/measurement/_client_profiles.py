@@ -105,58 +105,6 @@ class ClientProfiles:
         )
 
 
-def sample_profiles(
-    clients: int,
-    *,
-    seed: int,
-    flops_per_second: float = 1e10,
-    down_bytes_per_second: float = 6.9e6,
-    up_bytes_per_second: float = 2.4e6,
-    spread: float = 0.6,
-    dropout_probability: float = 0.08,
-) -> ClientProfiles:
-    """Samples clients with lognormal speed and bandwidths; the same seed yields the same clients.
-
-    The median bandwidths, 55.0 and 18.9 Mbit/s, are from Konečný et al. The dropout probability is the middle of the 6
-    to 10 % that Bonawitz et al. observed. The speed (10 GFLOP/s) and the spread are assumptions; replace them with your
-    clients' values.
-
-    Args:
-        clients: How many.
-        seed: Seed for the sampling.
-        flops_per_second: Median speed.
-        down_bytes_per_second: Median bandwidth from server to client.
-        up_bytes_per_second: Median bandwidth from client to server.
-        spread: Standard deviation of the logarithms; at 0.6, nine of ten clients are within a factor of 2.7.
-        dropout_probability: Dropout probability of every client.
-
-    Returns:
-        The table of clients.
-
-    Raises:
-        MeasureError: if `clients` or `spread` is negative, or a median is not positive.
-
-    References:
-        Konečný et al., Federated Learning: Strategies for Improving Communication Efficiency, 2016, section 1.
-        Bonawitz et al., Towards Federated Learning at Scale: System Design, MLSys 2019, section 9.
-    """
-    if clients < 1 or spread < 0:
-        msg = (
-            f"`sample_profiles` was given clients={clients} and spread={spread}, but sampling needs at least one "
-            "client and a non-negative spread. Pass clients >= 1 and spread >= 0."
-        )
-        raise MeasureError(msg)
-    generator = np.random.default_rng(seed)
-    medians = (flops_per_second, down_bytes_per_second, up_bytes_per_second)
-    speed, down, up = (median * np.exp(spread * generator.standard_normal(clients)) for median in medians)
-    return ClientProfiles(
-        flops_per_second=speed,
-        down_bytes_per_second=down,
-        up_bytes_per_second=up,
-        dropout_probability=dropout_probability,
-    )
-
-
 def _impossible(name: str, column: np.ndarray, probability: bool) -> str:
     good = (column >= 0) & (column <= 1) if probability else (column > 0) & np.isfinite(column)
     bad = np.flatnonzero(~good)

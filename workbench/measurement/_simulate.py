@@ -1,6 +1,5 @@
 """Simulates rounds on a virtual clock, with finished, late and dropped clients."""
 
-import math
 from collections.abc import Sequence
 from typing import Literal, cast
 
@@ -97,76 +96,6 @@ def simulate_round(
         start_seconds=start_seconds,
         notes=tuple(notes),
     )
-
-
-def simulate_rounds(
-    profiles: ClientProfiles,
-    flops_per_client: ArrayLike,
-    down_bytes: ArrayLike,
-    up_bytes: ArrayLike,
-    *,
-    rounds: int,
-    wanted: int,
-    over_selection: float = 1.3,
-    deadline_seconds: float | None = None,
-    seed: int = 0,
-) -> tuple[TimelineRecord, ...]:
-    """Simulates consecutive rounds with random clients and over-selection.
-
-    Args:
-        profiles: All clients.
-        flops_per_client: As in `simulate_round`; the next two arguments also have the same meaning as there.
-        down_bytes: Per client.
-        up_bytes: Per client.
-        rounds: How many.
-        wanted: Number of clients that must finish in a round.
-        over_selection: Number of selected clients, as a multiple of `wanted` (rounded up, and at most the number of
-            clients).
-        deadline_seconds: Deadline of every round.
-        seed: Seed for the client selection and the dropouts.
-
-    Returns:
-        One timeline per round; the `start_seconds` of each round is the end of the previous round.
-
-    Raises:
-        MeasureError: as for `simulate_round`, or if there are fewer clients than wanted.
-
-    Example:
-        >>> from workbench.measurement import ClientProfiles
-        >>> flops, bytes = [1e9, 5e8, 2e9], 1e6
-        >>> speeds = ClientProfiles(flops_per_second=flops, down_bytes_per_second=bytes, up_bytes_per_second=bytes)
-        >>> lines = simulate_rounds(speeds, 1e9, 0.0, 0.0, rounds=2, wanted=2, over_selection=1.5)
-        >>> [line.start_seconds for line in lines]  # the second client of three finishes after a second
-        [0.0, 1.0]
-
-    References: Bonawitz et al., MLSys 2019, section 9 (which selects 130 % of the required clients).
-    """
-    if rounds < 0 or over_selection < 1 or not 1 <= wanted <= len(profiles):
-        msg = (
-            f"`simulate_rounds` was given rounds={rounds}, wanted={wanted} and over_selection={over_selection} for "
-            f"{len(profiles)} clients. A round selects at least `wanted` of the existing clients: pass rounds >= 0, "
-            "over_selection >= 1, and a `wanted` between 1 and the number of clients."
-        )
-        raise MeasureError(msg)
-    taking_part = min(len(profiles), math.ceil(wanted * over_selection))
-    clock, lines = 0.0, []
-    for index, child in enumerate(np.random.SeedSequence(seed).spawn(rounds)):
-        choice, dropouts = child.generate_state(2).tolist()
-        selected = np.random.default_rng(choice).choice(len(profiles), taking_part, replace=False)
-        line = simulate_round(
-            profiles,
-            flops_per_client,
-            down_bytes,
-            up_bytes,
-            deadline_seconds=deadline_seconds,
-            wanted=wanted,
-            selected=sorted(selected.tolist()),
-            seed=dropouts,
-            start_seconds=clock,
-        )
-        lines.append(line.replace(name=f"round {index}"))
-        clock += line.seconds
-    return tuple(lines)
 
 
 def _chosen(profiles: ClientProfiles, selected: Sequence[int] | None) -> np.ndarray:

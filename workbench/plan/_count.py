@@ -54,32 +54,19 @@ class JaxprCount:
     notes: tuple[str, ...] = ()
 
 
-def count_jaxpr(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> tuple[float | None, int | None]:
-    """FLOPs (of dot products and convolutions) and bytes accessed by one call of a jaxpr.
-
-    Args:
-        jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
-
-    Returns:
-        `(flops, bytes)`; each is `None` if a `while` loop of unknown length contributes to it.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> count_jaxpr(jax.make_jaxpr(jnp.dot)(jnp.zeros((3, 4)), jnp.zeros((4, 5))))
-        (120.0, 188)
-    """
-    count = count_jaxpr_work(jaxpr)
-    return count.flops, count.accessed_bytes
-
-
 def count_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> JaxprCount:
-    """Like `count_jaxpr`, but adds elementwise FLOPs and notes about operations that are not counted.
+    """Counts the work and memory traffic of one call of a jaxpr, with notes about operations that are not counted.
 
     Args:
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
 
     Returns:
         The counts for one call.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> count_jaxpr_work(jax.make_jaxpr(jnp.dot)(jnp.zeros((3, 4)), jnp.zeros((4, 5)))).flops
+        120.0
     """
     total = _count(jaxpr)
     return JaxprCount(

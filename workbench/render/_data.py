@@ -1,6 +1,6 @@
 """Pictures of a `ClientDataRecord`: the labels of each client."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -9,7 +9,6 @@ from workbench.records.program import ClientDataRecord
 from workbench.render._theme import palette, sequential
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -159,22 +158,3 @@ def _title(record: ClientDataRecord) -> str:
         parts.append(f"label skew {record.mean_total_variation:.2f} (mean total variation)")
     parts.append(f"size variation {record.size_variation:.2f}")
     return " · ".join(parts)
-
-
-def tabulate_clients(record: ClientDataRecord) -> "pd.DataFrame":
-    """The record as a pandas table: one row per client, with examples, bytes, label skew and one column per class.
-
-    Example:
-        >>> record = ClientDataRecord(clients=("a", "b"), examples=(2, 1), bytes=(8, 4))
-        >>> tabulate_clients(record).loc["a"].tolist()
-        [2, 8]
-    """
-    with needs_library("pandas", needed_for="A table of clients"):
-        import pandas as pd
-
-    columns: dict[str, Any] = {"examples": record.examples, "bytes": record.bytes}
-    if record.total_variation:
-        columns["total_variation"] = record.total_variation
-    for index, name in enumerate(record.classes if record.label_counts else ()):
-        columns[f"{record.label}={name}"] = [row[index] for row in record.label_counts]
-    return pd.DataFrame(columns, index=pd.Index(record.clients, name="client"))

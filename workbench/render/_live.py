@@ -5,8 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.errors import needs_library
-from workbench.records.compiled import CostRecord
 from workbench.records.run import RunRecord, StageRunRecord
 from workbench.render._disclosure import run_disclosed_lines
 from workbench.render._svg import Markup, group, join, line, path, rect, text, text_width
@@ -14,7 +12,7 @@ from workbench.render._theme import hatches, picture
 from workbench.render.units import counted_text, number, seconds_text
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 ROW = 22.0
 HEAD = 34.0  # the legend
@@ -112,46 +110,6 @@ def render_run_text(run: RunRecord) -> str:
         for row in table
     ]
     return "\n".join([describe_run(run), *(lines if run.stages else []), *run_disclosed_lines(run)])
-
-
-def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
-    """Measured and predicted time of every stage, in separately named columns.
-
-    Measured times are averaged over the devices, per call, without waiting for other devices. `ratio` is measured /
-    predicted; it is missing if there is no prediction.
-
-    Example:
-        >>> stage = StageRunRecord(stage="1", where="gpu:0", compute_seconds=0.3)
-        >>> from workbench.records.compiled import StageCostRecord
-        >>> cost = StageCostRecord(stage="1", kind="clients", name="train", flops=1.0, accessed_bytes=1.0,
-        ...                        collective_bytes={}, compute_seconds=0.2, memory_seconds=0.1,
-        ...                        collective_seconds=0.0)
-        >>> run = RunRecord(name="round", engine="gpu x 1", seconds=0.5, stages=(stage,))
-        >>> compare_with_prediction(run, CostRecord(stages=(cost,)))["ratio"].round(2).tolist()
-        [1.5]
-    """
-    measured: defaultdict[str, list[StageRunRecord]] = defaultdict(list)
-    for stage in run.stages:
-        measured[stage.stage].append(stage)
-    predicted = {stage.stage: stage for stage in cost.stages}
-    rows = []
-    for path_ in sorted({*measured, *predicted}, key=natural):
-        stages, expected = measured.get(path_, []), predicted.get(path_)
-        parts = {kind: _mean([getattr(stage, f"{kind}_seconds") for stage in stages]) for kind in _PARTS}
-        seconds = expected.seconds if expected else None
-        rows.append(
-            {
-                "stage": path_,
-                "name": expected.name if expected else "",
-                **{f"measured_{kind}_seconds": value for kind, value in parts.items()},
-                "predicted_seconds": math.nan if seconds is None else seconds,
-                "ratio": (parts["compute"] + parts["collective"]) / seconds if seconds else math.nan,
-            }
-        )
-    with needs_library("pandas", needed_for="A table of arrays"):
-        import pandas as pd
-
-    return pd.DataFrame(rows)
 
 
 def _mean(values: Sequence[float]) -> float:

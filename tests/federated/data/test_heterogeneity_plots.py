@@ -6,7 +6,6 @@ from workbench import render
 from workbench.federated import data as wd
 from workbench.records.program import ClientDataRecord
 from workbench.render import palette
-from workbench.render._data import tabulate_clients
 
 RECORD = ClientDataRecord(
     name="toy",
@@ -92,10 +91,3 @@ def test_without_labels_there_are_plain_bars(kind):
 def test_an_unknown_kind_is_explained():
     with pytest.raises(ValueError, match=r"kind='pie'\. `plot` draws 'bars' or 'heatmap'"):
         render.plot(RECORD, kind="pie")
-
-
-def test_the_table_has_a_row_per_client_and_a_column_per_class():
-    table = tabulate_clients(RECORD)
-    assert table.index.tolist() == ["ann", "bob", "eve"]
-    assert table["digit=zero"].tolist() == [2, 0, 6]
-    assert table["examples"].sum() == 10
