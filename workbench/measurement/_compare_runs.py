@@ -38,7 +38,7 @@ class Results(ABC):
 
 
 def compare_runs(
-    results: Results | Mapping[Any, Any],
+    results: object,
     *,
     metric: str | None = None,
     minimize: bool = True,
@@ -51,8 +51,8 @@ def compare_runs(
     """Compares results over seeds: means with intervals, paired tests, cost to a target, fairness and figures.
 
     Args:
-        results: A sweep (each trial is a result, and its seeds are repetitions), or a dictionary by name. Each
-            dictionary value is a `Run`, a `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of
+        results: A sweep (each trial is a result, and its seeds are repetitions), several runs, or a dictionary by name.
+            Each dictionary value is a `Run`, a `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of
             these by seed.
         metric: Metric to compare; per-client metrics are averaged. Default: "loss" if present, otherwise the first
             metric.
@@ -83,9 +83,9 @@ def compare_runs(
         Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
         (arXiv 2108.13264), on intervals for few runs.
     """
-    results = named_runs(results)
-    metric = first_metric(results) if metric is None else metric
-    named = _histories(results)
+    named_results = named_runs(results)
+    metric = first_metric(named_results) if metric is None else metric
+    named = _histories(named_results)
     values = {
         name: {seed: curve for seed, history in seeds.items() if (curve := values_of(history, metric)) is not None}
         for name, seeds in named.items()
@@ -174,7 +174,7 @@ def overlay_runs(results: object, *, metric: str | None = None, minimize: bool =
         >>> [(result.name, result.metrics[0].mean) for result in drawn.results]
         [('a', (3.0, 1.5)), ('b', (3.0, 2.0))]
     """
-    return compare_runs(named_runs(results), metric=metric, minimize=minimize).record
+    return compare_runs(results, metric=metric, minimize=minimize).record
 
 
 def several(runs: object) -> list[Any]:

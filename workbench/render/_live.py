@@ -3,16 +3,12 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from workbench.records.run import RunRecord, StageRunRecord
 from workbench.render._disclosure import run_disclosed_lines
 from workbench.render._svg import Markup, group, join, line, path, rect, text, text_width
 from workbench.render._theme import hatches, picture
 from workbench.render.units import counted_text, number, seconds_text
-
-if TYPE_CHECKING:
-    pass
 
 ROW = 22.0
 HEAD = 34.0  # the legend

@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.records.compiled import CollectiveRecord, CostRecord, ProgramRecord
 from workbench.records.program import SourceLine, StageRecord, ValueRecord
-from workbench.render._disclosure import disclosed_blocks, disclosed_blocks, disclosed_fact
+from workbench.render._disclosure import disclosed_blocks, disclosed_fact
 from workbench.render.units import axes_text, bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
 Block = dict[str, Any]
