@@ -52,8 +52,8 @@ def compare_runs(
 
     Args:
         results: A sweep (each trial is a result, and its seeds are repetitions), several runs, or a dictionary by name.
-            Each dictionary value is a `Run`, a `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of
-            these by seed.
+            Each dictionary value is a `Run`, a `StoredRun`, a `History`, a list of these (one per seed), or a
+            dictionary of these by seed.
         metric: Metric to compare; per-client metrics are averaged. Default: "loss" if present, otherwise the first
             metric.
         minimize: Whether smaller values are better.
@@ -97,7 +97,7 @@ def compare_runs(
             f"{', '.join(map(repr, has)) or 'no metrics'}: pass one of these metrics."
         )
         raise DataError(message)
-    outcomes = _outcomes(results)
+    outcomes = _outcomes(named_results)
     return RunComparison(named, metric, minimize, last, confidence, resamples, test, correction, outcomes)
 
 
