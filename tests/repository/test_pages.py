@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +77,18 @@ def test_readme_example_runs(capsys):
     exec(compile(example, "<example of the README>", "exec"), {})  # as a reader would
     # The loss of a client is mean((x·w)²) = 9 with x and w all ones; its gradient is 2·3·1 = 6 in each of 3 weights.
     assert "[6. 6. 6.]" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(
+    f"\njax=={jax.__version__} " not in (ROOT / "requirements.lock").read_text(),
+    reason="bytes and fusions are those of the locked JAX",
+)
+def test_readme_ten_lines_print_what_it_shows(tmp_path):
+    (lines,) = re.findall(r"<!-- ten lines -->\n```python\n(.*?)```", README, flags=re.DOTALL)
+    (shown,) = re.findall(r"<!-- the lines print -->\n```text\n(.*?)```", README, flags=re.DOTALL)
+    (tmp_path / "step.py").write_text(lines)
+    run = subprocess.run([sys.executable, "step.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert shown in run.stdout
 
 
 def test_readme_lines_for_any_function_run(tmp_path, monkeypatch):
