@@ -80,8 +80,8 @@ def test_readme_example_runs(capsys):
 
 
 @pytest.mark.skipif(
-    f"\njax=={jax.__version__} " not in (ROOT / "requirements.lock").read_text(),
-    reason="bytes and fusions are those of the locked JAX",
+    not jax.__version__.startswith("0.10."),
+    reason="the README shows bytes and fusions of JAX 0.10",
 )
 def test_readme_ten_lines_print_what_it_shows(tmp_path):
     (lines,) = re.findall(r"<!-- ten lines -->\n```python\n(.*?)```", README, flags=re.DOTALL)
