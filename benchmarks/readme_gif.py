@@ -11,7 +11,7 @@ from pathlib import Path
 import workbench_widgets
 from PIL import Image
 from playwright.sync_api import Page
-from screenshots import inspect_program, open_browser, open_tab
+from screenshots import choose_collective, inspect_program, open_browser, open_tab
 
 SIZE = (1080, 700)
 SHOWN_MILLISECONDS = 1800
@@ -30,8 +30,7 @@ STEPS: tuple[Callable[[Page], None], ...] = (
     open_tab("Program"),
     click('[data-client="17"]'),
     open_tab("Clients"),
-    open_tab("Source and HLO"),
-    click("[data-collective]"),
+    choose_collective,
     open_tab("Memory"),
     open_tab("Cost"),
     open_tab("Mesh"),

@@ -20,6 +20,15 @@ def test_links_of_the_published_readme_are_absolute():
     assert len([found for found in ours if found]) >= 5
 
 
+def test_first_code_cell_imports_the_libraries_that_only_an_extra_brings():
+    def missing(name):
+        code = [cell.source for cell in nbformat.read(ROOT / name, as_version=4).cells if cell.cell_type == "code"]
+        used = re.findall(r"^ *(?:from|import) (sklearn|flax)\b", "\n".join(code[1:]), flags=re.MULTILINE)
+        return [library for library in used if library not in code[0]]
+
+    assert offenders([f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")], missing) == []
+
+
 def test_first_code_cell_says_how_to_install_where_the_package_is_missing():
     wanted = ("except ModuleNotFoundError", "from a clone: pip install '.[course]'")
 
