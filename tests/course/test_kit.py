@@ -119,6 +119,12 @@ def test_missing_libraries_of_pages_are_named_before_a_notebook_runs(tmp_path, m
     assert runs == []
 
 
+def test_cell_that_fails_is_named_with_its_notebook(tmp_path):
+    path = small_notebook(tmp_path / "00-small.ipynb", "raise ModuleNotFoundError('no module rain')")
+    with pytest.raises(CourseError, match=r"00-small\.ipynb, and a cell raised ModuleNotFoundError: no module rain"):
+        course.write_site([path], tmp_path / "site")
+
+
 def test_marks_of_a_class_count_results_of_checks_alone(tmp_path, capsys):
     check = "import workbench as wb\n\nanswer = {}\nwb.course.check('12.3', answer)"
     small_notebook(tmp_path / "ada" / "a.ipynb", check.format((13, 2)), "wb.course.check('12.4', ...)")

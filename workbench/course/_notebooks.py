@@ -75,8 +75,26 @@ def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 
     client.execute()
 
 
+def _execute_all(notebook: Any, path: Path) -> None:
+    from nbclient.exceptions import CellExecutionError
+
+    try:
+        execute(notebook, path.parent)
+    except CellExecutionError as error:
+        message = (
+            f"`workbench course` executed {path.name}, and a cell raised {error.ename}: {error.evalue}\n"
+            "A page needs the outputs of all cells. Fix the cause and run the same command again, which continues with "
+            "this notebook; or pass `--no-outputs`."
+        )
+        raise CourseError(message) from error
+
+
 def executed(path: Path, target: Path, report: Callable[[str], None] = lambda line: None) -> Any:
-    """Returns a notebook with outputs, using a cache in the folder `target` that is keyed by the notebook's source."""
+    """Returns a notebook with outputs, using a cache in the folder `target` that is keyed by the notebook's source.
+
+    Raises:
+        CourseError: if a cell raises an error.
+    """
     import nbformat
 
     from workbench._version import __version__
@@ -87,7 +105,7 @@ def executed(path: Path, target: Path, report: Callable[[str], None] = lambda li
         return read(stored)
     report(f"executing {path.name}")
     notebook = read(path)
-    execute(notebook, path.parent)
+    _execute_all(notebook, path)
     target.mkdir(parents=True, exist_ok=True)
     for old in target.glob(f"{path.stem}-*.ipynb"):
         old.unlink()
