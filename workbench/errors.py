@@ -115,9 +115,9 @@ class RoundError(EngineError):
 
 def pip_command() -> str:
     """Returns the command of this Python's pip: `pip`, unless the search path finds another environment's pip."""
-    found = shutil.which("pip")
-    own = found is not None and Path(found).parent == Path(sys.executable).parent
-    return "pip" if own else f"{shlex.quote(sys.executable)} -m pip"
+    program = shutil.which("pip")
+    same = program is not None and Path(program).parent == Path(sys.executable).parent
+    return "pip" if same else f"{shlex.quote(sys.executable)} -m pip"
 
 
 class MissingDependencyError(WorkbenchError, ImportError):

@@ -68,10 +68,10 @@ def lead_of(trained: _training.TrainedModel) -> str:
 
 def command() -> str:
     """The command `workbench`, with its folder if the shell would not find it."""
-    own = Path(sys.executable).parent / "workbench"
-    if shutil.which("workbench") == str(own) or not own.exists():
+    program = Path(sys.executable).parent / "workbench"
+    if shutil.which("workbench") == str(program) or not program.exists():
         return "workbench"
-    return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
+    return str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
 
 
 def require_writable(out: Path) -> None:

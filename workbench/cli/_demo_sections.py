@@ -76,14 +76,14 @@ def program_section(record: ProgramRecord, gradient: ProgramRecord, explorer: st
 
 
 def _size(record: ProgramRecord) -> str:
-    """How many stages a program has, and what it communicates."""
+    """Counts the stages and the collectives of a program."""
     kinds = (
         collections.Counter(f"{c.kind} over {axes_text(c.axes)}" for c in record.module.collectives)
         if record.module
         else {}
     )
-    sent = " and ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return f"{sum(1 for _ in record.plan.walk())} stages and {sent or 'no collective'}"
+    listing = " and ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f"{sum(1 for _ in record.plan.walk())} stages and {listing or 'no collective'}"
 
 
 def next_section(command: str) -> ReportSection:
