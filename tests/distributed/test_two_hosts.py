@@ -212,6 +212,13 @@ def test_coordinator_listens_on_the_loopback_alone(hosts: Hosts):
     } == set()
 
 
+def test_coordinator_is_in_a_folder_that_other_users_cannot_enter(hosts: Hosts):
+    """JAX's coordinator has no authentication: everyone who reaches it can join."""
+    sockets = [Path(c.laddr) for c in hosts.processes[0].net_connections(kind="unix") if str(c.laddr).endswith("/jax")]
+    assert sockets
+    assert {path.parent.stat().st_mode & 0o777 for path in sockets} == {0o700}
+
+
 def test_host_that_raises_is_named_and_the_hosts_go_on(hosts: Hosts, seen: Any) -> None:
     def fail() -> None:
         import jax

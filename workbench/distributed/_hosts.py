@@ -9,14 +9,17 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from workbench._open_types import Foreign
+from workbench._processes import make_folder, remove_folder
 from workbench.distributed._merge import merge_runs
 from workbench.distributed._synchronize import TIMEOUT_SECONDS
 from workbench.errors import EngineError, MeshError, MissingDependencyError, needs_library
@@ -28,6 +31,7 @@ with needs_library("psutil", needed_for="`start_hosts`"):
 
 _GRACE_SECONDS = 10.0  # grace time for the other hosts after one has failed
 _POLL_SECONDS = 0.05
+_LONGEST_FOLDER = 80  # the path of a Unix socket may have at most 107 characters
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -83,14 +87,16 @@ def start_hosts(
 ) -> "Hosts":
     """Starts processes on this machine that are hosts of one JAX program, each with simulated CPU devices.
 
-    In a notebook, cells that begin with `%%px` then run on all hosts. All connections use the loopback interface.
-    ipyparallel authenticates with keys, but JAX's coordinator does not. Other users of this machine can therefore
-    disturb the hosts but cannot run code on them. The hosts exit when this process exits. Needs the extra `hosts`.
+    In a notebook, cells that begin with `%%px` then run on all hosts. ipyparallel uses the loopback interface and
+    authenticates with keys. JAX's coordinator has no authentication, so it listens on a Unix socket in a private
+    folder. gloo's collectives use the loopback interface without authentication: other users of this machine can
+    disturb them but cannot run code on the hosts. The hosts exit when this process exits. Needs the extra `hosts`.
 
     Args:
         hosts: Number of hosts.
         devices: Number of CPU devices per host.
-        port: Port on which host 0 listens. Default: a free port.
+        port: Port on which JAX's coordinator listens, on the loopback interface. Default: the Unix socket, or a free
+            port on systems without Unix sockets.
         timeout_seconds: Maximum time until all hosts have joined.
 
     Returns:
@@ -114,12 +120,16 @@ def start_hosts(
         import ipyparallel
     except ImportError as missing:
         raise MissingDependencyError("ipyparallel", extra="hosts", needed_for="`start_hosts`") from missing
-    address = f"127.0.0.1:{_free_port(port)}"
+    private = port is None and hasattr(socket, "AF_UNIX") and len(tempfile.gettempdir()) <= _LONGEST_FOLDER
+    address = "" if private else f"127.0.0.1:{_free_port(port)}"
+    folder = make_folder("wb-")
+    address = address or f"unix:{folder}/jax"
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     cluster = ipyparallel.Cluster(
         n=hosts, engine_timeout=int(timeout_seconds), log_level=logging.ERROR, send_engines_connection_env=False
     )
     started = Hosts(cluster, before)
+    weakref.finalize(started, remove_folder, folder)
     try:
         started._connect(address, devices, timeout_seconds)
     except BaseException:

@@ -80,7 +80,9 @@ class Child:
 def serve() -> None:
     """Runs the child's side, which reads settings as JSON and objects that the parent wrote."""
     from workbench.engines.beam import _here
+    from workbench.engines.beam._same_user import close_servers
 
+    close_servers()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a runner's output must not be mistaken for an answer
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
