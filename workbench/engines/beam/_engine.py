@@ -67,8 +67,9 @@ class Beam(Engine):
             per-client result, keyed by the result's name ("out", or "out[1]" and so on in a pytree).
         own_process: Run the pipelines in a separate process, which takes seconds to start and is terminated at once
             when the run is cancelled. A pipeline in this process first finishes its current batches. Default: true with
-            several worker processes, which would otherwise continue for minutes after this process is killed. Also true
-            in a notebook with pandas 3 or later, where Beam cannot run in the kernel.
+            several worker processes, which would otherwise continue for minutes after this process is killed, and with
+            the embedded job server. That process closes Beam's servers to other users. Also true in a notebook with
+            pandas 3 or later, where Beam cannot run in the kernel.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.
@@ -101,8 +102,10 @@ class Beam(Engine):
         self.folder: str | Path | None = folder
         self.clients_per_batch: int = clients_per_batch
         self.check_nan: bool = check_nan
-        starts_processes = isinstance(runner, str) and any("multi_processing" in flag for flag in self.options)
-        self.own_process: bool = starts_processes or in_broken_kernel() if own_process is None else own_process
+        starts_servers = isinstance(runner, str) and any(
+            word in flag for flag in self.options for word in ("multi_processing", "=embed")
+        )
+        self.own_process: bool = starts_servers or in_broken_kernel() if own_process is None else own_process
         self.read_from: Foreign = read_from
         self.write_to: Foreign = write_to
         self.timeout_seconds: float | None = timeout_seconds
