@@ -186,7 +186,7 @@ def local_sgd() -> dict:
         sizes.append(f"{count(language_model(*model)[1]) / 1e9:.2f}")
         runs[name] = [list(points), [p["seconds"] for p in points.values()]]
         for n, p in points.items():
-            over = {axis: f"{sent / 1e6:,.0f} MB over {axis}" for axis, sent in p["sent"].items()}
+            over = {axis: f"{sent / 1e6:,.0f} MB over the axis `{axis}`" for axis, sent in p["sent"].items()}
             rows[f"{name}, {n} chips, {n // 16} client{'s' * (n > 16)}"] = (
                 f"predicted {p['seconds']:.4f} s, {', '.join(over.values())}, peak {p['peak'] / 1e9:.2f} GB"
             )

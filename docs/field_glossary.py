@@ -78,7 +78,7 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "DiLoCo": ("A method with many local AdamW steps between outer steps with Nesterov momentum.", C + "10-diloco"),
     "Dirichlet partition": (
-        "A partition with label distributions drawn from a Dirichlet distribution; a small α skews them.",
+        "A partition with label distributions drawn from a Dirichlet distribution; a smaller α skews them more.",
         C + "08-fedavg-on-real-data",
     ),
     "disclosure": ("The sending of a value from a client to the server.", "how-to/disclosure"),
