@@ -494,7 +494,7 @@ def fairness() -> dict:
         "result": {f"accuracy of the worst tenth, {name}": _text(run["values"]) for name, run in runs.items()}
         | {f"mean accuracy of the clients, {name}": _text(values) for name, values in mean.items()}
         | {f"standard deviation of the accuracy, {name}": _text(values) for name, values in spread.items()}
-        | {"worst tenth: q = 2 − q = 0 (paired)": _text(better)},
+        | {"accuracy of the worst tenth, q = 2 minus q = 0 (paired)": _text(better)},
         "verdict": verdict(better),
         "runs": runs,
         "deviation": ("Full gradients replace local steps. The images are small, and the model is convex."),
