@@ -40,7 +40,7 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "bubble": ("Fraction of the time in which the stages of a pipeline are idle.", C + "23-one-transformer"),
     "Byzantine client": (
-        "A client that may send anything.",
+        "A client that may send arbitrary messages.",
         C + "12-robustness-privacy-compression",
     ),
     "chunk size": ("Number of clients that a device computes at once.", "how-to/chunk-size"),
