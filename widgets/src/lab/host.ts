@@ -129,7 +129,7 @@ export const setScope = (given: Shared): void => {
 /** A module that JupyterLab shares with its extensions. */
 export async function shared<T>(name: string): Promise<T> {
   const offered = Object.values(scope[name] ?? {})[0];
-  if (!offered) throw new Error(`JupyterLab shares no module ${name}`);
+  if (!offered) throw new Error(`JupyterLab does not share the module ${name}`);
   return (await offered.get())() as T;
 }
 

@@ -6,7 +6,7 @@ import { drawSaved, SAVED, type Saved } from "./saved";
 const WIDGET_VIEW = "application/vnd.jupyter.widget-view+json";
 const PATIENCE_MILLISECONDS = 1500;
 const NO_MANAGER =
-  "This JupyterLab lacks ipywidgets or anywidget, so the view cannot reach its kernel and shows what was saved. " +
+  "This JupyterLab lacks ipywidgets or anywidget, so the view cannot reach its kernel and shows its saved state. " +
   "Install both into the environment that JupyterLab itself runs in (pip install ipywidgets anywidget), and restart it.";
 
 const mimeModel = (data: Record<string, unknown>): MimeModel => ({ data, metadata: {}, trusted: true, setData() {} });

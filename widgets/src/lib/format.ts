@@ -114,7 +114,7 @@ const METRIC_TITLES: Partial<Record<string, string>> = {
   between_seconds: "time between steps",
   compile_seconds: "compilation",
   peak_flops_share: "model FLOP utilization (MFU)",
-  peak_bandwidth_share: "share of the peak memory bandwidth",
+  peak_bandwidth_share: "fraction of the peak memory bandwidth",
 };
 
 /** The heading of a metric that a watched loop adds; the name itself for the user's own metrics. */

@@ -54,7 +54,7 @@ function heightHandle(root: HTMLElement, start: number, changed: (height: number
     "aria-orientation": "horizontal",
     "aria-label": "Height of the view",
     "aria-valuemin": LEAST_HEIGHT,
-    "data-tip": "Drag, or use the arrow keys, to make the view higher or lower.",
+    "data-tip": "Drag, or use the arrow keys, to make the view taller or shorter.",
   });
   let height = start;
   const put = (next: number) => {

@@ -21,7 +21,7 @@ export interface Tabs {
 export const PLACES: Readonly<Record<TabState["place"], readonly [string, string]>> = {
   where: ["Where", "Where FLOPs, bytes and memory are: functions, lines, instructions, devices"],
   when: ["When", "When each device and client works, and which one the others wait for"],
-  "what-if": ["What if", "The effect of another sharding, another size, another machine"],
+  "what-if": ["What if", "The effect of a different sharding, size or machine"],
   learn: ["Learn", "The communication step by step"],
 };
 

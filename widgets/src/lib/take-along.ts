@@ -18,7 +18,7 @@ export function takeAlong(context: ViewContext, code: () => string, shown: Node 
   const copy = () => copyText(code(), shown, () => say("Copied"));
   const insert = () => {
     if (context.insertCell(code())) return say("Inserted below");
-    copyText(code(), shown, () => say("Copied: this host has no notebook to write in, so paste it into a cell"));
+    copyText(code(), shown, () => say("Copied: there is no notebook here to insert into, so paste it into a cell"));
   };
   return h(
     "span",

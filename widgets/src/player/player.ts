@@ -185,7 +185,7 @@ class CollectivePiece implements Piece {
   details(_index: number, pane: HTMLElement): void {
     const { sent } = this;
     const rows: [string, string][] = [
-      ["mesh axes", sent.axes || "no product of axes"],
+      ["mesh axes", sent.axes || "not a product of axes"],
       ["devices of a group", formatCount(sent.devices.length)],
       ["groups at the same time", formatCount(sent.groups)],
       ["payload", formatBytes(sent.payload_bytes)],
@@ -468,7 +468,7 @@ class Player {
     const draw = this.piece.painter(pen, this.ink(), GIF);
     const smooth = wantsStill() ? 1 : 6;
     const bytes = await encodeGif(pen, draw, this.piece.count, smooth, SECONDS / this.speed, (share) => {
-      this.status.textContent = `Making the GIF: ${Math.round(100 * share)} %`;
+      this.status.textContent = `Creating the GIF: ${Math.round(100 * share)} %`;
     });
     this.status.textContent = `Saved, ${formatBytes(bytes.length)}`;
     save([bytes], "image/gif", `${this.context.state<string>("title")}.gif`);

@@ -115,7 +115,7 @@ class Measured {
           full: Math.max(...this.seconds, 0),
         },
         column("each", "per execution", "seconds", "Measured mean of one execution on one device.", "106px"),
-        column("predicted", "predicted", "seconds", "Of one execution, from the published peaks of the chip."),
+        column("predicted", "predicted", "seconds", "For one execution, from the published peaks of the chip."),
         {
           key: "ratio",
           title: "measured ÷ predicted",

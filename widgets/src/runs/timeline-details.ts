@@ -111,7 +111,7 @@ export function showArea(context: ViewContext, pane: HTMLElement, scene: Scene, 
   showDetails(context, pane, {
     title,
     kind: "broadcast",
-    subtitle: "Selected area; shares are of the devices' time in it",
+    subtitle: "Selected area; percentages are of the devices' time in this area",
     blocks: [
       { form: "facts", title: "", rows: facts },
       { form: "table", title: "Operations in the area", columns, rows, note },

@@ -83,7 +83,7 @@ export class ClientValues {
     const stop = new AbortController();
     this.stop = stop;
     const title = `Values of ${name}`;
-    const said = h("span", { role: "status" }, "Evaluating the program, this client operation by operation …");
+    const said = h("span", { role: "status" }, "Evaluating the program: this client runs one operation at a time …");
     const busy = h(
       "div",
       { class: "wb-progressline" },
@@ -95,7 +95,7 @@ export class ClientValues {
     replace(this.place, h("h3", {}, title), busy);
     this.reveal();
     const began = performance.now();
-    let phase = "Evaluating the program, this client operation by operation";
+    let phase = "Evaluating the program: this client runs one operation at a time";
     const tell = () => {
       const seconds = Math.round((performance.now() - began) / 1000);
       said.textContent = `${phase} … ${seconds ? formatSeconds(seconds) : ""}`;

@@ -116,7 +116,7 @@ export class ComparedTree {
       {
         key: "change",
         title: "change",
-        tip: "The last program against the first; the largest change first.",
+        tip: "The last program compared with the first; the largest change first.",
         value: (node) => Math.abs(this.change(node)),
         cell: (node) => this.changeCell(node, unit),
         width: "168px",

@@ -137,7 +137,7 @@ class Comparison {
     const change: Column = {
       key: "change",
       title: "change",
-      tip: "The last program against the first.",
+      tip: "The last program compared with the first.",
       value: (node) => {
         const row = this.rowOf(node);
         return row ? sizeOf(row) : groupSize(this.groups[node], this.rows);

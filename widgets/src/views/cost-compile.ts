@@ -64,7 +64,7 @@ class CompilePanel {
     });
     this.stop = button("Stop", () =>
       this.ask("stop_work", { work: "compile" }).then(() =>
-        context.say("Stopping: the compiler's process is being ended."),
+        context.say("Stopping: the compiler's process is being terminated."),
       ),
     );
     this.progress = h("div", { class: "wb-row", hidden: true }, this.words, this.bar, this.stop);
@@ -104,7 +104,7 @@ class CompilePanel {
     const how = install
       ? "Its compiler is not installed: "
       : targets.length
-        ? "Compiled by the vendor's own compiler in a separate process; nothing runs there. "
+        ? "Compiled by the vendor's own compiler in a separate process; the program does not run. "
         : "None of its machines fits the axes of this mesh. ";
     replace(this.note, `${description}. ${how}`, install ? h("code", {}, install) : null, ` (${terms})`);
     this.follow();
@@ -166,7 +166,7 @@ export function sideBySide(
   const insert = (name: string) => {
     const into = (place: string | null) => {
       const found = place ? `${place}.compiled[${JSON.stringify(name)}]` : null;
-      if (!found) return context.say("Give the explorer a name first: explorer = wb.explore(…)(…)");
+      if (!found) return context.say("Assign the explorer to a variable first: explorer = wb.explore(…)(…)");
       const code = `import workbench as wb\n\nelsewhere = ${found}  # compiled, nothing ran\nwb.show(elsewhere)`;
       if (!context.insertCell(code)) copyText(code, null, () => context.say("Copied: paste it into a cell"));
     };

@@ -145,8 +145,8 @@ class WhatIf {
     replace(
       this.sliders,
       this.slider("clients", made.placement, made.clients, made.clients_now, formatCount),
-      this.slider("model", "model size", made.model, 1, (value) => (value === 1 ? "as it is" : `× ${value}`)),
-      this.slider("chunk_size", `${made.placement} at once`, made.at_once, "as it is", chunk),
+      this.slider("model", "model size", made.model, 1, (value) => (value === 1 ? "unchanged" : `× ${value}`)),
+      this.slider("chunk_size", `${made.placement} at once`, made.at_once, "unchanged", chunk),
       this.slider(
         "devices",
         made.axes ? `devices, along ${made.axes}` : `devices (no mesh axis carries the ${made.placement})`,

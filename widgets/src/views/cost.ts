@@ -140,7 +140,7 @@ class Cost {
     const unknown = stages.filter(({ seconds }) => seconds === null).map(({ name }) => name);
     if (chip === "no chip" || !unknown.length)
       return 'Seconds need the published figures of a chip: inspect with on="v5e:4x4" or another.';
-    return `The time of the call on ${chip} is not predicted, because the time of ${unknown.join(", ")} is not.`;
+    return `The time of the call on ${chip} is not predicted, because no time is predicted for ${unknown.join(", ")}.`;
   }
 
   /** Why stages lack figures. */

@@ -99,7 +99,7 @@ export class Listings {
   private mark(): void {
     const mine = this.mine.editor?.highlight(this.words) ?? 0;
     const theirs = this.theirs.editor?.highlight(this.words) ?? 0;
-    this.count.textContent = this.words.length ? `${plural(theirs, "line")}, ${mine} of yours` : "";
+    this.count.textContent = this.words.length ? `${plural(theirs, "line")}, ${mine} in your source` : "";
   }
 
   private onFindKey(event: KeyboardEvent): void {
@@ -201,7 +201,7 @@ export class Listings {
     this.theirs = made;
     const text = stable ? this.stable : this.compiled;
     if (!text || !this.chunk)
-      return made.place.append(h("p", { class: "wb-note wb-empty" }, "No listing is in this record."));
+      return made.place.append(h("p", { class: "wb-note wb-empty" }, "This record contains no listing."));
     made.editor = this.chunk.createEditor({
       parent: made.place,
       label: stable ? "StableHLO listing" : "Compiled HLO listing",

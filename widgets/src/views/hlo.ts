@@ -152,7 +152,7 @@ class Hlo {
         blocks: [{ form: "note", title: "", text }],
       });
     }
-    const text = "Select a collective, a line of your source or an instruction: every view follows.";
+    const text = "Select a collective, a line of your source or an instruction: all views follow.";
     const blocks: Block[] = [{ form: "note", title: "Look closer", text }];
     const [title, ...rest] = this.context.state<string>("sentence").split(": ");
     showDetails(this.context, this.detail, { title, kind: "server", subtitle: rest.join(": "), blocks });

@@ -150,7 +150,7 @@ class Memory {
           key: "bytes",
           title: "bytes",
           unit: "bytes",
-          tip: "The bar is the share of the bytes alive at the peak.",
+          tip: "The bar shows the fraction of the bytes alive at the peak.",
           value: (i) => buffers[i].bytes,
           full: total,
         },

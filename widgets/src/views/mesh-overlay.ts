@@ -63,7 +63,7 @@ export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null
   const links = torus ? routed(rings, torus) : rings;
   const [least, most] = [Math.min(...links.map((link) => link.bytes)), Math.max(...links.map((link) => link.bytes))];
   const each = least === most ? formatBytes(most) : `${formatBytes(least)} to ${formatBytes(most)}`;
-  const part = few.length < groups.length ? `, of ${groups.length} rings the selected device's` : "";
+  const part = few.length < groups.length ? `; shown: the selected device's ring, of ${groups.length} rings` : "";
   const how = torus ? "each link of the torus carries" : "each link of the rings carries";
   const around = links.some(({ wrap }) => wrap) ? " Dashed: wrap-around links." : "";
   const aside = torus && torus.dimensions > 2 ? " Slanted: to another panel." : "";

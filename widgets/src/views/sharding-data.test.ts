@@ -65,7 +65,7 @@ it("a spec cuts an array into shards, and what is not cut is copied", () => {
 
 it("a spec that JAX would refuse says why", () => {
   expect(faults(leaf, [["model"], ["model"]], sizes)).toEqual([
-    "Mesh axis model is used twice; one array can use each axis once.",
+    "Mesh axis model is used twice; one array can use each axis only once.",
   ]);
   expect(faults(leaf, [[], ["data"]], sizes)[0]).toContain("4 does not divide dimension 1 (10)");
   expect(faults(leaf, [["data"], ["model"]], sizes)).toEqual([]);

@@ -89,13 +89,13 @@ export const copies = (spec: Spec, sizes: Sizes): number =>
 export function faults(leaf: Pick<Leaf, "shape">, spec: Spec, sizes: Sizes): string[] {
   const used = spec.flat();
   const twice = used.find((axis, i) => used.indexOf(axis) !== i);
-  if (twice) return [`Mesh axis ${twice} is used twice; one array can use each axis once.`];
+  if (twice) return [`Mesh axis ${twice} is used twice; one array can use each axis only once.`];
   const cut = parts(spec, sizes);
   return leaf.shape.flatMap((size, d) => {
     if (size % cut[d] === 0) return [];
     const padded = Math.ceil(size / cut[d]) * cut[d];
     return [
-      `${cut[d]} does not divide dimension ${d} (${size}): JAX refuses this spec for an input; pad to ${padded}.`,
+      `${cut[d]} does not divide dimension ${d} (${size}): JAX rejects this spec for an input; pad to ${padded}.`,
     ];
   });
 }
@@ -185,7 +185,7 @@ export function placementCode(changed: readonly { path: string; spec: Spec }[], 
     "import jax",
     "from jax.sharding import NamedSharding, PartitionSpec as P",
     "",
-    `# as tried in the explorer; put your own names of the arrays and of the mesh (${mesh.join(", ")})`,
+    `# as tried in the explorer; replace the names of the arrays and of the mesh with your own (${mesh.join(", ")})`,
     ...lines,
   ].join("\n");
 }
