@@ -852,7 +852,7 @@ WRONG = {
     "11.3": [(slope_of_last_step, "through every one of them")],
     "12.1": [
         (clipped_by_numbers, "jax.numpy|traces"),
-        (clipped_by_leaf, "norm over all leaves"),
+        (clipped_by_leaf, "norm is over all leaves"),
         (lambda u, c: jax.tree.map(lambda v: v * 2 * c, clipped(u, 0.5)), "does not change"),
     ],
     "12.2": [(ValueError("a wrong shape"), "different error"), ("memory", "the exception")],

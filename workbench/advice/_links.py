@@ -88,8 +88,8 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
         "`Mesh(devices.reshape(shape), names)`.",
         code=code,
         evidence=(
-            f"bytes sent x links between the devices of a group: {bytes_text(now)} here, {bytes_text(then)} in JAX's "
-            "order",
+            f"bytes sent x links between the devices of a group: {bytes_text(now)} in this order, {bytes_text(then)} "
+            "in JAX's order",
             "counted from the devices' positions in the torus; the compiler chooses the route inside a group",
         ),
         weight=min(1.0, 1.0 - then / now),

@@ -59,4 +59,6 @@ def with_network(chip: ChipRecord, network: str) -> ChipRecord:
             "Gbit/s: write, for example, 'h100@8x400G'."
         )
         raise MeshError(message)
-    return chip.replace(dcn_bytes_per_second=gigabits * 1e9 / 8, source=f"{chip.source}; network as stated: {network}")
+    return chip.replace(
+        dcn_bytes_per_second=gigabits * 1e9 / 8, source=f"{chip.source}; network as specified: {network}"
+    )

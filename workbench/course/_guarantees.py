@@ -27,7 +27,9 @@ from workbench.plan import PythonInterpreter
 def clip_update(answer: object) -> str:
     long, short = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}, {"a": jnp.array([0.3]), "b": jnp.array([0.4])}
     result = called(answer, long, 1.0)
-    expect_values([result["a"][0], result["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), the norm over all leaves.")
+    expect_values(
+        [result["a"][0], result["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), where the norm is over all leaves."
+    )
     result = called(answer, short, 1.0)
     expect_values([result["a"][0], result["b"][0]], [0.3, 0.4], "An update shorter than C does not change.")
     traced = called(jax.jit(lambda update: called(answer, update, 1.0)), long)  # later cells clip inside programs
@@ -178,7 +180,7 @@ def expect_pairwise(answer: object, clients: int, size: int) -> None:
         if owners and len(owners) != 2:
             wrong(f"a random word is in the masks of the clients {owners}: it should be only in the masks of one pair.")
         if entries.sum() > 1:
-            wrong(f"one random word hides {entries.sum()} entries: draw a word for each.")
+            wrong(f"one random word hides {entries.sum()} entries: draw one word for each entry.")
         if owners:
             hidden[owners[0], owners[1]] |= entries
     for (i, j), entries in hidden.items():
@@ -200,7 +202,7 @@ def pairwise_masks(answer: object) -> str:
     if masks.sum(0, dtype=np.uint32).any():
         wrong("the sum modulo 2³² is not 0: client i adds the words of (i, j), client j subtracts them.")
     if any(not row.any() for row in masks) or len(np.unique(masks, axis=0)) < 5:
-        wrong("a client's mask should hide its update: no row may be 0 or equal to another.")
+        wrong("a client's mask should hide its update: no row may be 0 or equal to another row.")
     ones = np.unpackbits(masks.view(np.uint8), axis=1).mean(axis=1)
     if (np.abs(ones - 0.5) > 0.15).any() or any(len(np.unique(row)) < 12 for row in masks):
         wrong("a client's mask repeats words or has too few bits set: use `jax.random.bits` for every word.")

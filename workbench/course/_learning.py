@@ -78,7 +78,7 @@ def prox_rest(answer: object) -> str:
         for _ in range(5):
             local -= 0.1 * (a * (local - b) + 5.0 * (local - w))
         w = float(local.mean())
-    expect_number(answer, w, "Run FedProx with proximal=5 until it stops moving (30 rounds).", rtol=0.02)
+    expect_number(answer, w, "Run FedProx with proximal=5 until the parameters stop changing (30 rounds).", rtol=0.02)
     return f"{w:.3f} is nearer to the optimum than FedAvg's result, but does not reach it."
 
 

@@ -224,7 +224,7 @@ def reached_by_all(answer: Callable) -> str:
     return "all replicas reach the all-reduce, and each replica chooses its result afterwards."
 
 
-@exercise("18.1", "a mean over clients from partial results of tasks")
+@exercise("18.1", "a mean over clients, computed from the partial results of tasks")
 def partial_results(answer: object) -> str:
     partial, combine = several(answer, 2, "the functions `partial` and `combine`")
     random = np.random.default_rng(7)
@@ -310,7 +310,10 @@ def one_all_reduce(answer: object) -> str:
     x, mesh = _on_eight(values)
     expected = (values - values.mean()) / values.std()
     expect_values(
-        called(answer, x), expected, "Subtract the mean of all numbers, divide by their deviation.", atol=1e-3
+        called(answer, x),
+        expected,
+        "Subtract the mean of all values, and divide by their standard deviation.",
+        atol=1e-3,
     )
     records = collectives(compiled(answer, x, mesh=mesh))
     if len(records) != 1:
@@ -323,7 +326,7 @@ def one_all_reduce(answer: object) -> str:
     return "one message of eight bytes carries both sums."
 
 
-@exercise("20.1", "the server's step from a buffer of stale updates")
+@exercise("20.1", "the server's step with a buffer of stale updates")
 def stale_mean(answer: object) -> str:
     random = np.random.default_rng(0)
     updates, staleness = random.normal(size=(12, 5)).astype("float32"), random.integers(0, 6, size=12).astype("float32")

@@ -215,8 +215,8 @@ class Hosts:
     def _open(self) -> Foreign:
         if self._client is None:
             message = (
-                "the hosts were asked to run something after they had ended. Hosts cannot restart, because JAX joins "
-                "them only once: call `start_hosts` to start new hosts."
+                "the hosts were asked to run something after they had ended. Hosts cannot restart, because a process "
+                "can join JAX's hosts only once: call `start_hosts` to start new hosts."
             )
             raise EngineError(message)
         return self._client

@@ -85,7 +85,7 @@ def _check_fits(settings: str, most: float) -> None:
     if most >= 2**31:
         raise ProgramError(
             settings
-            + f"The sum of all clients and its noise reaches 2^{math.log2(most):.1f}. This sum must stay below "
+            + f"The sum over all clients, with its noise, can reach 2^{math.log2(most):.1f}. This sum must stay below "
             "2^31: pass fewer `bits`."
         )
 
