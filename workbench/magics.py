@@ -90,7 +90,7 @@ def _options(text: str, name: str) -> list[ast.keyword]:
         if isinstance(call, ast.Call) and not call.args and all(keyword.arg for keyword in call.keywords):
             return call.keywords
     message = (
-        f"`{name}` received the options {text.strip()!r}, which are not keyword arguments. Options are keyword "
+        f"`{name}` received the options {text.strip()!r}, which are not keyword arguments. Options must be keyword "
         f"arguments of `workbench.{name}`: write them as `name=value`, such as `rounds=5`."
     )
     raise ProgramError(message)

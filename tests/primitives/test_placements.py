@@ -151,7 +151,7 @@ def test_placement_over_several_mesh_axes() -> None:
 @pytest.mark.parametrize(
     ("axes", "said"),
     [
-        ({}, "`make_mesh` was given axes {}. Every mesh axis has a name and a positive size"),
+        ({}, "`make_mesh` was given axes {}. Every mesh axis must have a name and a positive size"),
         ({"clients": 0}, "axes {'clients': 0}"),
         ({"clients": 16}, "asked for clients=16 = 16 devices, but there are 8 (cpu)"),
     ],

@@ -38,8 +38,8 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
         )
     yield FindingRecord(
         rule="mesh axis on the slow network",
-        what=f"`{busy}` sends {bytes_text(between[busy])} per device between slices, `{other}` "
-        f"{bytes_text(quiet[other])} inside them.",
+        what=f"`{busy}` sends {bytes_text(between[busy])} per device between slices; `{other}` sends "
+        f"{bytes_text(quiet[other])} within slices.",
         why=f"The mesh places `{busy}` across slices, which only the data-centre network connects.",
         change=f"Place `{other}` across slices and `{busy}` inside slices: build the mesh with "
         "`jax.experimental.mesh_utils.create_hybrid_device_mesh`.",

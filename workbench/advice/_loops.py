@@ -105,8 +105,8 @@ def many_small_instructions(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="many small instructions",
         what=f"{len(small):,} of {len(worked):,} instructions move at most {bytes_text(_SMALL_BYTES)} each.",
-        why="Each instruction is started separately (on a GPU, as a kernel), and such small instructions do not fill "
-        "a device.",
+        why="Each instruction is started separately (on a GPU, as a kernel), and such small instructions do not keep "
+        "a device busy.",
         change="Stack arrays of the same shape and process them together (`jax.vmap` over a stacked tree; "
         "`optax.flatten` around an optimizer), or make the batch larger.",
         evidence=(

@@ -349,8 +349,8 @@ def _sum_or_none(amounts: Sequence[float | None]) -> float | None:
 def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: str, devices: int) -> Iterator[str]:
     yield "predicted, not measured"
     yield (
-        "FLOPs count dot products and convolutions, a multiply and an add as two; elementwise FLOPs are counted "
-        "separately, one per element, and add no seconds"
+        "FLOPs are counted for dot products and convolutions, where a multiply and an add are two FLOPs; elementwise "
+        "FLOPs are counted separately, one per element, and add no seconds"
     )
     if module is None:
         yield "from the plan, before compilation: nothing is fused between stages"

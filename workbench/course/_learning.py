@@ -329,7 +329,7 @@ def test_of_signs(answer: object) -> str:
 @exercise("21.3", "p-values, corrected by Holm's method")
 def holm(answer: object) -> str:
     hint = (
-        "Sort the p-values and multiply them by n, n - 1, … 1. None may be below the one before it or above 1. "
+        "Sort the p-values and multiply them by n, n - 1, … 1. No result may be below the previous result or above 1. "
         "Return them in the given order."
     )
     for p_values, expected in (

@@ -170,8 +170,8 @@ def _as_numbers(name: str, leaf: object, round: int) -> np.ndarray:
     except (TypeError, ValueError) as error:
         msg = (
             f"`run_rounds` was given a step whose metric {name!r} of round {round} is a `{type(leaf).__name__}`. "
-            "Metrics are numbers or arrays of numbers: remove this value from the metrics, or keep the value in the "
-            "state."
+            "Metrics must be numbers or arrays of numbers: remove this value from the metrics, or keep the value in "
+            "the state."
         )
         raise ProgramError(msg) from error
     return values

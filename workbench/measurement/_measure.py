@@ -30,8 +30,9 @@ from workbench.records.run import ClientRunRecord, EventRecord, RunRecord, Stage
 
 _JOINED_WELL = 0.99
 COMMAND_BUFFER_NOTE = (
-    "Kernels inside a command buffer (a CUDA graph) name no instruction, and their order does not identify it here. "
-    "To name every kernel, set XLA_FLAGS=--xla_gpu_enable_command_buffer= before JAX starts, and measure again."
+    "Kernels inside a command buffer (a CUDA graph) do not name their instructions, and their order does not identify "
+    "these instructions here. To name every kernel, set XLA_FLAGS=--xla_gpu_enable_command_buffer= before JAX starts, "
+    "and measure again."
 )
 UNATTRIBUTED = ""  # the stage for work without a known stage
 

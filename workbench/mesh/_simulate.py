@@ -91,7 +91,7 @@ def make_mesh(
     wrong = {name: size for name, size in sizes.items() if not isinstance(size, int | np.integer) or size < 1}
     if wrong or not sizes:
         message = (
-            f"`make_mesh` was given axes {sizes}. Every mesh axis has a name and a positive size: for example "
+            f"`make_mesh` was given axes {sizes}. Every mesh axis must have a name and a positive size: for example "
             "`make_mesh(clients=4, model=2)`."
         )
         raise MeshError(message)

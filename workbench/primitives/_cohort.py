@@ -165,8 +165,8 @@ def _check_sample(size: int, form: str, placement: Placement) -> None:
     if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 1 <= size <= placement.size:
         message = (
             f'`sample` was given size={size!r}, but the placement "{placement.name}" has {placement.size} clients. A '
-            "cohort is drawn without replacement and its size is known before tracing: pass an int from 1 to "
-            f"{placement.size}."
+            "cohort is drawn without replacement, and its size must be known before tracing: pass an int from 1 "
+            f"to {placement.size}."
         )
         raise PlacementError(message)
     if form not in ("index", "mask"):

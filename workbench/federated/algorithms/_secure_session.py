@@ -164,7 +164,7 @@ class SecureRound:
             if not all(0 <= share < PRIME for share in answer):
                 message = (
                     f"`SecureRound.reveal` received a number outside of the field as a share of client {number}. "
-                    "Shares are integers from 0 to below 2^256 + 297: begin a new round without this client."
+                    "Shares must be integers from 0 to below 2^256 + 297: begin a new round without this client."
                 )
                 raise EngineError(message)
             self.received["unmasking", number] = b"".join(share.to_bytes(SHARE_BYTES, "little") for share in answer)

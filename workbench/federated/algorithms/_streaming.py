@@ -160,6 +160,6 @@ def _check_fragments(params: Params, fragments: int) -> None:
     if not 1 <= fragments <= arrays:
         message = (
             f"`streaming_diloco` was given fragments={fragments} for parameters of {arrays} array(s). Each fragment "
-            f"contains at least one array: pass 1 to {arrays} fragments, or parameters in more arrays."
+            f"must contain at least one array: pass 1 to {arrays} fragments, or parameters in more arrays."
         )
         raise ProgramError(message)

@@ -100,7 +100,7 @@ def _ids(source: Source, where: str, field: str, value: object) -> np.ndarray:
     is_integer = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
     if not is_integer or ids.min() < 0 or ids.max() >= 2**31:
         message = (
-            f"{source}, {where}, has no token ids in {field!r}: {str(value)[:60]}. Ids are a list of whole numbers "
+            f"{source}, {where}, has no token ids in {field!r}: {str(value)[:60]}. Ids must be a list of whole numbers "
             "from 0 to 2147483647: tokenise the text first, or pass the name of the field that contains them."
         )
         raise DataError(message)

@@ -39,8 +39,8 @@ class Partition:
             wrong = f"rows of several clients: {twice}, rows of no client: {absent}"
         if wrong:
             message = (
-                f"`Partition` was given {wrong}. Every row 0 … examples-1 belongs to exactly one client, and ids are "
-                "unique: pass one integer array per client that together are a permutation of the rows."
+                f"`Partition` was given {wrong}. Every row 0 … examples-1 must belong to exactly one client, and ids "
+                "must be unique: pass one integer array per client that together are a permutation of the rows."
             )
             raise DataError(message)
 
@@ -225,8 +225,8 @@ def _as_labels(operation: str, labels: ArrayLike) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iubUS":
         message = (
-            f"`{operation}` was given labels of dtype {labels.dtype} and shape {labels.shape}. Labels are integers or "
-            "strings, one per example, of shape (examples,), for at least one example: pass class numbers. For "
+            f"`{operation}` was given labels of dtype {labels.dtype} and shape {labels.shape}. Labels must be integers "
+            "or strings, one per example, of shape (examples,), for at least one example: pass class numbers. For "
             "real-valued targets use `iid`, or bin them with `numpy.digitize` first."
         )
         raise DataError(message)

@@ -174,8 +174,8 @@ def _check(
     if unknown := [name for name in space if name not in parameters and not open_ended]:
         message = (
             f"`sweep` received values for {', '.join(map(repr, unknown))}, but `make` has the parameters "
-            f"{', '.join(map(repr, parameters)) or 'none'}. Every hyperparameter is a parameter of `make`: rename it, "
-            "or add it to `make` (a function with **hyperparameters takes all)."
+            f"{', '.join(map(repr, parameters)) or 'none'}. Every hyperparameter must be a parameter of `make`: rename "
+            "it, or add it to `make` (a function with **hyperparameters takes all)."
         )
         raise ProgramError(message)
 

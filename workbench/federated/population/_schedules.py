@@ -33,7 +33,7 @@ class Synchronous:
         deadline = math.inf if self.deadline_seconds is None else self.deadline_seconds
         if self.cohort < 1 or self.over_selection < 1 or deadline <= 0 or not 0 < self.minimum_share <= 1:
             message = (
-                f"`Synchronous` received {self}. A round waits for results of the clients that it selected: pass "
+                f"`Synchronous` received {self}. A round waits for results from the clients that it selected: pass "
                 "`cohort` and `over_selection` of at least 1, a positive `deadline_seconds` or None, and 0 < "
                 "`minimum_share` <= 1."
             )

@@ -146,7 +146,7 @@ def _check(
     if not isinstance(work, WorkRecord) or not isinstance(schedule, Synchronous | Buffered):
         message = (
             f"`simulate` received a {type(work).__name__} as its work and a {type(schedule).__name__} as its schedule. "
-            "Work is a WorkRecord, and the schedule is synchronous or buffered: pass "
+            "The work must be a `WorkRecord`, and the schedule must be synchronous or buffered: pass "
             "`work_of(wb.trace(algorithm.round)(state, batches))`, and `Synchronous(...)` or `Buffered(...)`."
         )
         raise ProgramError(message)
