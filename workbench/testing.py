@@ -23,7 +23,7 @@ from workbench.inspection import compare as _compare, inspect_given
 from workbench.measurement import watch_compilations
 from workbench.records import Record
 from workbench.records.compiled import CollectiveRecord, ModuleRecord, ProgramRecord
-from workbench.render.units import amount_text, bytes_text
+from workbench.render.units import amount_text, bytes_text, flops_text
 
 _UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60
@@ -195,18 +195,34 @@ def assert_flops(
             "`expected` or `at_most`."
         )
         raise InspectionError(message)
-    flops = _module(program, "assert_flops").flops
+    module = _module(program, "assert_flops")
+    flops = module.flops
     if at_most is not None and (flops is None or flops > at_most):
-        has = "an unknown number of" if flops is None else _exact(flops)
-        message = f"Found {has} FLOPs per device, more than {_exact(at_most)}."
-        raise AssertionError(message)
+        has = "an unknown number of FLOPs" if flops is None else _exact_flops(flops)
+        message = f"Found {has} per device, more than {_exact_flops(at_most)}."
+        raise AssertionError("\n".join([message, *_flops_lines(module)]))
     if expected is None:
         return
     if flops is None or not math.isclose(flops, expected, rel_tol=rtol, abs_tol=0.0):
         has = "an unknown number (a loop of unknown length contains some)" if flops is None else _exact(flops)
         share = "" if not flops or not expected else f", {flops / expected:.4g} × as many"
         message = f"Expected {_exact(expected)} FLOPs per device, found {has}{share}."
-        raise AssertionError(message)
+        raise AssertionError("\n".join([message, *_flops_lines(module)]))
+
+
+def _exact_flops(amount: float) -> str:
+    return f"{_exact(amount)} FLOPs" + (f" ({flops_text(amount)})" if amount >= 1000 else "")
+
+
+def _flops_lines(module: ModuleRecord) -> list[str]:
+    """The lines with the most FLOPs in products, largest first."""
+    by_line: dict[str, float] = {}
+    for instruction in module.instructions:
+        work = (instruction.flops or 0.0) * (instruction.executions or 0.0)
+        if work and instruction.source is not None:
+            by_line[str(instruction.source)] = by_line.get(str(instruction.source), 0.0) + work
+    ranked = sorted(by_line.items(), key=lambda item: -item[1])[:8]
+    return [f"    {_exact_flops(work)} at {line}" for line, work in ranked]
 
 
 @contextlib.contextmanager

@@ -51,6 +51,10 @@ from workbench.records.program import SourceLine
 from workbench.render import spec_code
 from workbench.render.units import bytes_text, spec_text
 
+class NothingToChangeError(ValueError):
+    """A rewrite found no operation of the traced program to change at a finding's lines."""
+
+
 Recompile = Callable[..., ProgramRecord]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
 _FREE = 1.01  # maximum factor by which a change that is advised as free may increase the bytes sent
@@ -70,7 +74,8 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
     try:
         return check(finding, program, recompile)
     except (WorkbenchError, ValueError, TypeError, RuntimeError) as error:
-        why = f"could not be verified: {type(error).__name__}: {textwrap.shorten(str(error), 400)}"
+        name = "" if isinstance(error, NothingToChangeError) else f"{type(error).__name__}: "
+        why = f"could not be verified: {name}{textwrap.shorten(str(error), 400)}"
         if finding.gain is not None:
             return finding.replace(gain=finding.gain.replace(how=f"{finding.gain.how}; {why}"))
         peak = float(program.module.memory.peak_bytes or 0)
@@ -205,7 +210,14 @@ def _with_bytes_sent(finding: FindingRecord, program: Compiled, after: ProgramRe
 
 def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Moves the cast to after the collective in the traced program and recompiles it."""
-    after = recompile(rewrite=lambda closed, _: narrowed(closed, _lines(finding)))
+    try:
+        after = recompile(rewrite=lambda closed, _: narrowed(closed, _lines(finding)))
+    except NothingToChangeError:
+        if program.module.platform != "cpu" or finding.gain is None:
+            raise
+        # CPU compilers compute 16-bit products in float32. The program has no cast, so nobody could move it.
+        how = "the CPU compiler inserted the conversion to float32"
+        return finding.replace(gain=finding.gain.replace(after=finding.gain.before, verified=True, how=how))
     if after.module is None or not _same_work(program.module.flops, after.module.flops):
         return finding
     # CPU compilers always sum 16-bit numbers as float32, so both versions are counted as on accelerators.
@@ -434,6 +446,9 @@ def _written_again(fn: Callable) -> Callable:
     if wrapper_of(fn) == "nnx.jit":
         module: Foreign = fn
         return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: module.fun(*args, **kwargs))
+    if wrapper_of(fn) == "eqx.filter_jit" and (below := getattr(fn, "__wrapped__", None)) is not None:
+        # `jax.jit` would also trace the numbers and functions among a module's fields
+        return sys.modules["equinox"].filter_jit(functools.wraps(below)(lambda *args, **kw: below(*args, **kw)))
     inner = _below_jit(fn)
     return jax.jit(functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs)))
 
@@ -565,7 +580,7 @@ class Variants:
             closed, count = rewrite(call.closed, mesh)
             if not count:
                 message = "the traced program has no operation to change at this place"
-                raise ValueError(message)
+                raise NothingToChangeError(message)
             return finish(call.rewritten(closed))
         if policy is not None:
             fn = _written_again(self.fn)

@@ -1,5 +1,6 @@
 """Measures time and steps per client, for programs that run a device's clients one after another."""
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -117,6 +118,19 @@ class _Nest:
             if item.opcode == "while" and (body := next((name for name in item.calls if name in tuples), None))
         }
 
+    def trips(self, loop: str) -> float | None:
+        """Iterations of one run of a loop, from the compiled program; None if the compiler does not know the number."""
+        runs = self.instructions[loop].executions
+        body = [item.executions for item in self.instructions.values() if item.computation == self.bodies[loop]]
+        if not runs or not body or None in body:
+            return None
+        return max(executions for executions in body if executions is not None) / runs
+
+    def is_inside(self, name: str, loop: str) -> bool:
+        """Returns whether an instruction is in a loop's body, or in a computation that the body calls."""
+        instruction = self.instructions.get(name)
+        return instruction is not None and self.bodies[loop] in self.around[instruction.computation]
+
     def iterations(self, executed: Mapping[str, int]) -> dict[str, int]:
         """Iterations of every loop, from instructions directly in its body, which run once per iteration."""
         ran: Counter[str] = Counter()
@@ -168,18 +182,28 @@ def _iterations(
     iterations: list[list[JoinedEvent]] = [[] for _ in range(count)]
     everything = sorted((*leaves, *loops), key=lambda item: item.event.start_seconds)
     times = [item.event.start_seconds for item in everything]
+    runs: defaultdict[str, list[float]] = defaultdict(list)  # start of each run of a loop
+    for loop in loops:
+        runs[loop.event.name].append(loop.event.start_seconds)
     quiet = 0.0  # loops that start earlier are inside a loop over clients
     for loop in sorted(loops, key=lambda item: (item.event.start_seconds, -item.event.seconds)):
-        start, end = loop.event.start_seconds, loop.event.end_seconds
+        name, start, end = loop.event.name, loop.event.start_seconds, loop.event.end_seconds
         around = loop.stage is None or stage.startswith(f"{loop.stage}.")  # for example a loop over rounds
-        if loop.event.name not in nest.bodies or start < quiet or around:
+        if name not in nest.bodies or start < quiet or around or any(nest.is_inside(name, outer) for outer in used):
             continue
+        known = nest.trips(name)
+        if known not in (None, count):  # for example the loop over a client's steps
+            continue
+        if known is not None:  # CPUs report the end of a loop when its first operation has been started
+            end = min((later for later in runs[name] if later > start), default=math.inf)
         inside = [item for item in everything[bisect_left(times, start) : bisect_left(times, end)] if item is not loop]
-        starts = _iteration_starts(inside, nest.bodies[loop.event.name])
+        if known is not None:
+            inside = [item for item in inside if nest.is_inside(item.event.name, name)]
+        starts = _iteration_starts(inside, nest.bodies[name], None if known is None else count)
         if len(starts) != count or not any(_belongs(item.stage, stage) for item in inside):
             continue
-        quiet = end
-        used.add(loop.event.name)
+        quiet = loop.event.end_seconds
+        used.add(name)
         for item in inside:
             iteration = bisect_right(starts, item.event.start_seconds) - 1
             if iteration >= 0 and item.event.name not in nest.bodies and _belongs(item.stage, stage):
@@ -192,11 +216,17 @@ def _belongs(path: str | None, stage: str) -> bool:
     return path is not None and (path == stage or path.startswith(f"{stage}."))
 
 
-def _iteration_starts(inside: Sequence[JoinedEvent], body: str) -> list[float]:
-    """Start of each iteration, from operations directly in the body, which run once per iteration."""
+def _iteration_starts(inside: Sequence[JoinedEvent], body: str, count: int | None) -> list[float]:
+    """Start of each iteration, from operations directly in the body, which run once per iteration.
+
+    A profiler can lose events, and can split an operation over several threads. If the number of iterations is known,
+    only operations with this number of events are used.
+    """
     starts: dict[str, list[float]] = defaultdict(list)
     for item in inside:
         if item.instruction is not None and item.instruction.computation == body:
             starts[item.event.name].append(item.event.start_seconds)
+    if count is not None and any(len(times) == count for times in starts.values()):
+        starts = defaultdict(list, {name: times for name, times in starts.items() if len(times) == count})
     iterations = min((len(times) for times in starts.values()), default=0)
     return [min(times[iteration] for times in starts.values()) for iteration in range(iterations)]
