@@ -57,11 +57,7 @@ class Advises(Protocol):
     """Protocol of a function that finds advice about the displayed program."""
 
     def __call__(
-        self,
-        *,
-        found: Callable[[AdviceRecord], None],
-        progress: Callable[[str, float], None],
-        cancel: threading.Event,
+        self, *, found: Callable[[AdviceRecord], None], progress: Callable[[str, float], None], cancel: threading.Event
     ) -> AdviceRecord:
         """Returns the findings.
 

@@ -52,10 +52,7 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
             pairs[merged][side] = node.total
             number.append(merged)
     columns: list[dict[str, str]] = []
-    arrays: Arrays = {
-        "tree.parent": floats(parents),
-        "tree.kind": floats([KINDS.index(node.kind) for node in shown]),
-    }
+    arrays: Arrays = {"tree.parent": floats(parents), "tree.kind": floats([KINDS.index(node.kind) for node in shown])}
     totals = [figure for pair in pairs for figure in pair if figure is not None]
     for key, title, unit, value in figures_of(totals):
         if not any(value(total) for total in totals):

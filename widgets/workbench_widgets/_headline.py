@@ -145,13 +145,7 @@ def _work(record: ProgramRecord) -> list[HeadlineFigure]:
     if record.cost is not None and record.cost.seconds is not None:
         on = f" on {record.cost.chip.name}" if record.cost.chip is not None else ""
         text = f"{seconds_text(record.cost.seconds)} per call{on}"
-        return [
-            figure(
-                f"{text}, predicted",
-                f"Predicted for the compiled schedule: {record.cost.error_bar}.",
-                "cost",
-            )
-        ]
+        return [figure(f"{text}, predicted", f"Predicted for the compiled schedule: {record.cost.error_bar}.", "cost")]
     text = work_per_device(record)
     return (
         [figure(sum_per_device(record), f"Counted in the compiled module, for one call: {text}.", "operations")]

@@ -38,9 +38,7 @@ class ProgramView(WorkbenchWidget):
 
 
 def program_state(
-    record: ProgramRecord,
-    gradient: ProgramRecord | None = None,
-    clients: tuple[dict[str, Any], Arrays] | None = None,
+    record: ProgramRecord, gradient: ProgramRecord | None = None, clients: tuple[dict[str, Any], Arrays] | None = None
 ) -> tuple[dict[str, Any], Arrays]:
     """State of the program view; `clients` is `clients_state(record)`, if already computed."""
     pictures, stages, lines = [], {}, {}

@@ -468,11 +468,7 @@ def expanded(equation: JaxprEqn) -> JaxprEqn:
         return outputs if primitive.multiple_results else [outputs]
 
     with jax.sharding.use_abstract_mesh(none), jax.sharding.use_abstract_mesh(mesh):
-        closed, closed_over = trace_to_jaxpr(
-            results,
-            [v.aval for v in equation.invars],
-            name=primitive.name,
-        )
+        closed, closed_over = trace_to_jaxpr(results, [v.aval for v in equation.invars], name=primitive.name)
         if closed_over:
             closed = close_over(closed, closed_over)
         closed = _without_guards(closed)

@@ -4,9 +4,4 @@ from workbench.advice._advise import advise_call as advise_call, advise_record a
 from workbench.advice._verify import Variants as Variants
 from workbench.advice.search import search_call as search_call
 
-__all__ = [
-    "Variants",
-    "advise_call",
-    "advise_record",
-    "search_call",
-]
+__all__ = ["Variants", "advise_call", "advise_record", "search_call"]

@@ -138,10 +138,7 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
         why="Arrays store as many examples for every client as for the largest client. Clients in the same chunk of a "
         "device run in lockstep, and all devices wait for the slowest device before they reduce.",
         change=changes[worst],
-        evidence=(
-            f"{count} clients",
-            *costs,
-        ),
+        evidence=(f"{count} clients", *costs),
         weight=min(1.0, max(shares)),
         axes=tuple(axis for placement in program.record.plan.placements for axis in placement.mesh_axes),
     )

@@ -40,11 +40,7 @@ class ExportedProgram(bytes):
 
 
 def export_program(
-    call: TracedCall,
-    *,
-    platforms: Sequence[str] | None,
-    chunk_size: tuple[ChunkSize] | None,
-    derivatives: int,
+    call: TracedCall, *, platforms: Sequence[str] | None, chunk_size: tuple[ChunkSize] | None, derivatives: int
 ) -> ExportedProgram:
     """Serializes a traced call as StableHLO; see `Traced.export`."""
     version = call.under(current_mesh() or call.mesh)

@@ -13,13 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from workbench._open_types import Foreign, Option
 from workbench.api._export import ExportedProgram, load
 from workbench.errors import InspectionError, ProgramError
-from workbench.inspection import (
-    On,
-    inspect_given,
-    inspect_mesh,
-    inspect_sharding,
-    machine_of,
-)
+from workbench.inspection import On, inspect_given, inspect_mesh, inspect_sharding, machine_of
 from workbench.measurement import Watch, is_runs, overlay_runs
 from workbench.plan import nesting_problem
 from workbench.records import Record

@@ -178,12 +178,7 @@ class TracedProgram(Inspected):
         return explain_program(self.inspect(**options), large_bytes=large_bytes)
 
     def measure(
-        self,
-        *,
-        rounds: int = 3,
-        warmup: int = 1,
-        clients: Literal["together", "probe"] = "together",
-        on: On = None,
+        self, *, rounds: int = 3, warmup: int = 1, clients: Literal["together", "probe"] = "together", on: On = None
     ) -> RunRecord:
         """Runs the program on this machine's devices and measures the time of every stage and device.
 

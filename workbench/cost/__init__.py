@@ -1,10 +1,7 @@
 """Predicts the cost of programs on chips from their records, without measuring."""
 
 from workbench.aot import CHIPS as CHIPS, chip_of_gpu as chip_of_gpu, known_chip as known_chip
-from workbench.cost._accuracy import (
-    accuracy_text as accuracy_text,
-    error_bar as error_bar,
-)
+from workbench.cost._accuracy import accuracy_text as accuracy_text, error_bar as error_bar
 from workbench.cost._collectives import (
     collective_seconds as collective_seconds,
     seconds_of_collective as seconds_of_collective,

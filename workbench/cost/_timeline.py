@@ -241,10 +241,7 @@ class _Schedule:
             why = "the participants are written in an unknown syntax"
             if collective.wire_bytes is not None:
                 why = why_unpriced(
-                    collective.group_size,
-                    self._chip,
-                    across_slices=collective.across_slices,
-                    hosts=collective.hosts,
+                    collective.group_size, self._chip, across_slices=collective.across_slices, hosts=collective.hosts
                 )
         return InstructionTime(seconds, seconds, is_collective=True, unknown=why)
 

@@ -131,11 +131,7 @@ def is_left_out(cell: Any) -> bool:
 
 
 def write_slides(
-    notebooks: Sequence[Path],
-    folder: Path,
-    *,
-    execute: bool = True,
-    report: Callable[[str], None] = lambda line: None,
+    notebooks: Sequence[Path], folder: Path, *, execute: bool = True, report: Callable[[str], None] = lambda line: None
 ) -> list[Path]:
     """Writes reveal.js slides of each notebook; cells tagged as set-up or solution are left out.
 
@@ -189,11 +185,7 @@ def write_slides(
 
 
 def write_site(
-    notebooks: Sequence[Path],
-    folder: Path,
-    *,
-    execute: bool = True,
-    report: Callable[[str], None] = lambda line: None,
+    notebooks: Sequence[Path], folder: Path, *, execute: bool = True, report: Callable[[str], None] = lambda line: None
 ) -> Path:
     """Writes a page for each notebook and an index grouped by part, with a dependency map.
 

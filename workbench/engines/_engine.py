@@ -15,14 +15,7 @@ from workbench import _jax_compat
 from workbench._types import Aval
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ClientReader, ReadRows
-from workbench.engines._cohorts import (
-    Cohorts,
-    PresentRows,
-    Quorum,
-    check_rows,
-    of_present,
-    placements_of,
-)
+from workbench.engines._cohorts import Cohorts, PresentRows, Quorum, check_rows, of_present, placements_of
 from workbench.engines._interpreter import PlanInterpreter, RunContext
 from workbench.engines._remote_rows import materialize
 from workbench.engines._run_recorder import Progress, RunRecorder

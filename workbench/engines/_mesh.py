@@ -69,11 +69,7 @@ class MeshEngine(Engine):
         self._jitted: dict[Callable, Callable] = {}
 
     def run(
-        self,
-        fn: Callable,
-        *args: object,
-        progress: Progress | None = None,
-        cancel: threading.Event | None = None,
+        self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
     ) -> RunRecord:
         """Runs a program; see `Engine.run`.
 

@@ -13,15 +13,7 @@ from workbench import _jax_compat
 from workbench._types import AnyArray, Atom, Aval, type_of
 from workbench.engines._artifact import pack
 from workbench.errors import EngineError
-from workbench.plan import (
-    REDUCTION_OF,
-    ClientLoop,
-    Phase,
-    Plan,
-    Step,
-    evaluate,
-    plan_jaxpr,
-)
+from workbench.plan import REDUCTION_OF, ClientLoop, Phase, Plan, Step, evaluate, plan_jaxpr
 
 
 class BatchFunction(ClientLoop):

@@ -20,11 +20,7 @@ from workbench.inspection._machine import (
     machine_of as machine_of,
     parts_of as parts_of,
 )
-from workbench.inspection._program import (
-    Inspection as Inspection,
-    inspect_call as inspect_call,
-    plan_call as plan_call,
-)
+from workbench.inspection._program import Inspection as Inspection, inspect_call as inspect_call, plan_call as plan_call
 from workbench.inspection._why import explain_program as explain_program
 from workbench.inspection.call_tree import measured_tree as measured_tree
 from workbench.inspection.hlo import inspect_module as inspect_module

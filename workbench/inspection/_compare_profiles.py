@@ -21,8 +21,7 @@ def compare_profiles(profiles: Sequence[ProfileRecord]) -> ComparisonRecord:
         _row("profile", "share joined to HLO", [profile.joined for profile in profiles], ""),
     ]
     rows += _table(
-        "seconds per category",
-        [{n: _per_device(p, s) for n, s in p.seconds_by_category().items()} for p in profiles],
+        "seconds per category", [{n: _per_device(p, s) for n, s in p.seconds_by_category().items()} for p in profiles]
     )
     rows += _table("seconds per call path", [profile.seconds_by_path() for profile in profiles])
     rows += _table(

@@ -454,8 +454,7 @@ class _Reader:
         if keeper and {a for place in keeper for a in _axes_of(value.spec, place)} == set(_axes_of(operand.spec, dim)):
             return None
         holder = next(
-            ((peer, there) for peer, there, f in peers if f != factor and here & set(_axes_of(peer.spec, there))),
-            None,
+            ((peer, there) for peer, there, f in peers if f != factor and here & set(_axes_of(peer.spec, there))), None
         )
         if holder is not None and here & set(map(_whole_axis, _axis_set(value))):
             sentence = (

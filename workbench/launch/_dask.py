@@ -254,12 +254,7 @@ class DaskEngine:
         self._on_the_cluster(self._orders.delete)
 
     def send(
-        self,
-        *,
-        stop: bool = False,
-        close: str | None = None,
-        failed: dict[str, str] | None = None,
-        first: bool = False,
+        self, *, stop: bool = False, close: str | None = None, failed: dict[str, str] | None = None, first: bool = False
     ) -> None:
         """Adds an order to the orders that all nodes read."""
         with self._telling:

@@ -40,14 +40,7 @@ class AsynchronousServer:
     """
 
     def __init__(
-        self,
-        params: object,
-        *,
-        clients: Sequence[str],
-        rounds: int,
-        staleness: int,
-        mixing: float,
-        exponent: float,
+        self, params: object, *, clients: Sequence[str], rounds: int, staleness: int, mixing: float, exponent: float
     ) -> None:
         self._params = params
         self._rounds, self._staleness, self._mixing, self._exponent = rounds, staleness, mixing, exponent

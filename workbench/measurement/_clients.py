@@ -168,13 +168,7 @@ class _Nest:
 
 
 def _iterations(
-    leaves: Sequence[JoinedEvent],
-    loops: Sequence[JoinedEvent],
-    nest: _Nest,
-    *,
-    stage: str,
-    count: int,
-    used: set[str],
+    leaves: Sequence[JoinedEvent], loops: Sequence[JoinedEvent], nest: _Nest, *, stage: str, count: int, used: set[str]
 ) -> list[list[JoinedEvent]]:
     """Groups leaves by iteration of the loop over clients; adds the loop's name to `used`."""
     if count == 1:

@@ -44,12 +44,7 @@ def mean_interval(values: np.ndarray, *, confidence: float) -> tuple[np.ndarray,
 
 
 def paired_tests(
-    finals: Mapping[str, Mapping[int, float]],
-    *,
-    test: Test,
-    correction: Correction,
-    confidence: float,
-    resamples: int,
+    finals: Mapping[str, Mapping[int, float]], *, test: Test, correction: Correction, confidence: float, resamples: int
 ) -> list[dict[str, Any]]:
     """Compares every pair of results by seed; p-values are corrected for the number of pairs.
 

@@ -146,11 +146,7 @@ def measure_compiled(
         memory_before_bytes=before,
         memory_peak_bytes=_peak(devices, before, module),
         memory_after_bytes=_fullest(devices),
-        notes=(
-            *joined.notes,
-            *client_notes,
-            *_notes(walls, len(spans), module, devices, options, joined),
-        ),
+        notes=(*joined.notes, *client_notes, *_notes(walls, len(spans), module, devices, options, joined)),
         results=profile.result,
     )
 
@@ -265,11 +261,7 @@ def _peak(devices: Sequence[Any], before: int | None, module: ModuleRecord) -> i
 
 
 def _stage_runs(
-    leaves: Iterable[JoinedEvent],
-    module: ModuleRecord,
-    labels: Mapping[int, str],
-    rounds: int,
-    options: ReadingOptions,
+    leaves: Iterable[JoinedEvent], module: ModuleRecord, labels: Mapping[int, str], rounds: int, options: ReadingOptions
 ) -> tuple[StageRunRecord, ...]:
     """Sums seconds and work by stage; fused instructions are divided among their stages."""
     collectives = {collective.name: collective.by_stage() for collective in module.collectives if collective.stages}

@@ -318,10 +318,7 @@ class Core:
         if step.profile is not None:
             metrics |= self._join(step)
         record = RoundRecord(
-            round=step.index,
-            seconds=seconds,
-            metrics=metrics,
-            unix_seconds=time.time() - (time.perf_counter() - ready),
+            round=step.index, seconds=seconds, metrics=metrics, unix_seconds=time.time() - (time.perf_counter() - ready)
         )
         self._keep(record)
         for tracker in list(self.trackers):

@@ -5,10 +5,7 @@ from workbench.plan._choices import choose_loop as choose_loop
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
 from workbench.plan._client_loop import ClientLoop as ClientLoop
 from workbench.plan._compile import jit as jit
-from workbench.plan._count import (
-    main_product as main_product,
-    walk_jaxpr_work as walk_jaxpr_work,
-)
+from workbench.plan._count import main_product as main_product, walk_jaxpr_work as walk_jaxpr_work
 from workbench.plan._describe import describe_plan as describe_plan
 from workbench.plan._evaluate import (
     ChunkSize as ChunkSize,

@@ -11,16 +11,7 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.typing import ArrayLike, DTypeLike
 
 from workbench._types import AxisNames, type_of
-from workbench.primitives import (
-    Placement,
-    absent_value,
-    by_key_p,
-    max_p,
-    mean_p,
-    min_p,
-    sum_by_key,
-    sum_p,
-)
+from workbench.primitives import Placement, absent_value, by_key_p, max_p, mean_p, min_p, sum_by_key, sum_p
 
 
 @dataclasses.dataclass(frozen=True)

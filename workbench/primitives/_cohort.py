@@ -263,12 +263,7 @@ def _transpose(
 
 
 def _batch(
-    primitive: Primitive,
-    operands: Sequence[jax.Array],
-    axes: Sequence[int | None],
-    *,
-    batch_dims: int,
-    **params: Param,
+    primitive: Primitive, operands: Sequence[jax.Array], axes: Sequence[int | None], *, batch_dims: int, **params: Param
 ) -> tuple[jax.Array, int]:
     (x, indices), (x_axis, indices_axis) = operands, axes
     if indices_axis is None:  # the indices are the same, so the batch becomes one more axis of the rows

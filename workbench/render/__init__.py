@@ -11,15 +11,10 @@ from workbench.render._mark import icon_link as icon_link, mark as mark
 from workbench.render._mesh import arrange_devices as arrange_devices
 from workbench.render._notebook_figure import notebook_figure as notebook_figure
 from workbench.render._picture import describe as describe, plot as plot, svg as svg
-from workbench.render._program_details import (
-    program_blocks as program_blocks,
-    stage_details as stage_details,
-)
+from workbench.render._program_details import program_blocks as program_blocks, stage_details as stage_details
 from workbench.render._program_layout import device_groups as device_groups
 from workbench.render._propagation import Playback as Playback, play_back as play_back
-from workbench.render._rounds import (
-    render_clients_svg as render_clients_svg,
-)
+from workbench.render._rounds import render_clients_svg as render_clients_svg
 from workbench.render._search import (
     placement_code as placement_code,
     sharding_code as sharding_code,

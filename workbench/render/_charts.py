@@ -83,11 +83,7 @@ def render_measured_roofline_svg(
         room = not any(abs(x - column) < 150 and abs(y - level) < 13 for column, level in positions)
         near_right = x > LEFT + scale.width * 0.6
         label = text(
-            x + (-9 if near_right else 9),
-            y + 4,
-            name,
-            size=11,
-            class_="wb-fill-fg" + (" wb-end" if near_right else ""),
+            x + (-9 if near_right else 9), y + 4, name, size=11, class_="wb-fill-fg" + (" wb-end" if near_right else "")
         )
         positions.append((x, y))
         dot = element("circle", cx=x, cy=y, r=5, class_="wb-fill-clients wb-stroke-bg", stroke_width=1.5)

@@ -17,11 +17,7 @@ _HATCHES = ("", "//", "\\\\", "..", "xx", "--", "++", "oo")
 
 
 def render_label_skew(
-    record: ClientDataRecord,
-    *,
-    kind: Literal["bars", "heatmap"] = "bars",
-    dark: bool = False,
-    sort: bool = False,
+    record: ClientDataRecord, *, kind: Literal["bars", "heatmap"] = "bars", dark: bool = False, sort: bool = False
 ) -> "Figure":
     """Draws the number of examples of each class for every client.
 

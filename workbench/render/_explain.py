@@ -18,12 +18,7 @@ def render_explanation_text(record: ExplanationRecord) -> str:
     if count:
         head += f", {compiling:.1f} s of it in {counted_text(count, 'compilation')}"
     missing = [
-        words
-        for words, items in (
-            ("no retraces", record.retraces),
-            ("no slow compilations", slow),
-        )
-        if not items
+        words for words, items in (("no retraces", record.retraces), ("no slow compilations", slow)) if not items
     ]
     lines = [f"{head}{'; ' + ', '.join(missing) if missing else ''}."]
     if record.out_of_memory is not None:

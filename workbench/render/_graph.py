@@ -70,11 +70,7 @@ class _Card:
 
 
 def render_graph_svg(
-    graph: ProgramGraphRecord,
-    *,
-    states: Sequence[NodeStateRecord] = (),
-    dark: bool | None = None,
-    live: bool = False,
+    graph: ProgramGraphRecord, *, states: Sequence[NodeStateRecord] = (), dark: bool | None = None, live: bool = False
 ) -> Markup:
     """The program's groups with their methods and call edges, and a mark for every node.
 

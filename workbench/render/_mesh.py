@@ -17,12 +17,7 @@ _HEAD = 46.0
 
 
 def render_mesh_svg(
-    mesh: MeshRecord,
-    *,
-    layout: Layout = "mesh",
-    width: float = 760.0,
-    dark: bool | None = None,
-    live: bool = False,
+    mesh: MeshRecord, *, layout: Layout = "mesh", width: float = 760.0, dark: bool | None = None, live: bool = False
 ) -> Markup:
     """Draws a mesh with any number of devices as SVG.
 

@@ -21,12 +21,7 @@ from workbench.render._data import render_label_skew
 from workbench.render._graph import render_graph_svg
 from workbench.render._hlo import describe_hlo, render_hlo_svg
 from workbench.render._live import describe_run, render_run_svg
-from workbench.render._live_rounds import (
-    describe_samples,
-    describe_timeline,
-    render_gantt_svg,
-    render_samples_svg,
-)
+from workbench.render._live_rounds import describe_samples, describe_timeline, render_gantt_svg, render_samples_svg
 from workbench.render._memory import describe_memory
 from workbench.render._mesh import describe_mesh, render_mesh_svg
 from workbench.render._overlay import describe_overlay, render_overlay_svg

@@ -11,14 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from workbench._open_types import Foreign
-from workbench.engines.flower._arrays import (
-    Params,
-    from_arrays,
-    named_shapes,
-    names_in_order,
-    only_arrays,
-    to_arrays,
-)
+from workbench.engines.flower._arrays import Params, from_arrays, named_shapes, names_in_order, only_arrays, to_arrays
 from workbench.errors import ProgramError, needs_library
 
 if TYPE_CHECKING:

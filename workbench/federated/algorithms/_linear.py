@@ -42,10 +42,7 @@ def power_iteration(*, clients: int) -> Algorithm:
         return image / jnp.linalg.norm(image), {"eigenvalue": v @ image}
 
     return Algorithm(
-        name="power iteration",
-        init=lambda v: v / jnp.linalg.norm(v),
-        round=power_round,
-        params_of=lambda v: v,
+        name="power iteration", init=lambda v: v / jnp.linalg.norm(v), round=power_round, params_of=lambda v: v
     )
 
 

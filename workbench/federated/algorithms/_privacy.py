@@ -15,12 +15,7 @@ from workbench.primitives import emit, map_fn, reduce_sum
 
 
 def gaussian_mean(
-    clip: float,
-    noise_multiplier: float,
-    *,
-    expected: float | None = None,
-    seed: int = 0,
-    of: Aggregator | None = None,
+    clip: float, noise_multiplier: float, *, expected: float | None = None, seed: int = 0, of: Aggregator | None = None
 ) -> Aggregator:
     """Averages with client-level differential privacy (DP-FedAvg).
 

@@ -76,9 +76,7 @@ def _left(masks: Masks, size: int) -> UInt32[Array, " values"]:
         seed, dropped, alive = pair
         there = ~survived[dropped] & survived[alive]
         return total + jax.lax.cond(
-            there,
-            lambda: _signed(chacha20_words(seed, size), alive, dropped),
-            lambda: jnp.zeros(size, jnp.uint32),
+            there, lambda: _signed(chacha20_words(seed, size), alive, dropped), lambda: jnp.zeros(size, jnp.uint32)
         ), None
 
     total, _ = jax.lax.scan(add_own, jnp.zeros(size, jnp.uint32), (jnp.asarray(masks.revealed_own), survived))

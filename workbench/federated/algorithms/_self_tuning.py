@@ -13,10 +13,7 @@ from workbench.federated.algorithms._types import ClientBatches, Metrics, Params
 
 
 def hypergradient(
-    make: Callable[[Any], Algorithm],
-    objective: Callable[[Any], jax.Array],
-    *,
-    rounds: int,
+    make: Callable[[Any], Algorithm], objective: Callable[[Any], jax.Array], *, rounds: int
 ) -> Callable[[Any, Any, Any], tuple[jax.Array, Any]]:
     """Differentiates the result of several rounds with respect to settings, such as learning rates.
 

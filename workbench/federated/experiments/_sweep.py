@@ -27,13 +27,7 @@ from workbench.federated.experiments._space import (
 )
 from workbench.federated.experiments._sweep_result import SweepGroup, SweepResult, pack_state, unpack_state
 from workbench.federated.experiments._sweep_store import Member, SweepStore
-from workbench.federated.experiments._trial_program import (
-    GroupProgram,
-    Problem,
-    first_state,
-    is_maker,
-    make_algorithm,
-)
+from workbench.federated.experiments._trial_program import GroupProgram, Problem, first_state, is_maker, make_algorithm
 from workbench.mesh import make_mesh
 from workbench.plan import ChunkSize
 

@@ -119,8 +119,7 @@ class SweepStore:
         return arrays
 
     def write(
-        self,
-        rows: Sequence[tuple[Member, str, str, int, Sequence[np.ndarray] | None, int, Mapping[str, np.ndarray]]],
+        self, rows: Sequence[tuple[Member, str, str, int, Sequence[np.ndarray] | None, int, Mapping[str, np.ndarray]]]
     ) -> None:
         """Writes rows in one transaction; `first` is the first new round of a row."""
         with self._base:

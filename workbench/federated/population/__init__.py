@@ -1,12 +1,7 @@
 """Simulates up to 10⁸ devices: their availability, and the duration and cost of rounds."""
 
-from workbench.federated.population._availability import (
-    Sessions as Sessions,
-)
-from workbench.federated.population._devices import (
-    PHONES as PHONES,
-    Population as Population,
-)
+from workbench.federated.population._availability import Sessions as Sessions
+from workbench.federated.population._devices import PHONES as PHONES, Population as Population
 from workbench.federated.population._schedules import Buffered as Buffered, Synchronous as Synchronous
 from workbench.federated.population._servers import Servers as Servers
 from workbench.federated.population._simulate import simulate as simulate

@@ -14,11 +14,5 @@ from workbench.inspection.call_tree._frames import (
 )
 from workbench.inspection.call_tree._items import Amounts as Amounts, Item as Item, Scope as Scope
 from workbench.inspection.call_tree._jaxpr import read_jaxpr_tree as read_jaxpr_tree
-from workbench.inspection.call_tree._op_names import (
-    called_functions as called_functions,
-    read_op_name as read_op_name,
-)
-from workbench.inspection.call_tree._seconds import (
-    measured_tree as measured_tree,
-    predict_seconds as predict_seconds,
-)
+from workbench.inspection.call_tree._op_names import called_functions as called_functions, read_op_name as read_op_name
+from workbench.inspection.call_tree._seconds import measured_tree as measured_tree, predict_seconds as predict_seconds

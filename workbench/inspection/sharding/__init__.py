@@ -7,6 +7,4 @@ from workbench.inspection.sharding._mesh import (
     order_of_jax as order_of_jax,
     place_clients as place_clients,
 )
-from workbench.inspection.sharding._propagation import (
-    propagate_shardings as propagate_shardings,
-)
+from workbench.inspection.sharding._propagation import propagate_shardings as propagate_shardings

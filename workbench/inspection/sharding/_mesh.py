@@ -190,11 +190,7 @@ def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
         start, stop = min(part * share, placement.size), min((part + 1) * share, placement.size)
         ranges.append(
             ClientRange(
-                placement=placement.name,
-                device_id=device.id,
-                start=start,
-                stop=stop,
-                padding=share - (stop - start),
+                placement=placement.name, device_id=device.id, start=start, stop=stop, padding=share - (stop - start)
             )
         )
     other_ranges = tuple(range_ for range_ in mesh.clients if range_.placement != placement.name)

@@ -10,14 +10,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench._open_types import Progress
-from workbench.aot import (
-    compile_for_cpu,
-    compile_for_target,
-    fit_axes,
-    lower_for_target,
-    parse_target,
-    target_mesh,
-)
+from workbench.aot import compile_for_cpu, compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 from workbench.errors import EngineError, InspectionError, MeshError, WorkbenchError
 from workbench.inspection._call import TracedCall, current_mesh, mesh_of_values, on_mesh
 from workbench.inspection._compile_once import compile_now
