@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from workbench_widgets import WorkbenchWidget
 
 import workbench as wb
 from workbench import data
@@ -117,7 +118,7 @@ def write_explorer(path: Path) -> None:
     write_framed(explorer, path, "A train step in the explorer", 0.6)
 
 
-def write_framed(view: object, path: Path, title: str, split: float) -> None:
+def write_framed(view: WorkbenchWidget, path: Path, title: str, split: float) -> None:
     """Writes a view as a page for a frame; `split` is the share of its main pane."""
     view.settings = {"split": split}
     path.write_text(view.to_html(title=title, author="").replace("</head>", FRAMED, 1), encoding="utf-8")

@@ -128,7 +128,9 @@ def operations() -> list[Measured]:
     )
     for size in (2**24, 2**26, 2**29, 2**32):
         add("memory", f"copy of {size / 1e6:,.0f} MB", partial(call, jnp.copy, ((size // 2,), BF16)))
-    add("memory", "sum of two float32 arrays of 1,074 MB each", partial(call, jnp.add, ((2**28,), F32), ((2**28,), F32)))
+    add(
+        "memory", "sum of two float32 arrays of 1,074 MB each", partial(call, jnp.add, ((2**28,), F32), ((2**28,), F32))
+    )
     add("memory", "softmax of 4096×32768", partial(call, partial(jax.nn.softmax, axis=-1), ((4096, 32768), BF16)))
     add("memory", "layer norm of 32768×4096", partial(call, layer_norm, ((32768, 4096), BF16)))
     add("memory", "gelu of 8×2048×12288", partial(call, jax.nn.gelu, ((8, 2048, 12288), BF16)))

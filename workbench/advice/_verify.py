@@ -51,6 +51,7 @@ from workbench.records.program import SourceLine
 from workbench.render import spec_code
 from workbench.render.units import bytes_text, spec_text
 
+
 class NothingToChangeError(ValueError):
     """A rewrite found no operation of the traced program to change at a finding's lines."""
 

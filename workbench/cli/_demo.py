@@ -104,7 +104,7 @@ def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: floa
         sections.training_section(trained.losses, trained.accuracies, seconds),
         sections.data_section(describe(trained.train)),
         sections.round_section(code_of(_training.train_locally, _training.fedavg), player.to_fragment()),
-        sections.program_section(explorer.record, gradient, explorer.to_fragment()),
+        sections.program_section(explorer.subject, gradient, explorer.to_fragment()),
         sections.next_section(command()),
     ]
 
