@@ -332,8 +332,8 @@ def check_users() -> None:
     if _same_user.can_identify_users():
         return
     message = (
-        f"`Flower` was given runtime='deployment' on {sys.platform}, where a server cannot tell which user opened a "
-        "connection (on Linux, /proc/net/tcp shows the user). Flower's SuperLink does not authenticate users: every "
+        f"`Flower` was given runtime='deployment' on {sys.platform}, where a server cannot determine which user opened "
+        "a connection (on Linux, /proc/net/tcp shows the user). Flower's SuperLink does not authenticate users: every "
         "user of this machine could submit an app that runs as you. Use runtime='simulation', or pass insecure=True "
         "on a machine that nobody else uses."
     )
