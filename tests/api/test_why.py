@@ -86,7 +86,7 @@ def test_constraint_that_undoes_a_sharding_is_named_with_its_line(shape, mesh):
     assert (collective.kind, collective.reason) == ("all-gather", "constraint")
     assert collective.source is not None
     assert collective.source.line == line_of(constrained, "# asks")
-    assert "asks for P(-, -)" in collective.sentence
+    assert "requests P(-, -)" in collective.sentence
     assert "arrives as P(data, -)" in collective.sentence
 
 

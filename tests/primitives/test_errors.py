@@ -200,7 +200,7 @@ def test_failing_client_function_names_its_stage_and_keeps_its_type(cause: Excep
         '`map_fn` could not call the client function `train` of the stage over "clients" (3 clients)'
     )
     assert f"it raised {type(cause).__name__}: {cause}" in text
-    assert "here (float32[2])" in text
+    assert "the values of one client (float32[2])" in text
     assert "Change the function to accept these shapes" in text
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
 

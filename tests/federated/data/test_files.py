@@ -243,8 +243,8 @@ def test_npz_with_a_client_column_is_grouped(tmp_path):
 
 
 NPZ = {
-    "nameless": ({"x": np.zeros(2)}, "it holds 'x', but no array 'client' with the client of each row"),
-    "nothing": ({}, "it holds nothing"),
+    "nameless": ({"x": np.zeros(2)}, "it contains 'x', but no array 'client' with the client of each row"),
+    "nothing": ({}, "it contains nothing"),
     "rows": (
         {"client": np.array([1, 2]), "x": np.zeros(3)},
         "field 'x' has 3 rows, but 'client' names the clients of 2",
