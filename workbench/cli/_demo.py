@@ -98,13 +98,13 @@ def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: floa
     with jax.set_mesh(mesh):
         traced = api.trace(_training.fedavg)(start, trained.data)
         player = traced.play()
-        explorer = traced.explore(examples_per_client=trained.train.counts.tolist())
+        record = traced.inspect(examples_per_client=trained.train.counts.tolist())
         gradient = api.inspect(jax.grad(mean_loss))(start, trained.data)
     return [
         sections.training_section(trained.losses, trained.accuracies, seconds),
         sections.data_section(describe(trained.train)),
         sections.round_section(code_of(_training.train_locally, _training.fedavg), player.to_fragment()),
-        sections.program_section(explorer.subject, gradient, explorer.to_fragment()),
+        sections.program_section(record, gradient, api.explore(record).to_fragment()),
         sections.next_section(command()),
     ]
 
