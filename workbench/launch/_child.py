@@ -144,12 +144,7 @@ class _Child:
             self._waker.send(0)  # after `run` has returned, a service still answers until it is closed
 
     def _report(self) -> None:
-        snapshots = {}
-        for label, runner in self._runners.items():
-            limit, silent = runner.spec.hang_seconds, runner.silent_seconds()
-            hung = limit is not None and silent > limit
-            snapshots[label] = runner.snapshot() | {"silent_seconds": silent, "stack": runner.stack() if hung else None}
-        self._send(("snapshot", snapshots))
+        self._send(("reports", {label: runner.report() for label, runner in self._runners.items()}))
 
     def _client_of(self, handle: Handle) -> Client:
         with self._lock:

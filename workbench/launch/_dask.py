@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import queue
 import secrets
 import threading
@@ -21,25 +22,24 @@ from workbench.launch._nodes import NodeSpec
 from workbench.launch._pickling import pickled
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._program import Program
+from workbench.launch._reporting import ReportingHost
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
 _SILENT_SECONDS = 10.0  # without a report for this long, an actor's worker counts as lost
 
 
-class DaskHost:
+class DaskHost(ReportingHost):
     """One node in an actor or a task on a Dask cluster."""
 
     def __init__(self, spec: NodeSpec, engine: "DaskEngine") -> None:
-        self.specs = (spec,)
+        super().__init__((spec,), place="worker", patience_seconds=math.inf)  # `_placed` finds lost workers
         self._spec = spec
         self._engine = engine
         self._future: Foreign = None
         self._address = "-"
         self._attempt = 0
         self._over = True
-        self._seen: dict[str, Any] = {}
-        self._last_event_at = time.monotonic()
         self._log: deque[str] = deque(maxlen=LOG_LINES)
 
     def start(self, attempt: int) -> None:
@@ -54,8 +54,8 @@ class DaskHost:
             attempt=attempt,
             key=f"{engine.launch}-{spec.label}-{attempt}",
         )
-        self._attempt, self._over, self._seen = attempt, False, {}
-        self._last_event_at = time.monotonic()
+        self._attempt, self._over = attempt, False
+        self._hear({})
         service = spec.kind == "service"
         self._future = engine.client.submit(
             DaskNodeActor if service else run_node,
@@ -104,18 +104,9 @@ class DaskHost:
         """Returns whether the node has ended or was abandoned."""
         return self._over
 
-    def hung(self) -> list[tuple[str, float, str]]:
-        """Returns the label, the seconds without a heartbeat, and the stack of a hung node."""
-        limit, silent = self._spec.hang_seconds, self._seen.get("silent_seconds", 0.0)
-        return [(self._spec.label, silent, self._seen["stack"] or "")] if limit is not None and silent > limit else []
-
     def snapshot(self, label: str) -> dict[str, Any]:
         """Returns the most recently reported numbers for a `NodeStateRecord`."""
-        del label
-        state = {name: value for name, value in self._seen.items() if name not in ("silent_seconds", "stack")}
-        if state.get("heartbeat_age_seconds") is not None:
-            state["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
-        return state | {"where": f"worker {self._address}", "log_tail": tuple(self._log)[-5:]}
+        return self._reported(label) | {"where": f"worker {self._address}", "log_tail": tuple(self._log)[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
         """Returns the log lines of the node."""
@@ -131,9 +122,9 @@ class DaskHost:
         """Processes a report; reports from an earlier attempt are ignored."""
         if message["attempt"] != self._attempt or self._future is None:
             return
-        self._last_event_at, self._address = time.monotonic(), worker
+        self._heard_at, self._address = time.monotonic(), worker
         if "seen" in message:
-            self._seen = message["seen"]
+            self._reports = {message["label"]: message["seen"]}
         elif "line" in message:
             self._log.append(message["line"])
         elif "key" in message:  # Dask itself reports it a few milliseconds later
@@ -156,7 +147,7 @@ class DaskHost:
             if attempt != self._attempt or self._over:
                 return
             lost = future.status not in ("finished", "pending")
-            if lost or time.monotonic() - self._last_event_at > _SILENT_SECONDS:
+            if lost or time.monotonic() - self._heard_at > _SILENT_SECONDS:
                 self._engine.place(self._spec, None)
                 self._end(attempt, "killed", f"The worker {self._address} of {self._spec.label!r} was lost.")
 

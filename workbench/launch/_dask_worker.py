@@ -115,11 +115,8 @@ class _Slot:
         self._log({"label": self._label, "line": line, "worker": self._worker.address})
 
     def _report(self) -> None:
-        spec, silent = self.runner.spec, self.runner.silent_seconds()
-        hung = spec.hang_seconds is not None and silent > spec.hang_seconds
-        state = self.runner.snapshot() | {"silent_seconds": silent, "stack": self.runner.stack() if hung else None}
-        state.pop("native_id")
-        self._log({"label": self._label, "seen": state | {"log_tail": []}, "worker": self._worker.address})
+        report = self.runner.report() | {"log_tail": []}
+        self._log({"label": self._label, "seen": report, "worker": self._worker.address})
 
     def _log(self, message: dict[str, Any]) -> None:
         with self._lock:

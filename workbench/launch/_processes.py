@@ -25,6 +25,7 @@ from workbench.launch._nodes import NodeSpec
 from workbench.launch._pickling import pickled
 from workbench.launch._program import Program
 from workbench.launch._remote import RemoteHost, RemoteService
+from workbench.launch._reporting import ReportingHost
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
@@ -38,11 +39,11 @@ _registered: set[Path] = set()  # paths to remove when this process is killed
 _REAPING = threading.Lock()  # an exit code of a forked process can be read only once; `start` and `join` read it
 
 
-class ProcessHost:
+class ProcessHost(ReportingHost):
     """One process and its nodes."""
 
     def __init__(self, specs: tuple[NodeSpec, ...], engine: "Processes", address: str, log: Path) -> None:
-        self.specs = specs
+        super().__init__(specs, place="process", patience_seconds=1.0)
         self._engine = engine
         self._address = address
         self._log = log
@@ -53,8 +54,6 @@ class ProcessHost:
         self._sending = threading.Lock()
         self._exited = threading.Event()
         self._exited.set()
-        self._snapshots: dict[str, dict[str, Any]] = {}
-        self._last_event_at = time.monotonic()
 
     def start(self, attempt: int) -> None:
         """Starts the process; its nodes start after their imports."""
@@ -83,20 +82,12 @@ class ProcessHost:
         with _REAPING:
             process.start()
         child_end.close()
-        self._process, self._pipe, self._snapshots = process, parent_end, {}
+        self._process, self._pipe = process, parent_end
         self._exited = threading.Event()
-        self._last_event_at = time.monotonic()
+        self._hear({})
         threading.Thread(
             target=self._listen, args=(process, parent_end), name=f"reports of {name}", daemon=True
         ).start()
-
-    def request_stop(self) -> None:
-        """Sets `stop_requested` in the process."""
-        self._send("stop")
-
-    def close(self, reason: str) -> None:
-        """Closes the process's services, which makes the process exit."""
-        self._send("close", reason)
 
     def kill(self) -> None:
         """Kills the process. Sends SIGKILL, because JAX's preemption notifier catches SIGTERM."""
@@ -105,7 +96,7 @@ class ProcessHost:
 
     def report_failed(self, label: str, reason: str) -> None:
         """Notifies nodes that another node has failed, so that calls to it fail without waiting."""
-        self._send("failed", label, reason)
+        super().report_failed(label, reason)
         address = self._engine.address_of(label)
         if address is not None:
             self._send("gone", address, reason)
@@ -118,32 +109,11 @@ class ProcessHost:
         """Returns whether the process has exited."""
         return self._exited.is_set()
 
-    def hung(self) -> list[tuple[str, float, str]]:
-        """Returns the label, the seconds without a heartbeat, and the stack of each hung node."""
-        unheard = time.monotonic() - self._last_event_at
-        reports = []
-        for spec in self.specs:
-            state = self._snapshots.get(spec.label)
-            if spec.hang_seconds is None or state is None:
-                continue
-            silent = state["silent_seconds"]
-            if silent > spec.hang_seconds:
-                reports.append((spec.label, silent, state["stack"] or ""))
-            elif unheard > spec.hang_seconds + 1.0:
-                reports.append(
-                    (spec.label, unheard, "no report from the process, which may be holding Python's global lock")
-                )
-        return reports
-
     def snapshot(self, label: str) -> dict[str, Any]:
         """Returns the numbers for a `NodeStateRecord`, from the process and the operating system."""
-        state = dict(self._snapshots.get(label, {}))
-        for unused in ("native_id", "silent_seconds", "stack"):
-            state.pop(unused, None)
         pid = self._process.pid if self._process is not None else None
-        state |= {"where": f"process {pid}", "log_tail": self._log_text(_LOG_TAIL_BYTES)[-5:]}
-        if state.get("heartbeat_age_seconds") is not None:
-            state["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
+        log_tail = self._log_text(_LOG_TAIL_BYTES)[-5:]
+        state = self._reported(label) | {"where": f"process {pid}", "log_tail": log_tail}
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             times = process.cpu_times()
@@ -181,14 +151,14 @@ class ProcessHost:
                 message = None
             if message is None:
                 break
-            self._last_event_at = time.monotonic()
-            if message[0] == "snapshot":
-                self._snapshots = message[1]
+            if message[0] == "reports":
+                self._hear(message[1])
             else:
+                self._heard_at = time.monotonic()
                 _, label, event, detail = message
                 label = label or self.specs[0].label
                 if event in ("running", "serving"):  # count silent seconds from now on, even before the first report
-                    self._snapshots.setdefault(label, {"silent_seconds": 0.0, "stack": None})
+                    self._reports.setdefault(label, {"silent_seconds": 0.0, "stack": None})
                 emit(label, event, detail)
         connection.wait([process.sentinel])
         with _REAPING:

@@ -19,6 +19,7 @@ from workbench.launch._pickling import pickled
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._program import Program
 from workbench.launch._ray_calls import RayEndpoint
+from workbench.launch._reporting import ReportingHost
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
@@ -28,35 +29,25 @@ _NAME_SECONDS = 30.0  # time until Ray releases the name of a killed actor
 _WAITING_CALLS = 32  # additional waiting calls beyond the concurrency of the services
 
 
-class RayHost:
+class RayHost(ReportingHost):
     """The nodes that share one actor."""
 
     def __init__(self, specs: tuple[NodeSpec, ...], engine: "RayEngine") -> None:
-        self.specs = specs
+        super().__init__(specs, place="actor", patience_seconds=5.0)
         self._engine = engine
         self._actor: Foreign = None
         self._waiting: list[tuple[str, ...]] = []  # orders for an actor that is not yet created
         self._telling = threading.Lock()
         self._over = True
         self._killed = False  # killed by this host, so its end is not a failure
-        self._seen: dict[str, dict[str, Any]] = {}
-        self._last_event_at = time.monotonic()
         self._logs: dict[str, deque[str]] = {spec.label: deque(maxlen=LOG_LINES) for spec in specs}
 
     def start(self, attempt: int) -> None:
         """Requests an actor that starts the nodes; Ray chooses the machine."""
-        self._over, self._killed, self._seen, self._waiting = False, False, {}, []
-        self._last_event_at = time.monotonic()
+        self._over, self._killed, self._waiting = False, False, []
+        self._hear({})
         name = f"{self.specs[0].program}:{self.specs[0].label}"
         threading.Thread(target=self._live, args=(attempt,), name=f"reports of {name}", daemon=True).start()
-
-    def request_stop(self) -> None:
-        """Sets `stop_requested`."""
-        self._send("stop")
-
-    def close(self, reason: str) -> None:
-        """Closes the actor's services, which makes the actor exit."""
-        self._send("close", reason)
 
     def kill(self) -> None:
         """Kills the actor's process."""
@@ -64,10 +55,6 @@ class RayHost:
         if self._actor is not None and import_module("ray").is_initialized():
             with contextlib.suppress(Exception):  # Ray may be shut down already, with the actor
                 import_module("ray").kill(self._actor)
-
-    def report_failed(self, label: str, reason: str) -> None:
-        """Notifies the nodes that another node has failed."""
-        self._send("failed", label, reason)
 
     def failed(self, reason: str) -> None:
         """Notifies callers in this process that the nodes have failed permanently."""
@@ -79,28 +66,10 @@ class RayHost:
         """Returns whether the actor has exited."""
         return self._over
 
-    def hung(self) -> list[tuple[str, float, str]]:
-        """Returns the label, the seconds without a heartbeat, and the stack of each hung node."""
-        unheard = time.monotonic() - self._last_event_at
-        reports = []
-        for spec in self.specs:
-            state = self._seen.get(spec.label)
-            if spec.hang_seconds is None or state is None:
-                continue
-            if state["silent_seconds"] > spec.hang_seconds:
-                reports.append((spec.label, state["silent_seconds"], state["stack"] or ""))
-            elif unheard > spec.hang_seconds + 5.0:
-                reports.append(
-                    (spec.label, unheard, "no report from the actor, which may be holding Python's global lock")
-                )
-        return reports
-
     def snapshot(self, label: str) -> dict[str, Any]:
         """Returns the most recently reported numbers for a `NodeStateRecord`."""
-        state = {n: v for n, v in self._seen.get(label, {}).items() if n not in ("silent_seconds", "stack")}
-        if state.get("heartbeat_age_seconds") is not None:
-            state["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
-        return {"where": "actor that is starting"} | state | {"log_tail": tuple(self._logs[label])[-5:]}
+        log_tail = tuple(self._logs[label])[-5:]
+        return {"where": "actor that is starting"} | self._reported(label) | {"log_tail": log_tail}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
         """Returns the log lines of the node."""
@@ -130,7 +99,7 @@ class RayHost:
                 self._send(*order)
             while not self._killed:  # `kill` may come before the actor exists
                 status = self._events()
-                self._last_event_at, self._seen = time.monotonic(), status["seen"]
+                self._hear(status["seen"])
                 for label, line in status["lines"]:
                     self._logs[label].append(line)
                 for event in status["events"]:

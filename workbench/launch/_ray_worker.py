@@ -119,14 +119,7 @@ class RayNodeActor:
             "cpu_seconds": times.user + times.system,
             "memory_bytes": self._process.memory_info().rss,
         }
-        states = {}
-        for label, runner in self._runners.items():
-            limit, silent = runner.spec.hang_seconds, runner.silent_seconds()
-            hung = limit is not None and silent > limit
-            state = runner.snapshot() | {"silent_seconds": silent, "stack": runner.stack() if hung else None}
-            state.pop("native_id")
-            states[label] = state | process_state
-        return states
+        return {label: runner.report() | process_state for label, runner in self._runners.items()}
 
     def _client_of(self, handle: Handle) -> Client:
         with self._changed:

@@ -113,6 +113,13 @@ class NodeRunner:
             "native_id": thread.native_id if thread is not None and thread.is_alive() else None,
         }
 
+    def report(self) -> dict[str, Any]:
+        """Returns the numbers of `snapshot` for another process, with the stack of a hung node."""
+        numbers, silent, limit = self.snapshot(), self.silent_seconds(), self.spec.hang_seconds
+        del numbers["native_id"]
+        stack = self.stack() if limit is not None and silent > limit else None
+        return numbers | {"silent_seconds": silent, "stack": stack}
+
     def _body(self, context: NodeContext) -> None:
         CURRENT.set(context)
         try:
