@@ -20,7 +20,7 @@ from workbench._types import AnyMesh, PyTree
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._stage import BatchFunction, dtype_of, from_edge, to_edge
-from workbench.plan import REDUCTION_OF, ChunkSize, ClientLoop, Phase, Step, resolve_chunk_size
+from workbench.plan import REDUCTION_OF, ChunkSize, ClientLoop, Phase, Step
 from workbench.primitives import CallbackErrors, Layout, find_layout
 
 BatchCall: TypeAlias = Callable[..., tuple[list[Any], list[Any]]]
@@ -39,7 +39,7 @@ class StreamedPass(ClientLoop):
 
     def __init__(self, batch_of_one: BatchFunction, mesh: AnyMesh, chunk_size: ChunkSize, size: int | None) -> None:
         self._stage, self.mesh = batch_of_one, mesh
-        self._chunk_size: ChunkSize = chunk_size
+        self.chunk_size = chunk_size
         layout = _automatic(find_layout(batch_of_one.phase.placement, mesh, uneven=True) if mesh is not None else None)
         self.phase: Phase = dataclasses.replace(batch_of_one.phase, layout=layout)
         self.shards: int = 1 if layout is None else layout.size
@@ -71,10 +71,6 @@ class StreamedPass(ClientLoop):
         batches = math.ceil(self._clients / most)
         together = self.chunk_size_of(self.phase, math.ceil(self._clients / batches / self.shards))
         return _multiple(math.ceil(self._clients / batches), self.shards * together)
-
-    def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
-        """The chunk size that `workbench.jit` chooses for the clients on one device."""
-        return resolve_chunk_size(self._chunk_size, phase, per_shard)
 
     def scope_of(self, step: Step) -> str:
         """Delegates to the plan of this pass."""

@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal as OneOf, TypeAlias
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
@@ -29,6 +30,20 @@ _CPU_TABLE_BYTES = 4e6
 # On an accelerator, as many clients run together as fit in this share of its memory.
 _MEMORY_SHARE = 0.25
 _DEFAULT_MEMORY_BYTES = 8 << 30
+
+
+ChunkSize: TypeAlias = int | OneOf["auto"] | Callable[[Phase, int], int] | None
+
+
+def resolve_chunk_size(chunk_size: ChunkSize, phase: Phase, per_shard: int) -> int:
+    """The number of clients computed together on a device that has `per_shard` clients."""
+    if chunk_size is None:
+        return per_shard
+    if isinstance(chunk_size, int):
+        return min(chunk_size, per_shard)
+    choose = choose_chunk_size if chunk_size == "auto" else chunk_size
+    assert callable(choose)
+    return choose(phase, per_shard)
 
 
 def choose_chunk_size(

@@ -15,6 +15,7 @@ from workbench import _jax_compat
 from workbench._types import Atom, Aval, AxisNames, type_of
 from workbench.mesh import chunk_shard
 from workbench.plan._callbacks import call_present
+from workbench.plan._chunk_size import ChunkSize, resolve_chunk_size
 from workbench.plan._differs import Differs
 from workbench.plan._inline import uses_primitives
 from workbench.plan._loop_form import LoopForm
@@ -26,13 +27,14 @@ from workbench.primitives import Layout, bind_here, calls_back, rebase, sharding
 
 
 class ClientLoop:
-    """Runs the phases of a plan; subclasses choose the chunk size and name the stages."""
+    """Runs the phases of a plan; subclasses name the stages."""
 
     form: LoopForm = LoopForm()
+    chunk_size: ChunkSize = None
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
         """Number of clients computed together on a device that has `per_shard` clients."""
-        raise NotImplementedError
+        return resolve_chunk_size(self.chunk_size, phase, per_shard)
 
     def scope_of(self, step: Step) -> str:
         """The name scope for a step's stage."""

@@ -6,7 +6,8 @@ from typing import Literal, TypeAlias, overload
 
 from workbench._open_types import Option
 from workbench.errors import ProgramError
-from workbench.plan._evaluate import ChunkSize, form_of
+from workbench.plan._chunk_size import ChunkSize
+from workbench.plan._evaluate import form_of
 from workbench.plan._jit import Jitted
 from workbench.plan._loop_form import LoopForm, Spread
 from workbench.plan._tune import TunedJitted

@@ -15,9 +15,10 @@ from jax.extend.core import ClosedJaxpr, Literal, Var
 from workbench import _jax_compat
 from workbench._types import Atom, PyTree, type_of
 from workbench.mesh import chunk_shard
+from workbench.plan._chunk_size import ChunkSize, resolve_chunk_size
 from workbench.plan._count import JaxprCount, count_jaxpr_work
 from workbench.plan._disclosure import exchanges, find_disclosed
-from workbench.plan._evaluate import ChunkSize, kept_bytes_of, resolve_choice, resolve_chunk_size
+from workbench.plan._evaluate import kept_bytes_of, resolve_choice
 from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.plan._loop_form import LoopForm

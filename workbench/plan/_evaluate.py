@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal as OneOf, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
@@ -12,17 +12,15 @@ from workbench import _jax_compat
 from workbench._types import Atom, PyTreeDef, type_of
 from workbench.plan._alike import AlikeRow
 from workbench.plan._choices import load_choice
-from workbench.plan._chunk_size import choose_chunk_size
+from workbench.plan._chunk_size import ChunkSize
 from workbench.plan._client_loop import ClientLoop
 from workbench.plan._emissions import Emission
 from workbench.plan._interpreter import ControlFlow, Interpreter, control_flow
 from workbench.plan._loop_form import LoopForm
-from workbench.plan._phases import Phase, find_phases
+from workbench.plan._phases import find_phases
 from workbench.plan._plan import Plan, Step, plan_jaxpr
 from workbench.primitives import bind_here, rebase
 from workbench.records.program import PlanChoiceRecord
-
-ChunkSize: TypeAlias = int | OneOf["auto"] | Callable[[Phase, int], int] | None
 
 
 def evaluate(
@@ -63,21 +61,10 @@ def kept_bytes_of(chunk_size: ChunkSize, form: LoopForm) -> float:
     return math.inf if chunk_size is None else form.kept_bytes
 
 
-def resolve_chunk_size(chunk_size: ChunkSize, phase: Phase, per_shard: int) -> int:
-    """The number of clients computed together on a device that has `per_shard` clients."""
-    if chunk_size is None:
-        return per_shard
-    if isinstance(chunk_size, int):
-        return min(chunk_size, per_shard)
-    choose = choose_chunk_size if chunk_size == "auto" else chunk_size
-    assert callable(choose)
-    return choose(phase, per_shard)
-
-
 class _Evaluation(ClientLoop, Interpreter[Any]):
     def __init__(self, plan: Plan, chunk_size: ChunkSize, path: str, form: LoopForm) -> None:
         self.plan, self.path, self.form = plan, path, form
-        self.chunk_size: ChunkSize = chunk_size
+        self.chunk_size = chunk_size
         self.phases = find_phases(plan, kept_bytes=kept_bytes_of(chunk_size, form))
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
         self.stage_of = {id(step.equation): step.stage for step in plan.steps}
@@ -125,9 +112,6 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
 
     def scope_of(self, step: Step) -> str:
         return self.plan.scope_of(step, self.path)
-
-    def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
-        return resolve_chunk_size(self.chunk_size, phase, per_shard)
 
     def run_client_program(self, step: Step, operands: Sequence[Any]) -> list[Any]:
         assert step.jaxpr is not None

@@ -11,8 +11,9 @@ from jax.core import Tracer
 from workbench import _jax_compat
 from workbench._types import Argument, KeyPath, PyTree
 from workbench.errors import ProgramError
+from workbench.plan._chunk_size import ChunkSize
 from workbench.plan._emissions import Emission, with_emissions
-from workbench.plan._evaluate import ChunkSize, PlannedCall, evaluate
+from workbench.plan._evaluate import PlannedCall, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._loop_form import LoopForm
 from workbench.plan._plan import plan_jaxpr
