@@ -68,3 +68,14 @@ def test_deployment_is_refused_where_users_cannot_be_identified(monkeypatch: pyt
     monkeypatch.setattr(_runtime._same_user, "can_identify_users", lambda: False)
     with pytest.raises(EngineError, match=r"does not authenticate users.*insecure=True"):
         _runtime.check_users()
+
+
+def test_ray_of_the_simulation_asks_for_a_token_of_its_own():
+    """Ray listens on all interfaces."""
+    made = [_runtime.FlowerSimulation(1, workers=1, ray_options={}, start_seconds=1.0) for _ in range(2)]
+    for runtime in made:
+        runtime.close()
+    assert {runtime.processes.env["RAY_AUTH_MODE"] for runtime in made} == {"token"}
+    tokens = {runtime.processes.env["RAY_AUTH_TOKEN"] for runtime in made}
+    assert len(tokens) == 2
+    assert all(len(token) == 64 for token in tokens)
