@@ -214,7 +214,8 @@ def test_coordinator_listens_on_the_loopback_alone(hosts: Hosts):
 
 def test_coordinator_is_in_a_folder_that_other_users_cannot_enter(hosts: Hosts):
     """JAX's coordinator has no authentication: everyone who reaches it can join."""
-    sockets = [Path(c.laddr) for c in hosts.processes[0].net_connections(kind="unix") if str(c.laddr).endswith("/jax")]
+    paths = [str(connection.laddr) for connection in hosts.processes[0].net_connections(kind="unix")]
+    sockets = [Path(path) for path in paths if path.endswith("/jax")]
     assert sockets
     assert {path.parent.stat().st_mode & 0o777 for path in sockets} == {0o700}
 

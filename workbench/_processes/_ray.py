@@ -28,6 +28,9 @@ def patient_ray_start() -> Iterator[None]:
     """
     node, raylet = import_module("ray._private.node").Node, import_module("ray._raylet")
     start = node.start_raylet
+    if not hasattr(raylet, "persist_port"):  # an unsupported version of Ray
+        yield
+        return
 
     def start_raylet(self: Foreign, *args: Foreign, **kwargs: Foreign) -> Foreign:
         for name, port in zip(_AGENT_PORTS, free_ports(len(_AGENT_PORTS)), strict=True):

@@ -5,7 +5,7 @@ of these servers can read the pickled functions of a pipeline, and send pickled 
 therefore listens on the loopback interface only, and accepts only connections of its own user.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportMissingModuleSource=false
 
 import os
 from collections.abc import Callable, Sequence
