@@ -767,3 +767,74 @@ def test_equal_layers_are_one_finding():
     for each in found:  # by the names of the user: `weights[1]` is a name, and `[1]` in it is none
         assert set(each.specs) == {"weights[0]", "weights[1]", "weights[2]"}
         assert each.is_verified
+
+
+def test_conversions_that_the_cpu_compiler_inserts_are_no_findings():
+    """CPUs compute 16-bit products in float32, so they also gather float32; the program has no cast to move."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def put(shape, *spec):
+        return jax.ShapeDtypeStruct(shape, "bfloat16", sharding=NamedSharding(mesh, P(*spec)))
+
+    plain = lambda w, x: jnp.tanh(x @ w["a"]) @ w["b"]  # noqa: E731
+    w = {"a": put((256, 1024), "data"), "b": put((1024, 256), None, "data")}
+    with jax.set_mesh(mesh):
+        lines = wb.inspect(plain)(w, put((256, 256), "data")).module.text.splitlines()
+        assert any("f32[" in line for line in lines if " all-gather(" in line)
+        rules = {each.rule for each in wb.advise(plain)(w, put((256, 256), "data")).findings}
+    assert "float32 collective of 16-bit values" not in rules
+
+
+def test_batch_that_is_lost_under_vmap_is_constrained_with_the_name_of_the_mapped_axis():
+    """The line sees a value without the batch dimension, so a constraint with the batch's axis could not be written."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def put(shape, *spec, dtype="float32"):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*spec)))
+
+    def one(w, tokens, kept):
+        hidden = w["embedding"][tokens]
+        if kept:
+            hidden = jax.lax.with_sharding_constraint(hidden, P())
+        for _ in range(2):
+            hidden = hidden + jnp.tanh(hidden @ w["up"]) @ w["down"]
+        return (hidden**2).mean()
+
+    def step(kept):
+        def loss(w, tokens):
+            return jax.vmap(lambda t: one(w, t, kept), spmd_axis_name="data" if kept else None)(tokens).mean()
+
+        return jax.jit(jax.grad(loss))
+
+    w = {"embedding": put((256, 64), None, "data"), "up": put((64, 128), "data"), "down": put((128, 64), None, "data")}
+    tokens = put((64, 64), "data", dtype="int32")
+    sent = lambda fn: sum(c.wire_bytes * c.executions for c in wb.inspect(fn)(w, tokens).module.collectives)  # noqa: E731
+    with jax.set_mesh(mesh):
+        first = wb.advise(step(False))(w, tokens).findings[0]
+        before, after = sent(step(False)), sent(step(True))
+    assert first.rule == "activations without the batch axis"
+    assert first.code == ("jax.vmap(fn, spmd_axis_name='data')\njax.lax.with_sharding_constraint(value, P())")
+    assert "for the value f32[64,64] of the line" in first.change
+    assert first.gain.before == before
+    assert abs(first.gain.after - after) < 0.1 * before
+
+
+def test_recomputation_in_an_equinox_module_with_numbers_is_compiled_again():
+    """`eqx.filter_jit` keeps the numbers of a module static; a plain `jax.jit` would trace them."""
+    eqx = pytest.importorskip("equinox")
+
+    class Stack(eqx.Module):
+        weight: jax.Array
+        layers: int
+
+        def __call__(self, x, key):
+            for k in jax.random.split(key, self.layers):  # a number, so it must not be traced
+                x = jax.checkpoint(lambda x, k: jnp.tanh(jnp.tanh(x @ self.weight) @ self.weight))(x, k)
+            return x
+
+    @eqx.filter_jit
+    def step(model, x, key):
+        return eqx.filter_grad(lambda m: (m(x, key) ** 2).mean())(model)
+
+    advice = wb.advise(step)(Stack(jnp.ones((64, 64)), 3), jnp.ones((32, 64)), jax.random.key(0))
+    assert not [f for f in advice.findings if f.gain is not None and "could not be verified" in f.gain.how]

@@ -172,6 +172,20 @@ def test_flops_have_a_budget():
         assert_flops(product)
 
 
+def test_flops_over_a_budget_are_listed_by_line_with_all_iterations_of_loops():
+    def loss(w, x):
+        x = jax.lax.scan(lambda c, _: (c @ w["a"], None), x, None, length=7)[0]  # 7 × 2 × 8 × 16 × 16
+        return (x @ w["b"]).sum()  # 2 × 8 × 16 × 64
+
+    w = {"a": jnp.ones((16, 16)), "b": jnp.ones((16, 64))}
+    with pytest.raises(AssertionError) as caught:
+        assert_flops(wb.trace(loss)(w, jnp.ones((8, 16))), at_most=1000)
+    lines, first = str(caught.value).splitlines(), loss.__code__.co_firstlineno
+    assert lines[0] == "Found 45056 FLOPs (45.1 kFLOP) per device, more than 1000 FLOPs (1 kFLOP)."
+    assert [line.split(" FLOPs")[0].strip() for line in lines[1:]] == ["28672", "16384"]
+    assert [line.rpartition(":")[2].split()[0] for line in lines[1:]] == [str(first + 1), str(first + 2)]
+
+
 def test_a_compilation_in_the_block_is_named_with_its_reason():
     doubled = jax.jit(lambda x: 2 * x)
     x = doubled(jnp.ones(3))

@@ -32,8 +32,11 @@ def test_runs_of_different_numbers_of_rounds_are_compared_per_call():
 
 
 def test_calls_whose_ranges_overlap_are_no_difference():
-    found = rows(wb.compare(run(1.0, 2.0), run(1.5, 2.5)))
-    assert found["measured", "time of a call"][1] == "same"
+    compared = wb.compare(run(1.0, 2.0), run(1.5, 2.5, stage=1.0))
+    assert rows(compared)["measured", "time of a call"][1] == "same"
+    assert compared.notes[0].startswith("Calls took 1 s to 2 s before and 1.5 s to 2.5 s after. These ranges overlap")
+    assert compared.notes[0] in str(compared)
+    assert not wb.compare(run(1.0, 1.1), run(1.5, 2.5)).notes
 
 
 def test_stages_are_the_mean_over_devices():

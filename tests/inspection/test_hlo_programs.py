@@ -1,5 +1,6 @@
 """FLOPs and loops of programs compiled here, against counts worked out by hand."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -282,3 +283,20 @@ def test_elementwise_flops_count_every_iteration_of_a_loop():
     module = inspect_module(jax.jit(program).lower(jnp.ones(10)).compile())
     # Of each iteration: a sine and a sum per element, and one addition to the counter.
     assert module.elementwise_flops == pytest.approx(7 * (10 * 2 + 1), abs=7 * 2)
+
+
+def test_buffers_of_conversions_that_the_compiler_inserts_are_named_after_the_operation_that_needs_them():
+    def loss(layers, x):
+        for number, w in enumerate(layers):
+            with jax.named_scope(f"layer_{number}"):
+                x = jnp.tanh(x @ w)  # CPUs compute this in float32, and keep the converted values
+        return x.astype("float32").sum()
+
+    layers = [jnp.ones((256, 256), "bfloat16") for _ in range(3)]
+    module = wb.inspect(jax.grad(loss))(layers, jnp.ones((512, 256), "bfloat16")).module
+    without = set(re.findall(r"%?([\w.\-]+) = [^\n]*?(?:fusion|convert|copy)\([^\n]*", module.text)) - set(
+        re.findall(r"%?([\w.\-]+) = [^\n]*op_name=", module.text)
+    )
+    inserted = [buffer for buffer in module.memory.largest if buffer.name in without]
+    assert inserted
+    assert all("layer_" in buffer.op_name for buffer in inserted)

@@ -356,6 +356,9 @@ def test_many_collectives_are_told_by_reason_and_all_of_them_with_details() -> N
     counted = [int(number) for line in text.splitlines() for number in re.findall(r"(\d+) × (?:all-|coll)", line)]
     assert sum(counted) == len(found.collectives)
     assert "argument `weights[*]`" in text
+    # "3 × 36 MiB" would be read as a product
+    assert re.search(r"· [\d.]+ \S*B in \d+ collectives: ", text)
+    assert not re.search(r"\d+ × [\d.]+ [KMG]?i?B", text)
 
 
 @pytest.mark.parametrize("folder", ["dist-packages", "libraries"])

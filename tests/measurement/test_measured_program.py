@@ -11,7 +11,10 @@ import workbench as wb
 from workbench.inspection import inspect_mesh, inspect_module
 from workbench.inspection.sharding import place_clients
 from workbench.measurement import ReadingOptions, measure_compiled
-from workbench.measurement._clients import lockstep_waste
+from workbench.measurement._clients import client_runs, lockstep_waste
+from workbench.measurement._device_events import DeviceEvent
+from workbench.measurement._join import JoinedEvent, JoinedProfile
+from workbench.records.compiled import InstructionRecord, MemoryRecord, ModuleRecord
 from workbench.records.program import PlacementRecord
 
 CLIENTS = 24
@@ -207,3 +210,45 @@ def test_clients_that_communicate_are_not_called_separately():
     run = wb.measure(centred, rounds=1, clients="probe")(jnp.ones(CLIENTS))
     assert run.clients == ()
     assert "communicate with each other" in run.notes[-1]
+
+
+def test_clients_are_found_where_the_loop_ends_before_its_operations():
+    """CPUs start the operations of a large body on other threads: the event of the loop then ends at once."""
+
+    def instruction(name, opcode, computation, executions, **more):
+        return InstructionRecord(
+            name=name, opcode=opcode, computation=computation, shape="f32[4]", size_bytes=16,
+            executions=executions, stage="1", **more,
+        )  # fmt: skip
+
+    clients, steps = 2, 3
+    loop = instruction("while.1", "while", "main", 1.0, calls=("clients",))
+    inner = instruction("while.2", "while", "clients", 2.0, calls=("steps",))
+    copy = instruction("copy.1", "copy", "clients", 2.0)
+    work = instruction("dot.1", "dot", "steps", 6.0, flops=10.0)
+    results = [
+        instruction(f"tuple.{place}", "tuple", place, times).replace(shape="(f32[4])")
+        for place, times in (("clients", 2.0), ("steps", 6.0))
+    ]
+    module = ModuleRecord(
+        name="m", platform="cpu", devices=1, instructions=(loop, inner, copy, work, *results), collectives=(),
+        flops=60.0, accessed_bytes=None, memory=MemoryRecord(), attributed_instructions=1.0, attributed_flops=1.0,
+        attributed_bytes=1.0,
+    )  # fmt: skip
+
+    def event(item, start, seconds):
+        return JoinedEvent(DeviceEvent(0, item.name, "m", 0, start, seconds), item, "compute", 0.0)
+
+    leaves, containers = [], []
+    for call in range(2):  # the loop over clients takes 10 s, but its event takes 0.1 s
+        begin = 20.0 * call
+        containers.append(event(loop, begin, 0.1))
+        for client in range(clients):
+            at = begin + 1 + 5 * client
+            leaves.append(event(copy, at, 0.1))
+            containers.append(event(inner, at + 0.2, 0.05))
+            leaves += [event(work, at + 1 + step, 0.5 + client) for step in range(steps)]
+    joined = JoinedProfile(leaves=tuple(leaves), containers=tuple(containers), joined=1.0, attributed=1.0, notes=())
+    found = client_runs(joined, module, {0: range(clients)}, stage="1", labels={0: "cpu:0"}, rounds=2)
+    assert [(each.client, each.flops, each.steps) for each in found] == [(0, 30.0, 3), (1, 30.0, 3)]
+    assert [each.seconds for each in found] == [pytest.approx(1.6), pytest.approx(4.6)]

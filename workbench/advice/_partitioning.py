@@ -1,6 +1,7 @@
 """Rules about operations that the partitioner handles badly, so that the program must be changed."""
 
 import math
+import re
 from collections.abc import Iterator
 
 from workbench.advice._collectives import evidence_of, is_runtime_shift, share
@@ -10,6 +11,7 @@ from workbench.records.advice import FindingRecord
 from workbench.records.sharding import PlannedValueRecord
 from workbench.render.units import bytes_text
 
+_CODE = re.compile(r"`([^`]*)`")
 # Steps of JAX's older generator: number all rows, split the list into halves, mix the halves and join the results.
 _COUNTER_STEPS = ("iota", "slice", "split", "while", "concatenate")
 
@@ -54,7 +56,7 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
             "use the result.",
             why=cause.sentence,
             change=cause.advice,
-            code=cause.advice.partition("`")[2].rpartition("`")[0],
+            code="\n".join(code for code in _CODE.findall(cause.advice) if "(" in code),
             evidence=tuple(evidence_of(collective)[0] for collective in largest[:4]),
             weight=share(program, total),
             instructions=tuple(collective.name for collective in collectives),

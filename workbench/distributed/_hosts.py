@@ -169,6 +169,12 @@ class Hosts:
             EngineError: if `fn` raised on a host, a host exited, or the call took too long; `stage` names the host. All
                 hosts are then terminated, because hosts that wait for a failed host cannot continue.
         """
+        if not callable(fn):
+            message = (
+                f"`Hosts.run` received a `{type(fn).__name__}`. Every host calls a function: pass a function that "
+                "imports everything it uses. In a notebook, code without a function runs in a `%%px` cell."
+            )
+            raise EngineError(message)
         client = self._open()
         self._check_alive(client)
         calls = [client[i].apply_async(fn, *args) for i in client.ids]

@@ -7,6 +7,7 @@ from workbench.inspection._compare_lines import Codes, line_rows
 from workbench.records.advice import ComparedRecord, ComparisonRecord, Group, Status, Unit
 from workbench.records.live import WatchRecord
 from workbench.records.run import RunRecord
+from workbench.render.units import seconds_text
 
 Measured = RunRecord | WatchRecord
 
@@ -54,7 +55,7 @@ def compare_measured(records: Sequence[Measured], codes: Sequence[Codes] | None 
             record.engine if isinstance(record, RunRecord) else f"{record.steps:,} steps" for record in records
         ),
         rows=tuple(rows),
-        notes=tuple(dict.fromkeys(note for record in records for note in record.notes)),
+        notes=(*_uncertain(records), *dict.fromkeys(note for record in records for note in record.notes)),
         trees=trees if len(trees) == len(records) else (),
     )
 
@@ -71,6 +72,18 @@ def _overlap(records: Sequence[Measured]) -> bool:
     if len(ends) < 2 or min(map(len, ends)) < 2:
         return False
     return min(ends[0]) <= max(ends[1]) and min(ends[1]) <= max(ends[0])
+
+
+def _uncertain(records: Sequence[Measured]) -> list[str]:
+    """A note if calls of both programs took equally long, although profiled seconds may differ."""
+    if not _overlap(records):
+        return []
+    first, last = (record.round_seconds for record in (records[0], records[-1]) if isinstance(record, RunRecord))
+    return [
+        f"Calls took {seconds_text(min(first))} to {seconds_text(max(first))} before and {seconds_text(min(last))} to "
+        f"{seconds_text(max(last))} after. These ranges overlap, so the seconds of stages and lines may differ by "
+        "chance: measure more calls with `rounds=`."
+    ]
 
 
 def _of_watch(record: Measured, name: str) -> float | None:

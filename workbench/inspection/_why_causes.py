@@ -102,7 +102,6 @@ def _cause(
     batch = named(operand) if operand.operation == "input" else f"{named(operand)}, from {origin(operand, axis)}"
     first_axes = tuple(a for a in operand.spec[0] if a == axis or a in value.spec[0])
     spec = (first_axes, *(tuple(a for a in entry if a != axis) for entry in value.spec[1:]))
-    entries = ", ".join(_entry(entry) for entry in _without_trailing(spec))
     where = f" at {_file(value)}:{value.source.line}" if value.source else ""
     return WhyCauseRecord(
         axis=axis,
@@ -111,7 +110,7 @@ def _cause(
             f"result of `{value.operation}`{like}. {len(following)} collectives over `{axis}` use this result, or "
             "values computed from it."
         ),
-        advice=_advice(value, f"P({entries})"),
+        advice=_advice(value, spec),
         source=value.source,
         value=value.name,
         spec=spec,
@@ -120,8 +119,16 @@ def _cause(
     )
 
 
-def _advice(value: PlannedValueRecord, spec: str) -> str:
+def _advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]) -> str:
     """The constraint to add to the program, either after a line that assigns a name or around a value."""
+    spec = _spec(axes)
+    if value.op_name.count("vmap(") == 1 and axes[0]:  # the line sees a value without the mapped dimension
+        kind = f"{value.dtype}[{','.join(map(str, value.shape[1:]))}]"
+        return (
+            f"Keep the batch sharded. The line is inside `jax.vmap`, which adds the batch dimension: name its axes, "
+            f"`jax.vmap(fn, spmd_axis_name={_entry(axes[0])})`, and write "
+            f"`jax.lax.with_sharding_constraint(value, {_spec(axes[1:])})` for the value {kind} of the line."
+        )
     code = read_source_line(value.source.file, value.source.line) if value.source else ""
     assigned = re.match(r"\s*(\w+)\s*=[^=]", code)
     kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
@@ -134,6 +141,10 @@ def _advice(value: PlannedValueRecord, spec: str) -> str:
         return f"Keep the batch sharded: write `jax.lax.with_sharding_constraint(value, {spec})` for the value {kind}."
     name = assigned[1]
     return f"Keep the batch sharded after that line: `{name} = jax.lax.with_sharding_constraint({name}, {spec})`."
+
+
+def _spec(axes: Sequence[tuple[str, ...]]) -> str:
+    return f"P({', '.join(_entry(entry) for entry in _without_trailing(axes))})"
 
 
 def _without_trailing(spec: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:

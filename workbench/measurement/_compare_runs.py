@@ -1,6 +1,7 @@
 """Compares runs over several seeds: intervals, paired tests, cost to a target, fairness and figures."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,8 +95,14 @@ def compare_runs(
         has = sorted({m for seeds in named.values() for history in seeds.values() for m in history.metrics()})
         message = (
             f"`compare` received metric={metric!r}, which none of {len(named)} results has. The results have "
-            f"{', '.join(map(repr, has)) or 'no metrics'}: pass one of these metrics."
+            f"{', '.join(map(repr, has)) + ': pass one of these metrics.' if has else 'no metrics.'}"
         )
+        reasons = Counter(
+            why for seeds in _outcomes(results).values() for status, why in seeds.values() if status == "failed" and why
+        )
+        if reasons:
+            failed = "; ".join(f"{count} failed with {why}" for why, count in reasons.most_common(3))
+            message += f" Of the runs, {failed}. Correct the cause and run them again."
         raise DataError(message)
     outcomes = _outcomes(named_results)
     return RunComparison(named, metric, minimize, last, confidence, resamples, test, correction, outcomes)

@@ -83,15 +83,16 @@ def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
         kinds = Counter(collective.kind for collective in group)
         counted = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
         over = axes_text(group[0].axes)
-        lines.append(f"{number}. {_TITLES[group[0].reason].format(over=over)}: {counted}, {bytes_text(_total(group))}")
+        title = _TITLES[group[0].reason].format(over=over)
+        lines.append(f"{number}. {title}: {counted}, {bytes_text(_total(group))} of payload in a call")
         places: dict[str, list[WhyCollectiveRecord]] = {}
         for collective in group:
             places.setdefault(_without_indices(collective.sentence), []).append(collective)
         ordered = sorted(places.items(), key=lambda place: -_total(place[1]))
         for sentence, alike in ordered[:_MOST_PLACES]:
-            times = f"{len(alike)} × " if len(alike) > 1 else ""
+            times = f" in {len(alike)} collectives" if len(alike) > 1 else ""
             text = sentence if len({collective.sentence for collective in alike}) > 1 else alike[0].sentence
-            lines.append(f"   · {times}{bytes_text(_total(alike))}: {text}")
+            lines.append(f"   · {bytes_text(_total(alike))}{times}: {text}")
         rest = ordered[_MOST_PLACES:]
         if rest:
             where = dict.fromkeys(line_text(c.source) for _, alike in rest for c in alike if c.source)

@@ -120,6 +120,24 @@ def test_runs_in_which_no_round_has_finished_are_refused() -> None:
         overlay_runs([run()])
 
 
+def test_a_sweep_whose_trials_all_failed_reports_why() -> None:
+    def evaluate(w: Any) -> Any:
+        return {"accuracy": w["missing"]}
+
+    result = sweep(
+        lambda lr: algorithms.fedavg(lambda w, x: ((w - x) ** 2).mean(), clients=2, client_optimizer=optax.sgd(lr)),
+        {"lr": [0.1, 0.2]},
+        params=lambda key: jnp.zeros(3),
+        data=jnp.ones((2, 1, 3)),
+        evaluate=evaluate,
+        seeds=2,
+        rounds=1,
+        progress=False,
+    )
+    with pytest.raises(DataError, match=r"The results have no metrics. Of the runs, 4 failed with \w+Error: "):
+        compare(result, metric="accuracy")
+
+
 def test_a_list_of_other_things_is_no_list_of_runs() -> None:
     with pytest.raises(InspectionError, match="sweeps and lists of runs"):
         wb.show([run(1.0), object()])

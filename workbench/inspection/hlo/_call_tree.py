@@ -91,6 +91,11 @@ class CallTreeReader:
             notes.append("fused instructions and combined collectives are divided among the lines of their parts")
         return build_tree(items, name=self._name, made_from="compiled", notes=tuple(notes))
 
+    def op_name(self, instruction: Instruction) -> str:
+        """JAX's name of an instruction; for an instruction without metadata, the name of its nearest neighbour."""
+        place = self._places.place(instruction)
+        return instruction.op_name or ("" if place is None else place.op_name)
+
     def _items(self) -> Iterator[Item]:
         working: set[str] = set()
         for computation in self._hlo.computations.values():

@@ -94,6 +94,27 @@ def with_padding(memory: MemoryRecord) -> MemoryRecord:
     return memory.replace(largest=largest, padding_bytes=padding)
 
 
+def with_places(
+    memory: MemoryRecord, at_peak: tuple[Buffer, ...], op_name: Callable[[Instruction], str]
+) -> MemoryRecord:
+    """Names the buffers of instructions without metadata, such as conversions that the compiler inserted.
+
+    Args:
+        memory: The memory of a module.
+        at_peak: The buffers alive at the peak of its schedule.
+        op_name: Function that returns the name of an instruction, or of a neighbour if the instruction has none.
+    """
+    unnamed = {buffer.instruction.name: buffer.instruction for buffer in at_peak if not buffer.instruction.op_name}
+    unnamed = {name: instruction for name, instruction in unnamed.items() if instruction.opcode != "parameter"}
+    largest = tuple(
+        buffer.replace(op_name=op_name(unnamed[buffer.name]))
+        if buffer.name in unnamed and buffer.source is None
+        else buffer
+        for buffer in memory.largest
+    )
+    return memory.replace(largest=largest)
+
+
 def _stat(stats: object | None, name: str) -> int | None:
     value = getattr(stats, name, None)
     return None if value is None else int(value)

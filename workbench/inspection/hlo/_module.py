@@ -18,12 +18,11 @@ from workbench.inspection.hlo._executions import Runs, count_runs, trip_count
 from workbench.inspection.hlo._flops import FlopCounter
 from workbench.inspection.hlo._frames import Frames
 from workbench.inspection.hlo._fused import FusedStages
-from workbench.inspection.hlo._memory import read_memory
+from workbench.inspection.hlo._memory import read_memory, with_places
 from workbench.inspection.hlo._opcodes import note_on_opcode
 from workbench.inspection.hlo._text import Hlo, Instruction, parse_hlo, unreadable
 from workbench.inspection.hlo._traffic import Traffic
 from workbench.records import without_collections
-from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
 from workbench.records.hardware import MeshRecord
 from workbench.records.program import PlanRecord
@@ -217,6 +216,7 @@ class _Inspection:
         flops = _total((i.flops, i.executions) for i in instructions) if is_bounded else None
         accessed = _total((i.accessed_bytes, i.executions) for i in instructions) if is_bounded else None
         working = [i for i in instructions if not i.fused and i.opcode not in _STRUCTURE]
+        reader = self._call_tree_reader(collectives, values, note, plan)
         return ModuleRecord(
             name=self._hlo.name,
             platform=platform,
@@ -225,24 +225,24 @@ class _Inspection:
             collectives=collectives,
             flops=flops,
             accessed_bytes=accessed,
-            memory=memory,
+            memory=with_places(memory, at_peak, reader.op_name),
             attributed_instructions=_share([(1.0, i.stage) for i in working]),
             attributed_flops=_share([(i.flops * _once(i.executions), i.stage) for i in working]),
             attributed_bytes=_share([(i.accessed_bytes * _once(i.executions), i.stage) for i in working]),
-            call_tree=self._call_tree(collectives, values, note, plan),
+            call_tree=reader.record(),
             text=self._text,
             notes=tuple(self._notes(platform)),
         )
 
-    def _call_tree(
+    def _call_tree_reader(
         self,
         collectives: tuple[CollectiveRecord, ...],
         values: tuple[HeldAtPeak, ...],
         note: str,
         plan: PlanRecord | None,
-    ) -> CallTreeRecord:
+    ) -> CallTreeReader:
         parts = self._hlo, self._runs, self._frames, self._flops, self._traffic
-        return CallTreeReader(*parts, collectives, values, note, plan).record()
+        return CallTreeReader(*parts, collectives, values, note, plan)
 
     def _instructions(self) -> Iterator[InstructionRecord]:
         for name, computation in self._hlo.computations.items():
