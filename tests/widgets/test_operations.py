@@ -6,7 +6,7 @@ import records_examples as examples
 from workbench_widgets._cost_state import cost_state
 from workbench_widgets._headline import group_collectives, headline
 from workbench_widgets._hlo import hlo_state
-from workbench_widgets._operations import operations_state, with_measured
+from workbench_widgets._operations import figures_of, operations_state, with_measured
 
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.records.program import SourceLine
@@ -232,3 +232,10 @@ def test_work_in_a_loop_of_unknown_length_is_a_lower_bound_everywhere():
     (target,) = cost_state(unknown.replace(cost=record.cost))["targets"]
     assert target["total"] == "at least 200 MFLOP per device"
     assert target["work"].startswith("at least 200 MFLOP")
+
+
+def test_the_mesh_axis_over_which_most_is_sent_has_the_first_column():
+    """Narrow views show only the first columns; the alphabet would hide `tensor` behind `data`."""
+    nodes = [CallFiguresRecord(sent_bytes={"data": 5.0, "fsdp": 32.0, "tensor": 52.0}), CallFiguresRecord()]
+    keys = [key for key, *_ in figures_of(nodes) if key.startswith("sent/")]
+    assert keys == ["sent/tensor", "sent/fsdp", "sent/data"]

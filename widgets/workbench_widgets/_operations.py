@@ -195,7 +195,11 @@ def _visible_parent(tree: CallTreeRecord, node: CallNodeRecord, number: dict[int
 def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str, Callable[[Any], float | None]]]:
     """Figures of a call tree (seconds, FLOPs, bytes, bytes per mesh axis), each with key, title, unit and format."""
     all_figures = list(figures)
-    axes = sorted({axis for figure in all_figures for axis in figure.sent_bytes})
+    most = {axis: 0.0 for figure in all_figures for axis in figure.sent_bytes}
+    for figure in all_figures:
+        for axis, size in figure.sent_bytes.items():
+            most[axis] = max(most[axis], size)
+    axes = sorted(most, key=lambda axis: (-most[axis], axis))  # narrow views show only the first columns
     devices = sorted({device for figure in all_figures for device in figure.measured_seconds})
 
     def longest(figure: CallFiguresRecord) -> float | None:

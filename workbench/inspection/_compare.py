@@ -171,10 +171,10 @@ def _stage_text(stage: StageRecord) -> str:
     if stage.trip_count is not None:
         parts.append(f"{stage.trip_count} iterations")
     if stage.flops_per_client is not None:
-        unit = "per iteration" if stage.kind == "loop" else "per client"
+        unit = {"loop": " per iteration", "program": ""}.get(stage.kind, " per client")
         elementwise = stage.elementwise_flops_per_client
         more = f" and {elementwise:,.0f} elementwise" if elementwise else ""
-        parts.append(f"{stage.flops_per_client:,.0f} FLOP{more} {unit}")
+        parts.append(f"{stage.flops_per_client:,.0f} FLOP{more}{unit}")
     if stage.moved_bytes:
         parts.append(f"{stage.moved_bytes:,} bytes moved")
     return ", ".join(parts) or "present"

@@ -52,7 +52,7 @@ def _host(record: WatchRecord) -> str:
     if record.dispatch_seconds is not None:
         parts.append(f"{seconds_text(record.dispatch_seconds)} until the call returns")
     if record.between_seconds is not None:
-        parts.append(f"{seconds_text(record.between_seconds)} on the host between calls")
+        parts.append(f"{seconds_text(record.between_seconds)} between calls")
     if record.idle_share is not None:
         waiting = " (input-bound)" if record.idle_share > 0.3 else ""
         parts.append(f"devices wait for the host {record.idle_share:.0%} of the time{waiting}")
