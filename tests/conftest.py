@@ -1,6 +1,7 @@
 """Makes JAX strict and gives it eight CPU devices before anything imports it."""
 
 import collections
+import gc
 import os
 import shutil
 import signal
@@ -81,6 +82,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: -seconds[item.nodeid.split("::")[0]])
 
 
+def pytest_collection_finish() -> None:
+    """Keeps what lives to the end of the session out of every later collection: the tests, and the modules of all."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def little_optimized() -> Iterator[None]:
     """Compiles quickly where only numbers are compared: they do not depend on how hard LLVM optimizes.
@@ -91,6 +98,13 @@ def little_optimized() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
+def settled() -> None:
+    """Keeps what other files left out of this file's calls of `gc.collect`, which late in a run take 3 s each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

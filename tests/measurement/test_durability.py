@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 @pytest.fixture(autouse=True)
-def _collect() -> Iterator[None]:
+def _collect(settled: None) -> Iterator[None]:
     """What a test leaves behind is reported in this test, and not at the end of all."""
     yield
     gc.collect()

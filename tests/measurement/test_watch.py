@@ -21,7 +21,7 @@ from workbench.records.live import WatchRecord
 
 
 @pytest.fixture(autouse=True)
-def watches_end():
+def watches_end(settled):
     """Collects the watches of a test: the log of JAX is listened to as long as one is there."""
     yield
     gc.collect()

@@ -11,6 +11,7 @@ import workbench as wb
 PYTHON_STEPS = {"keras_fit"}  # functions of Python that call compiled ones: their cost is unknown, and said to be
 
 
+@pytest.mark.usefixtures("settled")
 @pytest.mark.filterwarnings("ignore")  # of the other libraries
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_public_loop_is_recorded_by_one_line(name, monkeypatch):
