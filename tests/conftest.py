@@ -88,6 +88,24 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# Their subject is seconds of compiled programs, so they compile as users do.
+AS_USERS = ("test_calibrate.py", "test_measured_program.py", "test_on_device.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Keeps LLVM from optimizing, in tests alone; docs/ and docstrings compile as users do.
+
+    The optimized HLO, its memory and its costs are the same: tests/inspection/test_optimization.py.
+    """
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", item.path.name not in AS_USERS)
+    try:
+        return (yield)
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture
 def little_optimized() -> Iterator[None]:
     """Compiles quickly where only numbers are compared: they do not depend on how hard LLVM optimizes.
