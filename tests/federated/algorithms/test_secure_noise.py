@@ -4,7 +4,6 @@ import functools
 import math
 from fractions import Fraction
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -166,18 +165,35 @@ def grid_of(bits, multiplier):
     return noise_grid(CLIENTS, clip=1.0, bits=bits, noise_multiplier=multiplier, threshold=THRESHOLD)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("bits", "multiplier"), [pair for pair in GRID if pair not in FEW])
-def test_noise_is_right_or_refused_on_the_grid(bits, multiplier):
-    place = GRID.index((bits, multiplier))
-    dropped = ([], [0], [0, 4])[(place + place // 6) % 3]
+def one_of_each_deviation() -> list[tuple[int, float]]:
+    """Of the pairs whose noise is the same program, another one; those of FEW are tested below."""
+    pairs: dict[int, list[tuple[int, float]]] = {}
+    for pair in GRID:
+        try:
+            pairs.setdefault(grid_of(*pair).log2_deviation, []).append(pair)
+        except ProgramError:  # tested below
+            continue
+    return [found[log2 % len(found)] for log2, found in pairs.items() if not set(found) & set(FEW)]
+
+
+@pytest.mark.parametrize(("bits", "multiplier"), GRID)
+def test_grid_has_the_deviation_that_was_asked_for_or_is_refused(bits, multiplier):
     try:
-        grid_of(bits, multiplier)
+        grid = grid_of(bits, multiplier)
     except ProgramError:
+        assert (bits, multiplier) not in FEW
         with pytest.raises(ProgramError, match=rf"bits={bits}, noise_multiplier={multiplier}"):
             secure_mean(CLIENTS, clip=1.0, bits=bits, noise_multiplier=multiplier, threshold=THRESHOLD)
-        return
-    assert_right_noise(bits, multiplier, dropped)
+    else:
+        secure_mean(CLIENTS, clip=1.0, bits=bits, noise_multiplier=multiplier, threshold=THRESHOLD)
+        assert math.sqrt(THRESHOLD) * 2**grid.log2_deviation * grid.unit == pytest.approx(multiplier)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bits", "multiplier"), one_of_each_deviation())
+def test_noise_is_right_at_every_deviation(bits, multiplier):
+    place = GRID.index((bits, multiplier))
+    assert_right_noise(bits, multiplier, ([], [0], [0, 4])[(place + place // 6) % 3])
 
 
 @pytest.mark.parametrize("dropped", [[], [0], [0, 4]], ids=str)
@@ -412,14 +428,3 @@ def test_epsilon_counts_rounding_rounds_and_noise(dp_accounting):
     assert algorithms.epsilon(1.0, rounds=5, participation=1.0, delta=1e-5) < of()
     with pytest.raises(ProgramError, match="colluding=6"):
         of(colluding=6)
-
-
-def test_noise_runs_without_agreement_of_devices_on_each_draw():
-    mesh = jax.make_mesh((CLIENTS,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
-    masks = SecureSession(CLIENTS, THRESHOLD).masks(ALL)
-    with jax.set_mesh(mesh):
-        text = jax.jit(program(clients=CLIENTS)(lambda s: wb.map_fn(lambda k: discrete_gaussian(k, 9, 4), (s,)))).lower(
-            jnp.asarray(masks.noise)
-        ).compile().as_text()  # fmt: skip
-    # The loop of the steps has a fixed length; the one for what is left asks once more per step, almost never.
-    assert text.count('known_trip_count":{"n":"544"}') >= 1
