@@ -1,6 +1,7 @@
 """Makes JAX strict and gives it eight CPU devices before anything imports it."""
 
 import collections
+import functools
 import gc
 import os
 import shutil
@@ -16,6 +17,7 @@ os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see
 import jax
 import pytest
 from _pytest.doctest import DoctestModule
+from jax._src import compiler  # noqa: TID251 -- options of every compilation of a process have no public name
 
 # jsonschema, which nbformat imports, builds a grammar of IRIs with this for a second; no notebook has such a field.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
@@ -106,16 +108,32 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         jax.config.update("jax_disable_most_optimizations", before)
 
 
-@pytest.fixture
-def little_optimized() -> Iterator[None]:
-    """Compiles quickly where only numbers are compared: they do not depend on how hard LLVM optimizes.
+@functools.cache
+def fusion_emitters() -> list[tuple[str, str | bool]]:
+    """The option without the emitters of fusions, which are half of a compilation; none where XLA does not know it."""
+    without: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options=without)
+    except jax.errors.JaxRuntimeError:
+        return []
+    return list(without.items())
 
-    Tests of collectives, memory and costs compile as users do.
+
+@pytest.fixture
+def little_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles several times as fast where only numbers are compared, without the emitters of fusions.
+
+    The HLO is not that of users: tests of collectives, memory and costs must not use it.
     """
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    made = compiler.get_compile_options
+    added = fusion_emitters()
+
+    def get_compile_options(*args: Any, **keywords: Any) -> Any:
+        options = made(*args, **keywords)
+        options.env_option_overrides = [*options.env_option_overrides, *added]
+        return options
+
+    monkeypatch.setattr(compiler, "get_compile_options", get_compile_options)
 
 
 @pytest.fixture(scope="module")

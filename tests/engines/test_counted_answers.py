@@ -19,6 +19,8 @@ from workbench.engines._client_loop import Pass
 from workbench.engines._remote import run_task
 from workbench.errors import EngineError, ProgramError
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 
 @wb.program(clients=CLIENTS)
 def sums(x: Any) -> Any:

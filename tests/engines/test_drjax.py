@@ -14,7 +14,10 @@ from workbench.errors import MissingDependencyError, ProgramError
 
 drjax = pytest.importorskip("drjax", reason='needs DrJAX: pip install "mapreduce-workbench[drjax]"')
 
-pytestmark = pytest.mark.filterwarnings("ignore:jax.interpreters.pxla.thread_resources:DeprecationWarning")  # theirs
+pytestmark = [
+    pytest.mark.usefixtures("little_optimized"),
+    pytest.mark.filterwarnings("ignore:jax.interpreters.pxla.thread_resources:DeprecationWarning"),  # theirs
+]
 
 CLIENTS, EXAMPLES, FEATURES = 5, 6, 3
 

@@ -21,6 +21,8 @@ import workbench as wb
 from workbench.engines import Engine, Executor, _remote
 from workbench.errors import EngineError, ProgramError
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 
 class Shipping(concurrent.futures.Executor):
     """A worker in this process that gets, and gives back, nothing but pickled bytes."""

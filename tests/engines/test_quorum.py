@@ -17,6 +17,8 @@ from workbench.engines._cohorts import of_present, placements_of
 from workbench.errors import EngineError, ProgramError
 from workbench.plan import trace
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 
 class Stragglers(concurrent.futures.Executor):
     """Threads that look like a cluster; tasks for which `late(task number, batch)` holds never answer, or raise."""

@@ -16,6 +16,8 @@ import workbench as wb
 from workbench.engines import ArrayReader, ClientReader, MeshEngine, ParquetReader, Sequential
 from workbench.errors import DataError, EngineError, ProgramError
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 
 def mapped(folder: Path, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """The arrays as read-only memory maps."""

@@ -12,6 +12,8 @@ from workbench.engines import ClientReader, Engine, MeshEngine, Sequential
 from workbench.engines._debug import Observed
 from workbench.errors import EngineError, ProgramError
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 
 class TestSequential(EngineContract):
     @pytest.fixture

@@ -13,6 +13,8 @@ from mapreduce_meshes import MESHES, under
 
 import workbench as wb
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 CASE_OF = {case.name: case for case in CASES}
 CLIENTS = 10  # do not divide over 8 devices, nor over 4
 STREAMED = ("value", "grad", "vmap of grad")
@@ -26,8 +28,6 @@ STREAMED_SETTINGS = [
     (3, "Explicit", 8),
     (1, "Auto", 8),
 ]
-# Numbers do not depend on how hard XLA optimizes; the tests of collectives compile as users do.
-FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def _transformed(fn: Any, names: Any = TRANSFORMATIONS) -> Any:
@@ -36,7 +36,7 @@ def _transformed(fn: Any, names: Any = TRANSFORMATIONS) -> Any:
 
 @functools.cache
 def _expected(case: str, clients: int) -> Any:
-    return jax.device_get(jax.jit(_transformed(CASE_OF[case].plain), compiler_options=FAST)(*inputs(clients)))
+    return jax.device_get(jax.jit(_transformed(CASE_OF[case].plain))(*inputs(clients)))
 
 
 @functools.cache
@@ -44,7 +44,7 @@ def _computed(case: str, mesh: str) -> Any:
     """All transformations of one primitive, compiled together."""
     fn = wb.program(clients=CLIENTS)(CASE_OF[case].ours)
     with under(mesh):
-        return jax.device_get(jax.jit(_transformed(fn), compiler_options=FAST)(*inputs(CLIENTS)))
+        return jax.device_get(jax.jit(_transformed(fn))(*inputs(CLIENTS)))
 
 
 @functools.cache
@@ -55,7 +55,7 @@ def _streamed(chunk_size: Any, mesh: str, clients: int) -> Any:
         return {case.name: _transformed(wb.program(clients=clients)(case.ours), STREAMED)(w, x) for case in CASES}
 
     with under(mesh):
-        run = wb.jit(everything, chunk_size=chunk_size, compiler_options=FAST)
+        run = wb.jit(everything, chunk_size=chunk_size)
         return jax.device_get(run(*inputs(clients)))
 
 
@@ -100,7 +100,7 @@ def test_taylor_series_equal_those_of_jnp() -> None:
             ours = (lambda fn: wb.program(clients=CLIENTS)(fn)) if form == "ours" else (lambda fn: fn)
             return {name: jet(ours(fn), (w, x), terms) for name, fn in fns.items()}
 
-        return jax.device_get(jax.jit(of_all, compiler_options=FAST)(*inputs(CLIENTS)))
+        return jax.device_get(jax.jit(of_all)(*inputs(CLIENTS)))
 
     got, expected = series("ours"), series("plain")
     for name in expected:

@@ -14,6 +14,8 @@ from workbench.errors import ProgramError
 from workbench.federated import algorithms, data
 from workbench.federated.data._padding import Padded
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 CLIENTS, COHORT, ROUNDS = 200, 10, 3
 SGD = optax.sgd(0.05)
 

@@ -12,6 +12,8 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 COMPRESSORS = {
     "top k": algorithms.top_k(0.25),
     "random k": algorithms.random_k(0.25),

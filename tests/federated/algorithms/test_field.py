@@ -12,6 +12,8 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 CLIENTS, STEPS = 4, 3
 SGD = optax.sgd(0.1)
 CURVATURE = np.array([1.0, 2.0, 4.0, 0.5], np.float32)

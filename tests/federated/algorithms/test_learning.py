@@ -13,6 +13,8 @@ import workbench as wb
 from workbench.federated import algorithms
 from workbench.measurement import run_rounds
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 STEPS, ETA = 5, 0.1
 CURVATURE = np.array([1.0, 4.0, 9.0], np.float32)
 CENTRE = np.array([-1.0, 2.0, -2.0], np.float32)

@@ -16,6 +16,8 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms, data
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 
 def test_kmeans_ends_where_lloyds_algorithm_on_the_pooled_points_does() -> None:
     random = np.random.default_rng(0)

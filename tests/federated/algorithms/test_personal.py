@@ -11,6 +11,8 @@ import pytest
 import workbench as wb
 from workbench.federated import algorithms
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 CLIENTS, STEPS, ETA = 3, 4, 0.1
 CURVATURE = np.array([1.0, 2.0, 4.0])
 CENTRE = np.array([-1.0, 2.0, -2.0])

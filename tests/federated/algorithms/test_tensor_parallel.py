@@ -14,7 +14,6 @@ import workbench as wb
 from workbench import algorithms
 from workbench.errors import MeshError, ProgramError
 
-pytestmark = pytest.mark.usefixtures("little_optimized")
 TOKENS, SEQUENCE, FEATURES, HIDDEN, HEADS = 32, 4, 16, 48, 4
 KINDS: list[tuple[Any, dict[str, int]]] = [
     ("1d", {"cols": 4}),

@@ -7,6 +7,8 @@ from jax.flatten_util import ravel_pytree
 from workbench.errors import ProgramError
 from workbench.federated.experiments import Experiment, Settings
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 SMALL = {"clients": 4, "participation": 1.0, "local_steps": 2, "rounds": 2, "alpha": 0.1}
 
 

@@ -12,6 +12,8 @@ from workbench.errors import ProgramError
 from workbench.federated.experiments import Experiment, Settings, write_code
 from workbench.federated.experiments._settings import ALGORITHMS, COMPRESSIONS
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 SMALL: dict[str, Any] = {"clients": 8, "rounds": 3, "local_steps": 2, "dropout": 0.25}
 
 

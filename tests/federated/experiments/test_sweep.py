@@ -22,6 +22,8 @@ from workbench.federated.experiments import Grid, HypergradientSearch, RandomSea
 from workbench.federated.experiments._sweep import _digest
 from workbench.federated.experiments._sweep_store import SweepStore
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 CLIENTS, ROUNDS = 3, 4
 BATCHES = jnp.array([[1.0, 2.0], [3.0, 1.0], [5.0, 2.0]])
 
