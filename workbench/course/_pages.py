@@ -37,7 +37,6 @@ body.jp-Notebook {max-width: 60rem; margin: 0 auto; padding: 1rem}
 .jp-OutputArea-output img, .jp-OutputArea-output svg {max-width: 100%; height: auto}
 .jp-RenderedHTMLCommon math[display=block] {overflow-x: auto}
 .jp-RenderedHTMLCommon .wb table {table-layout: auto}
-.jp-RenderedHTMLCommon .wb td {overflow-wrap: anywhere}
 .wb-turn {display: flex; justify-content: space-between; gap: 2rem; margin: 2rem 0}
 .wb-turn a {font: 14px/1.4 system-ui, sans-serif; color: var(--jp-content-link-color)}
 .wb-turn a:last-child {text-align: right; margin-left: auto}
