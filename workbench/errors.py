@@ -116,8 +116,8 @@ class RoundError(EngineError):
 def pip_command() -> str:
     """Returns the command of this Python's pip: `pip`, unless the search path finds another environment's pip."""
     program = shutil.which("pip")
-    same = program is not None and Path(program).parent == Path(sys.executable).parent
-    return "pip" if same else f"{shlex.quote(sys.executable)} -m pip"
+    is_own = program is not None and Path(program).parent == Path(sys.executable).parent
+    return "pip" if is_own else f"{shlex.quote(sys.executable)} -m pip"
 
 
 class MissingDependencyError(WorkbenchError, ImportError):

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from workbench.engines.flower._same_user import can_identify_users
+from workbench.engines._same_user import can_identify_users
 
 grpc: Any = pytest.importorskip("grpc", reason="the extra `beam` is not installed")
 

@@ -22,7 +22,7 @@ import pytest
 from flower_tests import flower_warnings, needs_deployment, needs_flower
 
 import workbench as wb
-from workbench.engines.flower import _same_user
+from workbench.engines import _same_user
 from workbench.engines.flower._runtime import FlowerProcesses, _answers, _program, free_port
 
 pytestmark = [needs_flower, needs_deployment, *flower_warnings]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from workbench.engines._same_user import can_identify_users, only_same_user, user_of
 from workbench.engines.flower import _runtime
-from workbench.engines.flower._same_user import can_identify_users, only_same_user, user_of
 from workbench.errors import EngineError
 
 needs_users = pytest.mark.skipif(not can_identify_users(), reason="this system does not report users of connections")

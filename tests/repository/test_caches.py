@@ -24,6 +24,7 @@ BOUNDED = {
     "workbench/plan/_describe.py: work": "of one stage, no arguments",
     "workbench/engines/_client_loop.py: functions": "of one phase of one run, by the size of a batch",
     "workbench/engines/_remote.py: end_with_parent": "no arguments",
+    "workbench/engines/spark/_worker.py: shorten_collections": "no arguments",
     "workbench/render/_theme.py: palette": "light and dark",
     "widgets/workbench_widgets/_bundle.py: *": "one per built file",
     "widgets/workbench_widgets/_export.py: _packed_chunks": "no arguments",

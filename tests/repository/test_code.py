@@ -113,7 +113,8 @@ def test_every_module_can_be_imported():
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            missing.add(str(error.name).replace("_", "-"))  # a module is spelt otherwise than its distribution
+            module = str(error.name)  # may be spelt otherwise than its distribution
+            missing.add(BROUGHT.get(module, module.replace("_", "-")))
     optional = [line for libraries in project()["optional-dependencies"].values() for line in libraries]
     assert missing <= {Requirement(line).name for line in optional}
 
@@ -199,6 +200,7 @@ BROUGHT = {
     "dask": "distributed",
     "dp_accounting": "dp-accounting",
     "google": "federated-language",
+    "grpc": "apache-beam",
     "libtpu": "jax",
     "mlflow": "mlflow-skinny",
     "orbax": "orbax-checkpoint",

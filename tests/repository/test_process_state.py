@@ -32,6 +32,8 @@ ALLOWED = {
     "workbench/cli/_absent_tpu.py": "the command is the process",
     "workbench/engines/flower/_simulation.py": "in a child process",
     "workbench/engines/beam/_here.py": "counted, under a lock",
+    "workbench/engines/spark/_worker.py": "in Spark's worker processes",
+    "workbench/_processes/_ray.py": "while Ray starts; Ray has no other way",
     "workbench/engines/spark/_session.py": "under the lock of the session; PySpark has no other way",
     "workbench/engines/spark/_engine.py": "under the lock of the session",
     "workbench/_jax_compat/__init__.py": "the policy of checkpoints",

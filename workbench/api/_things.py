@@ -65,9 +65,9 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
     if problem := nesting_problem(x):
         message = f"`{question}` received a {type(x).__name__}, {problem}. Pass the arrays, or a finite tree of arrays."
         raise InspectionError(message)
-    given = inspect_given(x, **_for_text(question, x, options))
-    if given is not None:
-        return given
+    program = inspect_given(x, **_for_text(question, x, options))
+    if program is not None:
+        return program
     bound: Foreign = x
     arrays = _arrays_in(bound.variables if _is_linen(x) and bound.scope is not None else x)
     if arrays is not None:

@@ -568,8 +568,7 @@ class _Reader:
     def _returned(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """A value that is resharded only because the program returns it, although no sharding was requested."""
         makers = self._flow.makers(collective.name)
-        known = axes and self.values and makers
-        if collective.op_names or not known or not self._flow.is_result(collective.name):
+        if collective.op_names or not (axes and self.values and makers) or not self._flow.is_result(collective.name):
             return []
         name, over, does = self._made_name(makers[0]), _listed(axes), _DOES.get(collective.kind, "exchanges parts of")
         sentence = f"The program returns {name} whole and computes it in parts over {over}: the compiler {does} it."
@@ -660,8 +659,8 @@ class _Reader:
         axes, line = collective.axes, collective.source
         named = sorted(self.by_op_name.get(collective.op_name, ()), key=lambda v: v.shape != collective.shape)
         causes = [self._reason(value, axes) for value in sorted(named, key=self._device_bytes, reverse=True)]
-        known = (cause for cause in causes if cause.reason != "unknown")
-        cause = next(known, None) or next(iter(causes), None) or _unexplained(axes, line)
+        explanations = (cause for cause in causes if cause.reason != "unknown")
+        cause = next(explanations, None) or next(iter(causes), None) or _unexplained(axes, line)
         value = cause.value
         return WhyCollectiveRecord(
             kind=collective.kind,

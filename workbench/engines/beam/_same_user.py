@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from workbench._open_types import Foreign
-from workbench.engines.flower._same_user import can_identify_users, user_of
+from workbench.engines._same_user import can_identify_users, user_of
 
 _HOST = "127.0.0.1"
 _IPV4_IN_IPV6 = "0000000000000000FFFF0000"  # the start of such an address in the kernel's table
@@ -28,15 +28,15 @@ def close_servers() -> None:
     def server(*args: Foreign, interceptors: Sequence[Foreign] | None = None, **kwargs: Foreign) -> Foreign:
         ports: list[int] = []
         guards = [_OnlySameUser(ports)] if can_identify_users() else []
-        made: Any = new_server(*args, interceptors=[*guards, *(interceptors or ())], **kwargs)
-        add = made.add_insecure_port
+        grpc_server: Any = new_server(*args, interceptors=[*guards, *(interceptors or ())], **kwargs)
+        add = grpc_server.add_insecure_port
 
         def add_insecure_port(address: str) -> int:
             ports.append(add(f"{_HOST}:{address.rpartition(':')[2]}"))
             return ports[-1]
 
-        made.add_insecure_port = add_insecure_port
-        return made
+        grpc_server.add_insecure_port = add_insecure_port
+        return grpc_server
 
     grpc.server = server
 
@@ -61,8 +61,8 @@ class _OnlySameUser(grpc.ServerInterceptor):
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, "Only the user who started this may use it.")
             return call(request, context)
 
-        made = getattr(grpc, f"{kind}_rpc_method_handler")
-        return made(guarded, handler.request_deserializer, handler.response_serializer)
+        new_handler = getattr(grpc, f"{kind}_rpc_method_handler")
+        return new_handler(guarded, handler.request_deserializer, handler.response_serializer)
 
     def _user(self, peer: str) -> int | None:
         """The user at the client's end, such as "ipv4:127.0.0.1:40000"."""
@@ -72,5 +72,5 @@ class _OnlySameUser(grpc.ServerInterceptor):
         # gRPC's sockets are IPv6 sockets with IPv4 addresses.
         tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
         table = "".join(table.read_text() for table in tables if table.is_file()).replace(_IPV4_IN_IPV6, "")
-        users = [user_of((host, int(port)), (_HOST, own), table) for own in self.ports]
+        users = [user_of((host, int(port)), (_HOST, server_port), table) for server_port in self.ports]
         return next((user for user in users if user is not None), None)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench._processes import SupervisedProcesses, is_removed, remove_with_this_process
-from workbench.engines.flower import _same_user
+from workbench.engines import _same_user
 from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
 from workbench.errors import EngineError
 
