@@ -38,7 +38,7 @@ class Waiting:
 
 def test_trial_without_a_program_is_refused_with_a_remedy():
     view = workbench_widgets.ShardingView(parts.sharding_record())
-    with pytest.raises(RuntimeError, match=r"given specs of w, but this view shows a record"):
+    with pytest.raises(RuntimeError, match=r"given specs for w, but this view shows a record"):
         view.answers.start_trial({"w": [["model"], []]})
 
 

@@ -128,7 +128,7 @@ def test_name_of_a_branch_means_every_leaf_below_it(mesh):
 def test_notes_say_of_which_of_the_two_programs_they_are(mesh):
     x = jax.ShapeDtypeStruct((8,), jnp.float32)
     tried = wb.trace(lambda x: x * 2)(x).what_if(specs={"x": P("clients")}, on=mesh, compiled=False)
-    said = "as it is: no value of this program is sharded: its inputs carry no sharding over a mesh"
+    said = "unchanged: no value of this program is sharded: its inputs carry no sharding over a mesh"
     assert tried.notes == (said,)
 
 
