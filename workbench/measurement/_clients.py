@@ -185,15 +185,15 @@ def _iterations(
         around = loop.stage is None or stage.startswith(f"{loop.stage}.")  # for example a loop over rounds
         if name not in nest.bodies or start < quiet or around or any(nest.is_inside(name, outer) for outer in used):
             continue
-        trips = nest.trips(name)
-        if trips not in (None, count):  # for example the loop over a client's steps
+        trip_count = nest.trips(name)
+        if trip_count not in (None, count):  # for example the loop over a client's steps
             continue
-        if trips is not None:  # CPUs report the end of a loop when its first operation has been started
+        if trip_count is not None:  # CPUs report the end of a loop when its first operation has been started
             end = min((later for later in runs[name] if later > start), default=math.inf)
         inside = [item for item in everything[bisect_left(times, start) : bisect_left(times, end)] if item is not loop]
-        if trips is not None:
+        if trip_count is not None:
             inside = [item for item in inside if nest.is_inside(item.event.name, name)]
-        starts = _iteration_starts(inside, nest.bodies[name], None if trips is None else count)
+        starts = _iteration_starts(inside, nest.bodies[name], None if trip_count is None else count)
         if len(starts) != count or not any(_belongs(item.stage, stage) for item in inside):
             continue
         quiet = loop.event.end_seconds
