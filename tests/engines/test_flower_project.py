@@ -5,7 +5,6 @@ The client file is the one of docs/federated-systems.md, the strategy is Flower'
 
 import datetime
 import ipaddress
-import json
 import os
 import shutil
 import signal
@@ -245,16 +244,3 @@ def test_rounds_go_on_without_a_killed_supernode(federation: Federation):
     os.kill(federation.processes.pids["supernode 1"], signal.SIGKILL)
     federation.wait(lambda: federation.processes.ended.pop("supernode 1", None), "the kill")
     assert_close(federation.result(results), on_the_mesh([0, 1], [0], [0]))
-    federation.node(1)  # the same key, so that the same node is there again
-    federation.wait(lambda: federation.processes.log("supernode 1") or None, "the SuperNode")
-    two = lambda: len(json.loads(nodes(federation))) == 2 or None  # noqa: E731
-    federation.wait(two, "the second SuperNode")
-    assert_close(federation.result(federation.submit(rounds=1)), on_the_mesh([0, 1]))
-
-
-def nodes(federation: Federation) -> str:
-    """The SuperNodes that are online, as JSON."""
-    federation.flwr("list", "supernode", "list", "here", "--format", "json")
-    text = (federation.folder / "list.log").read_text()
-    rows = json.loads(text[text.index("{") :])["nodes"]
-    return json.dumps([row for row in rows if row["status"] == "online"])
