@@ -275,7 +275,7 @@ def test_only_keeps_the_values_of_the_files_that_are_asked_for(helper):
     mine = tapped_with(helper, only="test_tap.py")
     assert files_of(mine) == {"test_tap.py"}
     assert {"row", "halved"} <= {value.name for value in mine.values}
-    assert any("outside 'test_tap.py' are left out: own_losses.py" in note for note in mine.notes)
+    assert any("outside 'test_tap.py' are omitted: own_losses.py" in note for note in mine.notes)
 
 
 @pytest.mark.parametrize("only", ["own_*.py", ("nothing.py", "own_losses.py")])
