@@ -98,7 +98,7 @@ def compare_runs(
             f"{', '.join(map(repr, has)) + ': pass one of these metrics.' if has else 'no metrics.'}"
         )
         reasons = Counter(
-            why for seeds in _outcomes(results).values() for status, why in seeds.values() if status == "failed" and why
+            why for seeds in _outcomes(named_results).values() for status, why in seeds.values() if status == "failed" and why
         )
         if reasons:
             failed = "; ".join(f"{count} failed with {why}" for why, count in reasons.most_common(3))
