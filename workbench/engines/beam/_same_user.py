@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from workbench._open_types import Foreign
 from workbench.engines._same_user import can_identify_users, user_of
 
@@ -23,6 +21,8 @@ _IPV4_IN_IPV6 = "0000000000000000FFFF0000"  # the start of such an address in th
 
 def close_servers() -> None:
     """Guards all gRPC servers that this process starts from now on."""
+    import grpc
+
     new_server = grpc.server
 
     def server(*args: Foreign, interceptors: Sequence[Foreign] | None = None, **kwargs: Foreign) -> Foreign:
@@ -41,13 +41,15 @@ def close_servers() -> None:
     grpc.server = server
 
 
-class _OnlySameUser(grpc.ServerInterceptor):
-    """Rejects calls of other users; `ports` are those of the server."""
+class _OnlySameUser:
+    """A gRPC interceptor that rejects calls of other users; `ports` are those of the server."""
 
     def __init__(self, ports: list[int]) -> None:
         self.ports = ports
 
     def intercept_service(self, continuation: Callable, handler_call_details: Foreign) -> Foreign:
+        import grpc
+
         handler = continuation(handler_call_details)
         if handler is None:
             return None
