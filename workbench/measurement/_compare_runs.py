@@ -97,9 +97,8 @@ def compare_runs(
             f"`compare` received metric={metric!r}, which none of {len(named)} results has. The results have "
             f"{', '.join(map(repr, has)) + ': pass one of these metrics.' if has else 'no metrics.'}"
         )
-        reasons = Counter(
-            why for seeds in _outcomes(named_results).values() for status, why in seeds.values() if status == "failed" and why
-        )
+        outcomes = [outcome for seeds in _outcomes(named_results).values() for outcome in seeds.values()]
+        reasons = Counter(why for status, why in outcomes if status == "failed" and why)
         if reasons:
             failed = "; ".join(f"{count} failed with {why}" for why, count in reasons.most_common(3))
             message += f" Of the runs, {failed}. Correct the cause and run them again."

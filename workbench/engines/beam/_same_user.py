@@ -27,7 +27,7 @@ def close_servers() -> None:
 
     def server(*args: Foreign, interceptors: Sequence[Foreign] | None = None, **kwargs: Foreign) -> Foreign:
         ports: list[int] = []
-        guards = [_OnlySameUser(ports)] if can_identify_users() else []
+        guards: list[Any] = [_OnlySameUser(ports)] if can_identify_users() else []
         grpc_server: Any = new_server(*args, interceptors=[*guards, *(interceptors or ())], **kwargs)
         add = grpc_server.add_insecure_port
 
