@@ -5,7 +5,7 @@ from types import ModuleType
 
 
 def _none() -> ModuleType:
-    message = "no package that draws records is registered: `import workbench` registers `workbench.render`"
+    message = "no renderer of records is registered: run `import workbench`, which registers `workbench.render`"
     raise LookupError(message)
 
 

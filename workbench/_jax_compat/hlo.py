@@ -42,7 +42,7 @@ def buffer_assignment_of(compiled: Foreign, stats: Foreign) -> tuple[bytes, byte
     """The compiler's memory plan.
 
     Args:
-        compiled: A `jax.stages.Compiled`, or anything else.
+        compiled: A `jax.stages.Compiled`; for any other object, the result is None.
         stats: Result of its `memory_analysis()`.
 
     Returns:

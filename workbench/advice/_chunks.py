@@ -82,7 +82,7 @@ def small_chunks(program: Compiled) -> Iterator[FindingRecord]:
         rule="small chunks",
         what=f"With chunks of {plan.chunk_size} clients, a device starts {before:,.0f} instructions per call; with "
         f"chunks of {chunk}, it starts {now:,.0f}.",
-        why="Every chunk starts the client's instructions again, and such a small client does not keep a device busy.",
+        why="Every chunk starts the client's instructions again, and a client this small does not keep a device busy.",
         change=f'Compile with `wb.jit({program.record.name}, chunk_size={chunk})`, or keep `chunk_size="auto"`, '
         "which selects the same size.",
         code=f"{program.record.name} = wb.jit({program.record.name}, chunk_size={chunk})",

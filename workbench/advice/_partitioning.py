@@ -52,8 +52,8 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
         place = f"line {cause.source.line} of `{cause.source.function}`"
         yield FindingRecord(
             rule="activations without the batch axis",
-            what=f"The batch loses `{cause.axis}` at {place}; {cause.collectives} collectives over the axis "
-            "use the result.",
+            what=f"The batch dimension is no longer sharded over `{cause.axis}` after {place}, which leads to "
+            f"{cause.collectives} collectives over that axis.",
             why=cause.sentence,
             change=cause.advice,
             code="\n".join(code for code in _CODE.findall(cause.advice) if "(" in code),

@@ -135,8 +135,8 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="unbalanced clients",
         what=f"{costs[worst]}, since clients differ in size{listed}.",
-        why="Arrays store as many examples for every client as for the largest client. Clients in the same chunk of a "
-        "device run in lockstep, and all devices wait for the slowest device before they reduce.",
+        why="Every client is padded to the size of the largest client. Clients in the same chunk of a device run in "
+        "lockstep, and all devices wait for the slowest device before they reduce.",
         change=changes[worst],
         evidence=(f"{count} clients", *costs),
         weight=min(1.0, max(shares)),

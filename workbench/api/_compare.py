@@ -92,9 +92,9 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
         raise ProgramError(message)
     if functions:
         message = (
-            "`compare` was given functions together with other objects, or a single function. A "
-            "function needs arguments, and a record has them already: pass functions alone, `compare(f, g)(*args)`, or "
-            "`inspect(f)(*args)` for each."
+            "`compare` was given functions together with other objects, or a single function. A function still needs "
+            "arguments, and a record has them already: pass two or more functions, `compare(f, g)(*args)`, or records, "
+            "`compare(inspect(f)(*args), record)`."
         )
         raise InspectionError(message)
     records: list[Any] = [record_of_thing(x, "compare") for x in things]  # checked there

@@ -97,7 +97,7 @@ _LONG: dict[str, str] = {
     "show": "compiling and reading the compiled program",
     "explore": "compiling and reading the compiled program",
     "measure": "compiling and measuring",
-    "advise": "looking for advice, compiling each change",
+    "advise": "looking for improvements, compiling each change",
 }
 
 

@@ -331,8 +331,9 @@ class TracedProgram(Inspected):
             measure: Whether to run the program before and after each compiled change, interleaved on the attached
                 devices; shapes are replaced by zeros. Only programs that fit in free memory are run. `cancel` stops the
                 runs.
-            seconds: Total time; None means no limit. If the remaining time is shorter than a compilation of this
-                program, a change is not compiled: its finding remains an estimate, and a note counts such changes.
+            seconds: Total time; None means no limit. Changes are not compiled once the remaining time
+                is too short to compile the program again: their findings remain estimates, and a note gives their
+                number.
             found: Called with the record so far: first with estimates, then again after each compiled change.
             **options: Options of `inspect`. Once `cancel` is set, or after an interrupt, the findings so far are
                 returned.

@@ -94,5 +94,5 @@ def tensor_parallel(answer: object) -> str:
     if [record.kind for record in records] != ["all-reduce"]:
         wrong(f"the program uses {', '.join(r.kind for r in records) or 'no collective'}; one all-reduce is enough.")
     if records[0].payload_bytes > 32 * 64 * 4:
-        wrong(f"one all-reduce, but of {records[0].payload_bytes:,} bytes; 8,192 bytes are enough.")
+        wrong(f"one all-reduce, but of {records[0].payload_bytes:,} bytes; 8,192 bytes would be enough.")
     return "columns first, then rows: only the output needs an all-reduce."

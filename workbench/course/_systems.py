@@ -54,7 +54,7 @@ def three_layers(answer: object) -> str:
         wrong(f"the forward pass uses {', '.join(kinds) or 'no collective'}; alternate columns and rows.")
     limit = 64 // 4 * 64 * 4
     if (carried := payload_bytes(records)) > limit:
-        wrong(f"nothing is gathered, but the all-reduces carry {carried:,.0f} bytes; {limit:,} bytes are enough.")
+        wrong(f"nothing is gathered, but the all-reduces carry {carried:,.0f} bytes; {limit:,} bytes would be enough.")
     return f"one all-reduce of {carried:,.0f} bytes between the second layer and the third."
 
 
@@ -175,7 +175,7 @@ def summa_by_panels(answer: Callable) -> str:
     if any(record.kind == "all-gather" for record in used):
         wrong("the program gathers a whole row or column of blocks: send one panel after the other.")
     if (traffic := sent_bytes(used)) > 4096:
-        wrong(f"the product is right, but a device sends {traffic:,.0f} bytes; 4,096 bytes are enough.")
+        wrong(f"the product is right, but a device sends {traffic:,.0f} bytes; 4,096 bytes would be enough.")
     return f"a device sends {traffic:,.0f} bytes, and stores one panel of each matrix at a time."
 
 

@@ -96,7 +96,7 @@ class ClientReader:
             )
 
     def read(self, stage: str) -> Iterator[tuple[Any, list[np.ndarray]]]:
-        """Yields each client's id and leaves after checking them.
+        """Checks the leaves of each client, and yields them with the client's id.
 
         Raises:
             EngineError: if reading fails, if a client's data have a different shape, or if there are more or fewer

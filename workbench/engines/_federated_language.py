@@ -150,8 +150,8 @@ def _check(plan: Plan) -> None:
         )
     if any(step.jaxpr is not None and _jax_compat.uses_named_axes(step.jaxpr) for step in plan.steps):
         wrong.append(
-            "its clients communicate with each other, but in the language clients communicate only with the server: "
-            "use a reduction"
+            "its clients communicate with each other, but the federated language allows clients to communicate only "
+            "with the server: use a reduction"
         )
     if calls_back(plan.closed):
         wrong.append(

@@ -434,9 +434,9 @@ class _Reader:
             keeper = next(((peer, there) for peer, there, f in cut if f not in rule.summed), None)
             if keeper is not None:
                 sentence = (
-                    f"At `{_called(value)}`{at}, {over} shards dimension {keeper[1]} of {self.named(keeper[0])}, which "
-                    f"the result keeps, and the summed dimension {dim} of {name}. A mesh axis can shard only one of "
-                    f"them, so the compiler {does} {name}."
+                    f"At `{_called(value)}`{at}, {over} shards two dimensions: dimension {keeper[1]} of "
+                    f"{self.named(keeper[0])}, which remains in the result, and dimension {dim} of {name}, which is "
+                    f"summed. A mesh axis can shard only one of these two, so the compiler {does} {name}."
                 )
                 return _Cause(value, "disagreement", sentence, _BOTH_SHARDED)
             if any(f == factor for _, _, f in cut):

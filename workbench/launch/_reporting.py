@@ -43,7 +43,7 @@ class ReportingHost:
             if report["silent_seconds"] > spec.hang_seconds:
                 hung.append((spec.label, report["silent_seconds"], report["stack"] or ""))
             elif unheard > spec.hang_seconds + self._patience_seconds:
-                silence = f"no report from the {self._place}, which may be holding Python's global lock"
+                silence = f"no report from the {self._place}, which may be holding the GIL"
                 hung.append((spec.label, unheard, silence))
         return hung
 

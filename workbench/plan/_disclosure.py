@@ -71,7 +71,7 @@ def _of_one(value: ValueRecord, axis: int) -> ValueRecord:
 def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
     """The inputs that clients read, including inside loops, each with the position of its client axis.
 
-    With `reduced`, lists only inputs
+    With `reduced`, lists only the inputs that a reduction reads unchanged.
     """
     axes: dict[Any, int] = {}
     aliases: dict[Any, Any] = {}  # unchanged results of clients -> inputs

@@ -87,7 +87,7 @@ BAD = {
         {"a": {"x": np.zeros((1, 2))}, "b": {"x": np.zeros((1, 3))}},
         "client 'b', field 'x': examples of shape (3,), but (2,) at 'a'",
     ),
-    "scalar": ({"a": {"x": np.float64(1)}}, "client 'a', field 'x': is a single value, not one per example"),
+    "scalar": ({"a": {"x": np.float64(1)}}, "client 'a', field 'x': a single value instead of one per example"),
     "object": (
         {"a": {"x": np.array([[1], [1, 2]], dtype=object)}},
         "client 'a', field 'x': rows of different lengths or kinds (dtype object)",

@@ -655,8 +655,9 @@ class _Jobs:
             if match is not None and named:
                 raise work.failed(named[int(match[1])], RuntimeError(match[2]), self.engine.name) from error
             never_retries = re.fullmatch(r"local(\[[^,\]]*\])?", str(self.context.master))
-            retry = " Spark's local mode does not retry tasks: `local[2,4]` tries each task four times." * bool(
-                never_retries
+            retry = (
+                " Spark's local mode does not retry tasks by default: use `local[2,4]` to try each task up to four "
+                "times." * bool(never_retries)
             )
             message = (
                 f"stage {work.stage} (`{work.name}`) failed in its Spark job on {self.engine.name}: {brief(error)}. No "

@@ -42,7 +42,7 @@ def problems_between_clients(arrays: Mapping[str, Mapping[str, np.ndarray]]) -> 
         lengths = {field: fields[field].shape[0] for field in fields if fields[field].ndim}
         scalars = [field for field in fields if not fields[field].ndim]
         if scalars:
-            yield f"client {client!r}, field {scalars[0]!r}: is a single value, not one per example"
+            yield f"client {client!r}, field {scalars[0]!r}: a single value instead of one per example"
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{field!r} has {length}" for field, length in lengths.items())
             yield f"client {client!r} has fields of different lengths: field {shown} examples"

@@ -30,8 +30,8 @@ class Drift:
             parameters (L2).
         mean: `[steps, 2]`, the mean over all clients that answered, weighted as the server weights them.
         shares: Share of the squared distance from the server that lies in each direction.
-        apart: `[clients]`, each client's final distance from the mean, in all directions.
-        moved: The mean's final distance from the server, in all directions.
+        apart: `[clients]`, each client's final distance from the mean, over all parameters.
+        moved: The mean's final distance from the server, over all parameters.
     """
 
     round: int

@@ -68,7 +68,10 @@ def divide_peak(
             "peak bytes come from the compiler; each reserved block is attributed to the value that it stores at the "
             "schedule's peak, or otherwise to the largest value that it ever stores"
         )
-    note = f"memory per line follows the schedule's peak of {reached:,} bytes; the compiler reports {peak_bytes:,}"
+    note = (
+        f"memory per line is computed at the schedule's peak of {reached:,} bytes; the compiler reports a peak of "
+        f"{peak_bytes:,} bytes"
+    )
     if reached <= peak_bytes:
         rest = [HeldAtPeak(None, peak_bytes - reached)] if reached < peak_bytes else []
         return (*alive, *rest), f"{note}; memory reserved beyond it is a separate node"

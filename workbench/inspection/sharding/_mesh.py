@@ -158,7 +158,7 @@ def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
         placement: The placement; without mesh axes, every device holds all clients.
 
     Returns:
-        A copy of `mesh` with one more `ClientRange` per device in `clients`.
+        A copy of `mesh` whose `clients` has one more `ClientRange` per device.
 
     Raises:
         MeshError: if the placement names mesh axes that the mesh lacks.
