@@ -43,7 +43,7 @@ TERMS: dict[str, tuple[str, str]] = {
         "A client that may send arbitrary messages.",
         C + "12-robustness-privacy-compression",
     ),
-    "chunk size": ("Number of clients that a device computes at once.", "how-to/chunk-size"),
+    "chunk size": ("Number of clients that a device processes at once.", "how-to/chunk-size"),
     "client drift": (
         "The divergence of clients during local steps, which lead each client towards its own optimum.",
         C + "09-client-drift",
@@ -51,7 +51,7 @@ TERMS: dict[str, tuple[str, str]] = {
     "client sampling": ("The server's choice of a random cohort for each round.", "how-to/client-sampling"),
     "clipping": ("Scaling an update down to a maximum norm.", "how-to/differential-privacy"),
     "coded computation": (
-        "Redundant computation, which makes the answers of some of the workers sufficient.",
+        "Redundant computation, so that the answers of only some of the workers are needed.",
         C + "13-stragglers-and-coding",
     ),
     "cohort": ("The clients that take part in one round.", "how-to/client-sampling"),
