@@ -43,7 +43,7 @@ GLOSSARY = {
     "spec": "Mesh axes that shard each dimension of an array. A dash marks a dimension that is not sharded.",
     "propagation": "The compiler's derivation of a sharding for every value from the shardings that you gave.",
     "sharding rule": "The correspondence between the dimensions of an operation's operands and results, as in einsum.",
-    "what if": "A comparison of the program with the same program lowered with different shardings. Nothing runs.",
+    "what if": "A comparison of the original program with the program lowered with different shardings. Nothing runs.",
     "examples": "The number of training examples that a client holds, without padding.",
 }
 
