@@ -68,7 +68,7 @@ def first_paint(browser: Browser) -> Iterator[Row]:
     page.close()
     size = f"{len(record.module.instructions):,} instructions"
     yield (
-        f"explorer of a plain NNX step, {size}",
+        f"explorer for a plain NNX step with {size}",
         f"{(built + shown) / 1000:.2f} s",
         "state, page, first view; limit 1 s",
     )
