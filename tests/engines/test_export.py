@@ -161,7 +161,7 @@ def _signed(header: Any, body: bytes) -> bytes:
 
 
 def test_calling_convention_of_another_jax_is_refused(exported: Any):
-    with pytest.raises(InspectionError, match=r"made by JAX 9.9 with calling convention 999; JAX .* here runs"):
+    with pytest.raises(InspectionError, match=r"exported by JAX 9.9 with calling convention 999; JAX .* here runs"):
         wb.load(_with_header(exported, calling_convention=999, jax="9.9"))
 
 

@@ -79,8 +79,8 @@ def _two_peaks(memory: MemoryRecord) -> list[str]:
     if not alive or not memory.peak_bytes or abs(alive / memory.peak_bytes - 1) < SAME:
         return []
     return [
-        f"Two peaks: the compiler reports {bytes_text(memory.peak_bytes)}, the memory that it assigns; the values "
-        f"alive at one moment of the schedule add up to at most {bytes_text(alive)}. They differ because buffers are "
-        "shared, rounded up, or counted in only one of the peaks. The compiler's peak decides whether the program "
-        "fits."
+        f"Two peaks: the compiler reports {bytes_text(memory.peak_bytes)} (the memory that it assigns), while the "
+        f"values alive at any one moment of the schedule add up to at most {bytes_text(alive)}. The peaks differ "
+        "because buffers are shared, rounded up, or counted in only one of them. The compiler's peak decides whether "
+        "the program fits."
     ]

@@ -147,7 +147,7 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
         figures.append(
             figure(
                 text,
-                "The slowest kind of operation over all devices, and its largest operation.",
+                "The kind of operation that takes the most time over all devices, and its slowest operation.",
                 "measured",
                 "strong",
                 {"instruction": top.name},
@@ -162,7 +162,7 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
     figures.append(
         figure(
             f"{100 * profile.joined_seconds:.0f} % joined to HLO",
-            "Fraction of the seconds that are attributed to an instruction.",
+            "Fraction of the measured time for which the HLO instruction is known.",
             "split",
             good,
         )

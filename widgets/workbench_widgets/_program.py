@@ -64,7 +64,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     rows += [(f"placement {p.name}", f"{p.size:,}{_over(p.mesh_axes)}") for p in record.plan.placements]
     if record.mesh is not None:
         axes = " × ".join(f"{axis.name} {axis.size:,}" for axis in record.mesh.axes)
-        rows.append(("mesh", f"{axes}{' (no devices behind it)' if record.mesh.abstract else ''}"))
+        rows.append(("mesh", f"{axes}{' (abstract: no devices)' if record.mesh.abstract else ''}"))
     if record.plan.chunk_size is not None:
         rows.append(("chunk size", f"{record.plan.chunk_size:,} per device"))
     if record.module is not None:

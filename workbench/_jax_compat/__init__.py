@@ -46,7 +46,7 @@ JaxprEqnContext = _core.JaxprEqnContext
 """Context in which an equation was traced: the mesh and the configuration."""
 
 NEWEST_KNOWN = (0, 12)
-"""The newest JAX, up to its minor version, that the tests pass on."""
+"""The newest minor version of JAX on which the tests pass."""
 
 
 def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:

@@ -206,7 +206,7 @@ def _too_late(number: int, of: int, until: float | None, compiling: float) -> li
         return []
     return [
         f"{of - number} of {of} changes were not compiled: a compilation takes about {compiling:.3g} s, but only "
-        f"{budget:.3g} s of `seconds` are left"
+        f"{budget:.3g} s of the time limit (`seconds`) are left"
     ]
 
 

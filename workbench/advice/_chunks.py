@@ -40,10 +40,11 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
     chunk, after = best
     rows = compared(program, after)
     gain = next(row for row in rows if row.quantity == "peak bytes")
-    now = "all clients of a device" if program.chunk_size is None else f"chunks of {plan.chunk_size} clients"
+    one, several = "all clients of a device processed together", f"chunks of {plan.chunk_size} clients"
+    now = one if program.chunk_size is None else several
     yield FindingRecord(
         rule="chunk size",
-        what=f"With {now} computed together, the program needs {bytes_text(gain.before)}; with chunks of {chunk}, "
+        what=f"With {now}, the program needs {bytes_text(gain.before)}; with chunks of {chunk}, "
         f"{bytes_text(gain.after)}.",
         why="Values that are kept for the gradient are stored once for each client in the chunk.",
         change=f"Compile with `wb.jit({program.record.name}, chunk_size={chunk})`"

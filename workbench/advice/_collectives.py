@@ -168,7 +168,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
             rule="all-gather and slice",
             what=f"{_name(collective)} gathers a whole array, of which each device keeps one slice.",
             why="The array changes from one sharded dimension to another; an all-to-all sends only the elements that "
-            "change devices.",
+            "move to another device.",
             change="Write the exchange yourself: `jax.reshard(x, new_spec)` on Explicit axes, or "
             "`jax.lax.all_to_all` inside `jax.shard_map`.",
             evidence=evidence_of(collective),

@@ -89,8 +89,8 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="random numbers that are exchanged",
         what=f"Devices exchange {bytes_text(total)} to draw random numbers: {len(collectives)} collectives ({kinds}).",
-        why="JAX's older generator numbers all rows in one list, splits this list into halves and joins two results, "
-        "although the rows are on different devices.",
+        why="JAX's older generator draws the numbers of all rows as one list: it splits this list into halves and "
+        "concatenates the two results, although the rows are on different devices.",
         change="Use the generator whose bits depend only on their position. It has been JAX's default since 0.5, but "
         "draws different numbers from the same key.",
         code='jax.config.update("jax_threefry_partitionable", True)',

@@ -162,7 +162,7 @@ def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="uneven clients",
             what=f"{clients} `{name}` on {devices} groups of devices leave {empty} of {clients + empty} slots empty.",
-            why=f"Every device computes all of its {most} slots, including the empty slots.",
+            why=f"Every device processes all of its {most} slots, including the empty slots.",
             change=f"Use {clients - clients % devices or devices} or {-(-clients // devices) * devices} `{name}`, a "
             f"multiple of {devices}.",
             evidence=(f"{most} slots per group of devices, {empty} empty",),

@@ -183,7 +183,7 @@ def _base(program: Compiled) -> tuple[SearchProgram | None, Priced | None]:
 def _planned_bytes(program: Compiled, before: float, after: float) -> str:
     """Planned bytes before and after, or only their ratio if the length of a loop is unknown."""
     if all(collective.executions is not None for collective in program.module.collectives):
-        return f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(after)}"
+        return f"planned: one device sends {bytes_text(before)} per call now, and {bytes_text(after)} after the change"
     return f"planned: one device sends {1 - after / (before or 1):.0%} fewer bytes; the length of a loop is unknown"
 
 

@@ -331,7 +331,7 @@ def _mig_slice(chip: ChipRecord, compute: int, gigabytes: int) -> ChipRecord:
         link_bytes_per_second=0.0,
         links=0,
         domain=1,
-        source=f"{compute} of {_MIG_SLICES} compute slices and {gigabytes} GB of: {chip.source}",
+        source=f"{compute} of {_MIG_SLICES} compute slices and {gigabytes} GB; whole GPU: {chip.source}",
     )
 
 
@@ -346,7 +346,7 @@ def _from_jax(name: str, plain: str) -> ChipRecord:
         message = (
             f"`known_chip` was given {name!r}, which is not in the chip table"
             f"{f' (did you mean {near[0]!r}?)' if near else ''}. Costs in seconds need a chip's published peaks: use "
-            f"one of {', '.join(CHIPS)}, or of JAX's own {', '.join(versions)}, or pass a `ChipRecord`."
+            f"one of {', '.join(CHIPS)}, or one of JAX's own names {', '.join(versions)}, or pass a `ChipRecord`."
         )
         raise MeshError(message)
     info = tpu.get_tpu_info_for_chip(versions[plain], 1)

@@ -203,9 +203,10 @@ class _Watch:
             raise EngineError(message, stage=self.phase)
         if self._timeout is not None and seconds > self._timeout:
             message = (
-                f"{self.what} took longer than `timeout_seconds={self._timeout:g}` while {self.phase}. Compile time "
-                "grows with the program, not with the number of chips, so the worker was terminated: pass a larger "
-                "number of seconds (None: no limit), or a smaller program (fewer layers, a scan over identical layers)."
+                f"{self.what} took longer than `timeout_seconds={self._timeout:g}` while {self.phase}, so the "
+                "worker was terminated. Compile time grows with the program, not with the number of chips: pass a "
+                "larger number of seconds (None: no limit), or a smaller program (fewer layers, a scan over identical "
+                "layers)."
             )
             raise EngineError(message, stage=self.phase)
         if self._progress is not None:

@@ -87,7 +87,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
         names = [*([] if metric is None else ["metric"]), *options]
         message = (
             f"`compare` was given {', '.join(f'`{name}=`' for name in names)} without runs. These options apply only "
-            "to runs: omit them, or pass a sweep, runs by name or several runs."
+            "to runs: omit them, or pass a sweep, a dictionary of runs by name, or several runs."
         )
         raise ProgramError(message)
     if functions:

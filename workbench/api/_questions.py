@@ -41,13 +41,14 @@ _PROGRAMS = (
 )
 _SHOWN = (
     "A function; or a mesh, an array, a pytree of arrays, any record, a `Run`, several runs (a sweep, a comparison, a "
-    "list of runs, runs by name), a device monitor, a program of nodes before launch, or the result of `launch`."
+    "list of runs, a dictionary of runs by name), a device monitor, a program of nodes before launch, or the "
+    "result of `launch`."
 )
 
 inspect = open_question(
     lambda x, **options: record_of_thing(x, "inspect", **options),
-    f"A function; or a mesh; an array, a pytree with arrays (a module, an optimizer state); {_PROGRAMS}. A mesh "
-    "returns a `MeshRecord`, arrays a `ShardingRecord`, everything else a `ProgramRecord`.",
+    f"A function; or a mesh; an array, a pytree with arrays (a module, an optimizer state); {_PROGRAMS}. For a "
+    "mesh, the result is a `MeshRecord`; for arrays, a `ShardingRecord`; otherwise, a `ProgramRecord`.",
 )(Traced.inspect)
 show = open_question(_show.show_thing, _SHOWN)(Traced.show)
 explore = open_question(lambda x, **options: _show.view_of_thing("explore", x, **options), _SHOWN)(Traced.explore)

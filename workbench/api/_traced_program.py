@@ -260,7 +260,7 @@ class TracedProgram(Inspected):
             (6.0, 56.0)
         """
         fn, args = self._replayed("tap")
-        with waiting(self.name, "evaluating it: the client runs one operation at a time", shown=is_watched()):
+        with waiting(self.name, "evaluating the program, one operation of the client at a time", shown=is_watched()):
             return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes, only=only)
 
     def what_if(

@@ -13,8 +13,8 @@ def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     course = commands.add_parser("course", help="build the course as a site, slides or student notebooks; mark a class")
     actions = course.add_subparsers(dest="action", metavar="action", required=True)
     for name, description, start in (
-        ("site", "write a page for each notebook, executed, and an index", _site),
-        ("slides", "write slides of notebooks, executed (reveal.js, works without a network)", _slides),
+        ("site", "execute the notebooks; write a page for each of them, and an index", _site),
+        ("slides", "execute the notebooks; write slides of them (reveal.js, works without a network)", _slides),
         ("students", "write notebooks without solutions", _students),
     ):
         action = actions.add_parser(name, help=description)
@@ -33,7 +33,7 @@ def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     sheet.add_argument("--to", type=Path, default=Path("cheatsheet.pdf"), help="(default: cheatsheet.pdf)")
     sheet.set_defaults(start=_cheatsheet)
     grade = actions.add_parser(
-        "grade", help="run submitted notebooks, with the rights of this user, and write their marks as a table"
+        "grade", help="run submitted notebooks (with this user's rights) and write a table of their marks"
     )
     grade.add_argument("folder", type=Path, help="FOLDER/STUDENT/NAME.ipynb, or notebooks without subfolders")
     grade.add_argument("--to", type=Path, default=Path("marks.csv"), help="(default: marks.csv)")

@@ -50,7 +50,7 @@ def round_section(code: str, player: str) -> ReportSection:
     return ReportSection(
         heading="A round",
         pieces=(
-            ReportText(text="One function trains one client. Three primitives make a round of it:"),
+            ReportText(text="One function trains one client. Three primitives turn it into a round:"),
             ReportCode(text=code),
             ReportView(
                 fragment=player,
@@ -91,7 +91,7 @@ def next_section(command: str) -> ReportSection:
     return ReportSection(
         heading="Next",
         pieces=(
-            ReportText(text="Build this program yourself, in a notebook of 35 minutes:"),
+            ReportText(text="Build this program yourself, in a 35-minute notebook:"),
             ReportCode(text=f"{command} lab 01-start-here"),
             ReportText(text="Or look inside your own function, in any notebook:"),
             ReportCode(text="import workbench as wb\n\nwb.show(train_step)(state, batch)"),

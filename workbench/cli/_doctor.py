@@ -137,7 +137,7 @@ def check_foreign() -> Check | None:
         name="other distribution",
         state="broken",
         found=f"{', '.join(distributions)} also installs files into the package `workbench`",
-        fix=f"pip uninstall {' '.join(distributions)} && {REINSTALL}   (in a clone; or use an environment for each)",
+        fix=f"pip uninstall {' '.join(distributions)} && {REINSTALL}   (in a clone; or use separate environments)",
     )
 
 

@@ -83,8 +83,8 @@ ENGINES = (
         "engines.Beam",
         "Apache Beam runners",
         "wb.engines.Beam().run(fn, *args)",
-        "FnApiRunner, with several processes (including killed ones), behind the embedded job server; not Prism, "
-        "Flink, Dataflow",
+        "FnApiRunner, several processes (including killed ones), and the embedded job server; not Prism, Flink, "
+        "Dataflow",
         "apache_beam",
         "beam",
     ),

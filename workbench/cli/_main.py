@@ -180,7 +180,7 @@ def make_parser() -> argparse.ArgumentParser:
     engines.add_argument("--json", action="store_true", help="print the list as JSON")
     engines.set_defaults(start=_start_engines)
 
-    record = commands.add_parser("record", help="measure and profile the devices here, and write one file to share")
+    record = commands.add_parser("record", help="measure and profile the attached devices, and write one file to share")
     record.add_argument("--out", type=Path, default=Path("recording.zip"), help="(default: recording.zip)")
     record.add_argument("--profile", type=Path, help="trim this existing profile instead of running programs")
     record.set_defaults(start=_start_record)

@@ -37,7 +37,7 @@ def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         help="run folders or their prefixes, or names of runs (runs with the same name are treated as seeds of one "
         "result); default: all runs",
     )
-    opened.add_argument("--metric", help="the metric to show first (default: loss, or the first)")
+    opened.add_argument("--metric", help="the metric to show first (default: loss, otherwise the first)")
     opened.add_argument("--maximize", action="store_true", help="large is good")
     opened.add_argument("--out", type=Path, default=Path("runs.html"), help="the page (default: runs.html)")
     opened.set_defaults(start=_open)

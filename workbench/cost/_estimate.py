@@ -402,7 +402,7 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
             "with the operations scheduled between its start and its done"
         )
     if not chip.rates:
-        links = "their port" if chip.topology == "switch" else "every link of the torus that their groups fill"
+        links = "their port" if chip.topology == "switch" else "all links of the sub-torus that their group fills"
         yield (
             f"collectives use {links}, at {rates.links['']:.0%} of the bandwidth, with "
             f"{rates.collective_seconds * 1e6:.3g} µs to start and {rates.hop_seconds * 1e6:.3g} µs per step; "

@@ -36,7 +36,7 @@ def exact_factors(answer: object) -> str:
             f"the factors have the shapes {np.shape(wide)} and {np.shape(tall)}. Three clients of rank 2 need rank 6: "
             "concatenate the factors."
         )
-    hint = "Concatenate all a horizontally and all b vertically, and divide one of the two by the number of clients."
+    hint = "Concatenate every `a` horizontally and every `b` vertically; divide one result by the number of clients."
     expect_values(np.asarray(wide) @ np.asarray(tall), (a @ b).mean(0), hint)
     return "exact, but the rank is the number of clients times r."
 

@@ -26,6 +26,6 @@ def best_axis(answer: object) -> str:
 
 @exercise("30.3", "tokens per device at which computation hides FSDP communication")
 def hidden_tokens(answer: object) -> str:
-    hint = "Set 3 w values of 2 bytes over the bandwidth equal to 6 t w over the FLOPs per second, and solve for t."
+    hint = "Set 3 w · 2 bytes / bandwidth equal to 6 t w FLOPs / (FLOPs per second), and solve for t."
     expect_number(answer, 197e12 / 90e9, hint, rtol=5e-3)
     return "the ratio of the two speeds, for any width."

@@ -72,7 +72,7 @@ def equal_weights(answer: object) -> str:
 @exercise("01.2", "the bytes of the all-reduce for 640 clients")
 def bytes_of_640(answer: object) -> str:
     parameters = 64 * 32 + 32 + 32 * 10 + 10
-    hint = "Each device first sums its own clients: count the parameters once, the loss, and the sum of the weights."
+    hint = "Each device first sums its own clients: count the parameters once, plus the loss and the sum of weights."
     expect_number(answer, 4 * (parameters + 2), hint, rtol=0.002)
     return f"{parameters:,} parameters, the loss and the sum of weights, however many clients there are."
 
@@ -101,7 +101,7 @@ def variance(answer: object) -> str:
     plan = plan_of(answer, jnp.arange(4.0), clients=4)
     count = len(stages(plan, "reduce"))
     if count > 2:
-        wrong(f"the values are right, but the plan has {count} reductions; two are enough.")
+        wrong(f"the values are right, but the plan has {count} reductions; two would be enough.")
     expect_disclosed(plan, 8)
     return f"{count} reduction{'s' * (count > 1)}, and every client discloses two numbers."
 
@@ -170,11 +170,11 @@ def hessian_times_vector(answer: object) -> str:
 def gradient_by_hand(answer: object) -> str:
     w, x = jnp.array([1.0, -2.0]), jnp.array([[1.0, 0.0], [2.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
     expected = (2 * np.asarray(x) * (np.asarray(x) @ np.asarray(w))[:, None]).mean(0)
-    hint = "Each client's loss is (x·w)², with the gradient 2 x (x·w); the gradient of the mean is their mean."
+    hint = "Each client's loss is (x·w)², with the gradient 2 x (x·w); average these gradients."
     expect_values(called(answer, w, x), expected, hint)
     plan = plan_of(answer, w, x, clients=4)
     counts = len(stages(plan, "broadcast")), len(stages(plan, "reduce"))
     if counts != (1, 1):
-        wrong(f"the values are right, but there are {counts} broadcasts and reductions: one each is enough.")
+        wrong(f"the values are right, but there are {counts} broadcasts and reductions: one of each would do.")
     expect_disclosed(plan, 8)
     return "the program has one broadcast and one reduction, like the result of `jax.grad`."

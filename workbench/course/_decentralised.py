@@ -36,7 +36,7 @@ def metropolis_weights(answer: object) -> str:
 @exercise("28.2", "rounds of gossip on a ring of 100 clients")
 def rounds_on_a_ring(answer: object) -> str:
     rate = 1 / 3 + 2 / 3 * math.cos(2 * math.pi / 100)
-    hint = "Find the smallest whole t with λ to the power of t at most 0.01; logarithms help."
+    hint = "Find the smallest integer t with λ^t ≤ 0.01; logarithms help."
     expect_number(answer, math.ceil(math.log(0.01) / math.log(rate)), hint, rtol=1e-4)
     return "thousands of rounds: long rings agree slowly."
 

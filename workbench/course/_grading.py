@@ -123,7 +123,7 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
             f"data. Put `@wb.program(clients={clients})` above the function, and use `wb.map_fn` and a reduction in it."
         )
     if not stages(plan, "reduce"):
-        wrong("the values are right, but nothing is reduced: combine the clients' values by `wb.reduce_…`.")
+        wrong("the values are right, but nothing is reduced: combine the clients' values with `wb.reduce_…`.")
     if rows := raw_rows(plan, clients, "server"):
         wrong(
             f"the values are right, but the server reads the clients' own data: {rows}. Use these rows inside the "
@@ -162,10 +162,10 @@ def expect_clients_apart(function: Argument, args: Sequence[object], clients: in
     if reads_other_clients(traced.jaxpr):
         wrong(
             "the values are right, but a client uses a collective of `jax.lax` over all clients. Let clients compute "
-            "from their own rows, and combine the results by `wb.reduce_…`."
+            "from their own rows, and combine the results with `wb.reduce_…`."
         )
     if calls_back(traced):
-        wrong("the program calls Python from a client or the server, which could carry any data. Use only JAX.")
+        wrong("the program calls Python from a client or the server; such a call could carry any data. Use only JAX.")
     try:
         apart = Sequential().run(function, *other_args).results
     except WorkbenchError as error:
@@ -213,7 +213,9 @@ def repeats(plan: PlanRecord, path: str) -> int:
     """Number of executions of a stage per call: the product of the lengths of its loops."""
     loops = [stage for stage in plan.walk() if stage.kind == "loop" and path.startswith(f"{stage.path}.")]
     if any(loop.trip_count is None for loop in loops):
-        wrong("the values are right, but a loop of unknown length reduces. Use a fixed number of reductions.")
+        wrong(
+            "the values are right, but a loop of unknown length contains a reduction. Use a fixed number of reductions."
+        )
     return math.prod(loop.trip_count or 1 for loop in loops)
 
 

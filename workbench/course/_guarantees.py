@@ -46,7 +46,7 @@ def refused_memory(answer: object) -> str:
     return "the sum that a memory collects over many rounds could exceed the clip, and the noise would not cover it."
 
 
-@exercise("12.3", "bits per number and numbers per word for 8 bits and 32 clients")
+@exercise("12.3", "bits per number and numbers per word, for 8-bit numbers from 32 clients")
 def packed_bits(answer: object) -> str:
     bits, numbers = several(answer, 2, "bits per number, numbers per word of 32 bits")
     expect_number(bits, 13, "A sum over 32 clients needs log2(32) = 5 bits more.", what="the number of bits")
@@ -105,9 +105,7 @@ def pair_off(answer: object) -> str:
             if sorted(message[worker] for message in messages if worker in message) != sorted(rows):
                 wrong(f"for the lists {lists}, worker {worker} should get the rows {rows}, each row once.")
         if len(messages) > (needed := max(map(len, lists.values()))):
-            wrong(
-                f"there are {len(messages)} messages for the lists {lists}; {needed} messages suffice for these lists."
-            )
+            wrong(f"there are {len(messages)} messages for the lists {lists}; {needed} messages would be enough.")
     return "a group needs as many messages as its longest list."
 
 
@@ -120,7 +118,9 @@ def workers_in_gradient(answer: object) -> str:
 @exercise("13.4", "number of pairs of late workers that repetition and the code do not survive")
 def fatal_pairs(answer: object) -> str:
     repetition, code = several(answer, 2, "fatal pairs with repetition, fatal pairs with the code")
-    expect_number(repetition, 5, "Both workers that hold the same block (one of 5).", what="the count for repetition")
+    expect_number(
+        repetition, 5, "A pair is fatal if both workers hold the same block (of 5).", what="the count for repetition"
+    )
     if float(code) != 0:
         wrong("any five of ten answers are enough for the code, so no pair is fatal.")
     return "the code survives any five late workers, and uses the same memory."
@@ -187,8 +187,8 @@ def expect_pairwise(answer: object, clients: int, size: int) -> None:
         if not entries.all():
             wrong(
                 f"the sum is 0, but clients {i} and {j} share {entries.sum()} random words that no other client uses; "
-                f"they need {size}. Otherwise the party that draws the masks, or the other clients together, can "
-                "remove them."
+                f"every pair needs {size}. Otherwise the party that draws the masks, or the other clients together, "
+                "can remove these masks."
             )
 
 

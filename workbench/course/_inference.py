@@ -22,7 +22,7 @@ def bytes_on_each_chip(answer: object) -> str:
     hint = "Sharding the eight heads divides the cache by eight; chips with the same heads store copies."
     expect_number(heads, _CACHE / 8, hint, what="the first number", rtol=5e-3)
     expect_number(both, _CACHE / 32, "Two axes of 8 and 4 divide it by 32.", what="the second number", rtol=5e-3)
-    return "a second sharded dimension removes four copies."
+    return "sharding a second dimension leaves one copy instead of four."
 
 
 @exercise("29.3", "attention over all positions, combined from each device's partial result")

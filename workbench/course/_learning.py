@@ -33,7 +33,7 @@ def server_momentum(answer: object) -> str:
 
 @exercise("08.2", "the mean by images and the mean by clients")
 def two_means(answer: object) -> str:
-    by_images, by_clients = several(answer, 2, "weighted by images, one vote each")
+    by_images, by_clients = several(answer, 2, "the mean weighted by images, the mean with equal weights")
     expect_number(by_images, 0.9, "90 of 100 images push by 1.", what="the mean by images")
     expect_number(by_clients, 0.5, "Both clients count alike.", what="the mean by clients")
     return "weights decide which clients the model fits best."
@@ -380,7 +380,7 @@ def rest(answer: object) -> str:
             wrong("this is the fixed point of MAML: it has the factor (1 − η a) of each step twice.")
         hint = (
             f"After {steps} steps (1 − η a)^{steps} of a client's distance from its optimum remains; the gradient "
-            "there is a times this distance."
+            "there is this distance times a."
         )
         expect_number(result, expected, hint, what=f"the fixed point with {steps} local steps")
     return "a weighted mean of the clients' optima, in which steep clients count less with each local step."
@@ -393,12 +393,13 @@ def best_mixture(answer: object) -> str:
         a, error = several(called(answer, bias, deviation, count), 2, "the mixture a, the expected squared error")
         hint = "The mean of n examples has the variance deviation² / n: minimise (1 − a)² bias² + a² deviation² / n."
         expect_number(
-            a, bias_squared / (bias_squared + variance), hint, what=f"a with bias {bias}, {deviation=}, {count=}"
+            a,
+            bias_squared / (bias_squared + variance),
+            hint,
+            what=f"the mixture a with {bias=}, {deviation=}, {count=}",
         )
-        expect_number(
-            error, bias_squared * variance / (bias_squared + variance), hint, what=f"the error with bias {bias}"
-        )
-    return "bias² over bias² plus variance."
+        expect_number(error, bias_squared * variance / (bias_squared + variance), hint, what=f"the error with {bias=}")
+    return "a = bias² / (bias² + variance)."
 
 
 @exercise("25.4", "the total variation that IID clients have by chance")

@@ -56,7 +56,8 @@ def sampling_floor(answer: object) -> str:
         n = len(wishes)
         expected = float(rate / (2 - rate) * np.var(wishes) / m * (n - m) / (n - 1))
         hint = (
-            f"For b = {wishes}, m = {m} and rate {rate} the floor is {expected:.4g}: the second term with 1 / (1 − ρ)."
+            f"For b = {wishes}, m = {m} and rate {rate} the floor is {expected:.4g}: the second term of the theorem, "
+            "where the series is 1 / (1 − ρ)."
         )
         expect_number(called(answer, np.array(wishes), m, rate), expected, hint, what="the floor")
     return "rate / (2 − rate) times the variance of the sample's mean."

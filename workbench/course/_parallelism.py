@@ -19,7 +19,7 @@ from workbench.course._grading import (
 )
 
 
-@exercise("22.1", "a ring all-reduce of collective-permutes that sends at most 2 S (n − 1) / n")
+@exercise("22.1", "a ring all-reduce made of collective-permutes, sending at most 2 S (n − 1) / n bytes")
 def ring_all_reduce(answer: Callable) -> str:
     mesh = jax.make_mesh((8,), ("ring",), axis_types=(jax.sharding.AxisType.Auto,))
     values = np.random.default_rng(0).normal(size=(8, 64)).astype("float32")
@@ -64,7 +64,7 @@ def fsdp_memory(answer: object) -> str:
     expect_number(
         answer,
         7e9 * 16 / 64,
-        "16 bytes per parameter: weights, gradient and two moments in float32, over 64.",
+        "16 bytes per parameter: weights, gradient and two moments in float32. Divide by 64.",
         rtol=0.01,
     )
     return "1.75 GB instead of 112 GB, which few chips could store."
@@ -72,7 +72,9 @@ def fsdp_memory(answer: object) -> str:
 
 @exercise("23.2", "micro-batches for a bubble of at most 10 %")
 def bubble(answer: object) -> str:
-    expect_number(answer, 63, "The bubble is (p − 1) / (m + p − 1) with p = 8 stages: the smallest m with at most 0.1.")
+    expect_number(
+        answer, 63, "Find the smallest m for which the bubble (p − 1) / (m + p − 1), with p = 8, is at most 0.1."
+    )
     return "63 micro-batches for 8 stages."
 
 
@@ -92,7 +94,9 @@ def tensor_parallel(answer: object) -> str:
     weights = {"up": placed((64, 256), answer["up"]), "down": placed((256, 64), answer["down"])}
     records = collectives(compiled(mlp, weights, placed((32, 64), PartitionSpec()), mesh=mesh))
     if [record.kind for record in records] != ["all-reduce"]:
-        wrong(f"the program uses {', '.join(r.kind for r in records) or 'no collective'}; one all-reduce is enough.")
+        wrong(
+            f"the program uses {', '.join(r.kind for r in records) or 'no collective'}; one all-reduce would be enough."
+        )
     if records[0].payload_bytes > 32 * 64 * 4:
         wrong(f"one all-reduce, but of {records[0].payload_bytes:,} bytes; 8,192 bytes would be enough.")
     return "columns first, then rows: only the output needs an all-reduce."

@@ -68,7 +68,7 @@ def four_shards_twice(answer: object) -> str:
     except ValueError as error:
         wrong(f"the mesh (clients=4, model=2) rejects {answer} for the shape {shape}: {error}")
     if shard[-1] != shape[-1]:
-        wrong(f"a device stores {shard}: the last dimension is split.")
+        wrong(f"a device stores {shard}: the last dimension must stay whole.")
     if np.prod(shard) != 192:
         wrong(f"a device stores {shard}, {np.prod(shard)} values; 192 are required.")
     return f"a device stores {shard}; the axis `model` is not used, so each shard is stored twice."
@@ -91,7 +91,8 @@ def combined(answer: object) -> str:
 
 @exercise("06.1", "rows per step that make the training compute-bound")
 def rows_to_ridge(answer: object) -> str:
-    expect_number(answer, 2 * 197e12 / 819e9, "rows / 2 FLOPs per byte of float32 must reach the ridge.", rtol=0.02)
+    hint = "A step computes rows / 2 FLOPs per byte of float32; this intensity must reach the ridge."
+    expect_number(answer, 2 * 197e12 / 819e9, hint, rtol=0.02)
     return "about 480 rows, if only the matrices are read."
 
 
@@ -99,7 +100,9 @@ def rows_to_ridge(answer: object) -> str:
 def two_meshes(answer: object) -> str:
     grid, flat = (float(v) for v in several(answer, 2, "bytes on 4 × 2, bytes on 8 × 1"))
     model = 2 * 128 * 512 * 4
-    expect_number(flat, 2 * model * 7 / 8, "One all-reduce of the whole model over 8.", what="the flat mesh", rtol=0.01)
+    expect_number(
+        flat, 2 * model * 7 / 8, "One all-reduce of the whole model over 8 devices.", what="the flat mesh", rtol=0.01
+    )
     if not grid > flat:
         wrong("on 4 × 2 every step also sums activations over `model`; include the executions of these all-reduces.")
     return "without the `model` axis nothing is sent inside a step."
@@ -198,7 +201,7 @@ def synchronous_norm(answer: Callable) -> str:
     )
     expect_values(result, expected, hint, atol=1e-3)
     if sum(sizes) > 6:
-        wrong(f"the values are right, but a replica sends {sum(sizes)} values for 3 features; 6 values are enough.")
+        wrong(f"the values are right, but a replica sends {sum(sizes)} values for 3 features; 6 would be enough.")
     return "two values per feature are enough for the moments of the whole batch."
 
 
@@ -218,8 +221,8 @@ def reached_by_all(answer: Callable) -> str:
     carried = payload_bytes(collectives(record, "all-reduce"))
     if carried != 4 or len(collectives(record)) != 1:
         wrong(
-            f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 bytes are "
-            "enough."
+            f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 bytes "
+            "would be enough."
         )
     return "all replicas reach the all-reduce, and each replica chooses its result afterwards."
 
@@ -279,7 +282,7 @@ def small_roll(answer: object) -> str:
         kinds = ", ".join(sorted({record.kind for record in records}))
         wrong(f"the program uses {kinds}; only neighbours need to communicate.")
     if (traffic := sent_bytes(records)) > 2 * 4 * 4:
-        wrong(f"the values are right, but a device sends {traffic:,.0f} bytes; two rows are 32.")
+        wrong(f"the values are right, but a device sends {traffic:,.0f} bytes; two rows take 32 bytes.")
     return f"a device sends {traffic:,.0f} bytes to its neighbour."
 
 
@@ -322,7 +325,7 @@ def one_all_reduce(answer: object) -> str:
             "independently of each other, give both the mean and the deviation?"
         )
     if (size := payload_bytes(records)) > 8:
-        wrong(f"the one collective carries {size:,.0f} bytes; two float32 sums are 8.")
+        wrong(f"the one collective carries {size:,.0f} bytes; two float32 sums take 8 bytes.")
     return "one message of eight bytes carries both sums."
 
 

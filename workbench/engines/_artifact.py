@@ -209,8 +209,8 @@ def _check_version(header: dict[str, Any]) -> None:
         return
     message = (
         f"`load` was given the exported program `{header['name']}`, exported by JAX {header['jax']} with calling "
-        f"convention {version}; JAX {jax.__version__} here runs versions {low} to {high}. JAX reads artifacts that are "
-        "up to 6 months older or 3 weeks newer than itself: export the program again with a JAX version near the "
+        f"convention {version}; JAX {jax.__version__} here runs conventions {low} to {high}. JAX reads artifacts that "
+        "are up to 6 months older or 3 weeks newer than itself: export the program again with a JAX version near the "
         "version that runs it."
     )
     raise InspectionError(message)

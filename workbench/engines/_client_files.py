@@ -198,8 +198,8 @@ class ParquetReader(ClientReader):
 
     def _wrong(self, fact: str, advice: str) -> DataError:
         return DataError(
-            f"`ParquetReader` was given {self.path}, but {fact}. Each row belongs to one client. The columns contain "
-            f"numbers, or lists of numbers with the same length for every client: {advice}."
+            f"`ParquetReader` was given {self.path}, but {fact}. Each row must belong to one client, and the "
+            f"columns must contain numbers, or lists of numbers with the same length for every client: {advice}."
         )
 
 

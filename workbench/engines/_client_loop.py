@@ -320,8 +320,8 @@ class Pass:
             waited = time.perf_counter() - started
             if timeout_seconds is not None and waited > timeout_seconds:
                 message = (
-                    f"stage {self.stage} (`{self.name}`) did not finish on {engine} within {waited:.1f} s; "
-                    f"timeout_seconds={timeout_seconds}. A pass finishes when its last task finishes: increase "
+                    f"stage {self.stage} (`{self.name}`) did not finish on {engine} within {waited:.1f} s, "
+                    f"with timeout_seconds={timeout_seconds}. A pass finishes when its last task finishes: increase "
                     "`timeout_seconds`, or check the workers. Finished rounds are in this error's `run`."
                 )
                 raise EngineError(message, stage=self.stage)

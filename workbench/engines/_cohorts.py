@@ -75,9 +75,9 @@ def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | No
     if quorum is None or not timed or not (is_share or is_count):
         message = (
             f"`{engine}` was given quorum={quorum!r} and deadline_seconds={deadline_seconds!r}. A round waits for all "
-            "clients until the deadline, and then continues with the clients that answered once they reach the "
-            "quorum: pass `quorum` as a number of clients (an int of at least 1) or a fraction (a float up to 1.0), "
-            "and `deadline_seconds` above 0."
+            "clients until the deadline, and then continues with the clients that answered, as soon as these reach "
+            "the quorum: pass `quorum` as a number of clients (an int of at least 1) or a fraction (a float up to "
+            "1.0), and `deadline_seconds` above 0."
         )
         raise ProgramError(message)
     return Quorum(quorum, deadline_seconds)
@@ -116,7 +116,7 @@ def check_rows(plan: Plan) -> None:
             clients are computed both inside and outside a loop over rounds.
     """
     if find_phases(plan, alike=False) and any(placements_of(plan_jaxpr(body, plan.name)) for body in _bodies(plan)):
-        _refuse(plan, "it computes clients both inside and outside the loop over its rounds")
+        _refuse(plan, "it runs clients both inside and outside the loop over its rounds")
     _check_rows(plan, set())
 
 

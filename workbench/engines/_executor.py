@@ -213,7 +213,7 @@ class Executor(Engine):
             self.pool = new
         message = (
             f"stage {work.stage} (`{work.name}`) did not answer for {list_clients(batch.clients)} within "
-            f"{waited:.1f} s; timeout_seconds={self.timeout_seconds}. A worker that hangs would block the whole "
+            f"{waited:.1f} s, with timeout_seconds={self.timeout_seconds}. A worker that hangs would block the whole "
             "round: increase `timeout_seconds`, give a task fewer clients, or check the workers of the pool."
         )
         message += " This engine has killed the workers and created a new pool." if new is not None else ""

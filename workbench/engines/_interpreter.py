@@ -185,8 +185,7 @@ class PlanInterpreter(PythonInterpreter):
         for i, x in enumerate(batch.rows):
             work.recorder.left(work.stage, f"row {i}", x, row=True, clients=work.clients, index=i)
         work.recorder.note(
-            f"the clients of stage {work.stage} communicate with each other, so they were computed together in this "
-            "process"
+            f"the clients of stage {work.stage} communicate with each other, so they were run together in this process"
         )
 
     def _function(self, phase: Phase, size: int) -> BatchFunction:

@@ -103,7 +103,7 @@ class MeshEngine(Engine):
             raise EngineError(message) from error
         recorder.stage("", f"{jax.default_backend()} x {len(jax.devices())}", time.perf_counter() - started)
         recorder.check("", 1.0)
-        recorder.note("the program ran as one computation: `workbench.measure` gives the time of each stage")
+        recorder.note("the program ran as one computation: use `workbench.measure` for the time of each stage")
         return recorder.record(results)
 
     def _compiled(self, fn: Callable, args: tuple[Any, ...]) -> Callable:

@@ -97,7 +97,7 @@ def _record(traced: PlannedCall, values: dict[Var, Any]) -> PlayRecord:
     stages = [_stage(plan, stage, values, pictured) for stage in described.stages]
     notes = []
     if clients > len(pictured):
-        notes.append(f"Pictures show {len(pictured)} of {clients:,} clients; all are computed and counted.")
+        notes.append(f"Pictures show {len(pictured)} of {clients:,} clients; all clients were run and counted.")
     if any(stage.kind in ("loop", "branch") for stage in described.stages):
         notes.append(
             "Loops and branches show only their inputs and outputs: to see more, call `play` on the function inside."

@@ -79,8 +79,8 @@ class RunRecorder:
         if self._cancel is not None and self._cancel.is_set():
             message = (
                 f"the run of `{self.name}` was cancelled in stage {stage}, after {progress:.0%} of that stage. A "
-                "cancelled run has no results: finished rounds are in this error's `run`; run it again without setting "
-                "`cancel`."
+                "cancelled run has no results: finished rounds are in this error's `run`. Start a new run without "
+                "setting `cancel`."
             )
             raise EngineError(message, stage=stage)
 

@@ -192,7 +192,7 @@ class _Tap(Engine):
     def known(self) -> str:
         """Lists the valid client numbers as text."""
         listed = [f"{size} clients of {name!r}" for name, size in self._sizes.items()]
-        return " and ".join(listed) or "no clients that can be computed separately"
+        return " and ".join(listed) or "no clients that can be run separately"
 
     def notes(self) -> list[str]:
         """Returns notes about omitted values."""

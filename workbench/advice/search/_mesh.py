@@ -73,8 +73,8 @@ def search_meshes(
     if not searches:
         message = (
             f"`search` was given on={target!r}, but `{call.name}` could not be planned on any of its meshes: "
-            f"{'; '.join(notes)}. Every axis must suit the program: pass the axis names that the program uses as "
-            "`axes=`."
+            f"{'; '.join(notes)}. Every axis must suit the program: pass as `axes=` the axis names that the "
+            "program uses."
         )
         raise MeshError(message)
 

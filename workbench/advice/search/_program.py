@@ -430,7 +430,8 @@ def _not_lowered(call: TracedCall, error: Exception) -> str:
     if any(words in str(error) for words in ("require devices", "different from the lowering platform")):
         return (
             f"`search` was given `{call.name}`, which calls back to the host. Candidates are lowered without devices, "
-            "which such calls do not permit: remove `jax.debug.print` and other callbacks for the search."
+            "but callbacks can only be lowered with devices: remove `jax.debug.print` and other callbacks for the "
+            "search."
         )
     return f"`search` was given `{call.name}`, which JAX does not lower for this mesh: {_first_line(str(error))}"
 

@@ -131,8 +131,8 @@ class Search:
         if self.program.mesh.size < 2 or not choices or any(map(any, choices[0].specs.values())):
             return []
         return [
-            "the mesh brings no gain: no choice that shards an argument is faster than replicating all arguments, in "
-            "which case each device computes the same result"
+            "the mesh brings no gain: no choice that shards an argument is faster than replicating all arguments "
+            "(then every device computes the same result)"
         ]
 
     def _ranked(self) -> list[tuple[Spec, ...]]:

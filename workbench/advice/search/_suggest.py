@@ -46,7 +46,7 @@ def search_shardings(
         message = (
             f"`search` was given `{call.name}` without a mesh of several devices. Specs name axes of a mesh: pass "
             "`on=jax.sharding.AbstractMesh((4, 2), ('data', 'model'))`, which needs no devices, or set a mesh with "
-            '`jax.set_mesh`. A target such as `on="v5e:4x4"` searches the mesh too.'
+            '`jax.set_mesh`. A target such as `on="v5e:4x4"` makes `search` choose the mesh too.'
         )
         raise MeshError(message)
     if measure and not isinstance(mesh, Mesh):

@@ -172,7 +172,7 @@ class Beam(Engine):
             except Exception as error:
                 message = (
                     f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. A sink "
-                    f'takes dictionaries with the keys "client" and {", ".join(map(repr, rows))}: before the sink, '
+                    f'receives dictionaries with the keys "client" and {", ".join(map(repr, rows))}: before the sink, '
                     "put a `beam.Map` that converts these dictionaries to the rows of the sink. The results are in "
                     "this error's `run`."
                 )

@@ -61,7 +61,7 @@ def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]
             dtypes.
     """
     if not isinstance(element, tuple) or len(element) != 2 or not isinstance(element[0], str | int | np.integer):
-        message = f"[source] an element of type {type(element).__name__} that is not a pair of a str or int and data"
+        message = f"[source] an element of type {type(element).__name__} that is not a pair `(client_id, data)`"
         raise ValueError(message)
     identity = element[0] if isinstance(element[0], str) else int(element[0])
     leaves, structure = jax.tree.flatten(element[1])

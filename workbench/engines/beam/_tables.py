@@ -91,7 +91,7 @@ def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, or
         message = (
             f"`clients_from` was given a PCollection, and found {fact[1] if fact else 'an error: ' + brief(error)}. "
             "Elements must be dictionaries, named tuples or `beam.Row`s with one example each, in a bounded "
-            "PCollection: append a `beam.Map` that converts the elements, or correct the steps before."
+            "PCollection: append a `beam.Map` that converts the elements, or correct the earlier steps."
         )
         raise ProgramError(message) from error
     labels = list(dict.fromkeys(name for some in columns for name in some))
