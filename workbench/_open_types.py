@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 Foreign: TypeAlias = Any
-"""An object whose class type checkers cannot read: from an optional extra (Spark, Dask, Ray, h5py, …), or
+"""An object of a class that type checkers cannot read: from an optional extra (Spark, Dask, Ray, h5py, …), or
 from a compiled module without stubs (jaxlib's executables, MLIR, profiles)."""
 
 Option: TypeAlias = Any

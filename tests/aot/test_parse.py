@@ -39,7 +39,11 @@ BAD = [
     ("h10:8", "'h10' is not a known chip", "did you mean 'h100:8'?"),
     ("cerebras:1", "'cerebras' is not a known chip", "v2, v3, v4, v5e, v5p, v6e, tpu7x, a100, h100, h200, b200"),
     ("v5e", "not of the form chip:topology", "'v5e:16x16'"),
-    ("v5e-12", "not of the form chip:topology", "v5e-N has N of 1, 4, 8, 16, 32, 64, 128, 256 chips; write 'v5e:2x4'"),
+    (
+        "v5e-12",
+        "not of the form chip:topology",
+        "in v5e-N, N is the number of chips: 1, 4, 8, 16, 32, 64, 128, 256; write 'v5e:2x4'",
+    ),
     ("h100-8", "not of the form chip:topology", "write 'h100:8'"),
     ("tpu7x-16", "not of the form chip:topology", "write 'tpu7x:2x2x4'"),  # chips or devices: nobody can tell
     ("v5e:4x", "not of the form chip:topology", "'v5e:16x16*4'"),
@@ -48,8 +52,8 @@ BAD = [
     ("h100:2x2x8", "with 3 sizes", "hosts x GPUs per host"),
     ("h100:16", "16 GPUs in one host", "'h100:2x8'"),
     ("h100:8*2", "2 slices", "'h100:2x8'"),
-    ("v5e:0x4", "no devices", "at least 1"),
-    ("v5e:4x4*0", "no devices", "at least 1"),
+    ("v5e:0x4", "a size is 0", "at least 1"),
+    ("v5e:4x4*0", "a size is 0", "at least 1"),
     ("v5e:32x32", "untested topology", "nearest: v5e:16x16"),
     ("v5e:4x4*9", "untested topology", "in up to 8 slices"),
     (None, "given None", "'v5p:4x4x4'"),

@@ -55,7 +55,7 @@ def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
         current, newest = (".".join(map(str, numbers)) for numbers in (version, NEWEST_KNOWN))
         warnings.warn(
             f"The workbench is tested up to JAX {newest}, but this is JAX {current}. The workbench reads parts of JAX "
-            "that change without notice: if something fails, look for a newer workbench, or install "
+            "that change without notice: if something fails, look for a newer workbench, or run "
             f'`pip install "jax<{NEWEST_KNOWN[0]}.{NEWEST_KNOWN[1] + 1}"`.',
             stacklevel=2,
         )

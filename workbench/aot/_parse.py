@@ -118,7 +118,7 @@ def _near_form(text: str) -> str:
     cores = 2 if family.name in _COUNTED_IN_CORES else 1
     sizes = ", ".join(str(_count(shape) * cores) for shape in family.topologies)
     named = {1: "chips", 2: "cores (two per chip)"}[cores]
-    hint = f"{family.name}-N has N of {sizes} {named}; " if family.name != "tpu7x" else ""
+    hint = f"in {family.name}-N, N is the number of {named}: {sizes}; " if family.name != "tpu7x" else ""
     near = min(family.topologies, key=lambda shape: abs(_count(shape) * cores - int(count)))
     return f"{hint}write {f'{family.name}:{near}'!r}, or, for other machines, {examples}"
 

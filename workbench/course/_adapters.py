@@ -6,7 +6,7 @@ import numpy as np
 from workbench.course._grading import called, exercise, expect_number, expect_values, several, wrong
 
 
-@exercise("31.1", "by what factor an adapter has fewer values")
+@exercise("31.1", "the factor by which an adapter reduces the number of values")
 def saved_numbers(answer: object) -> str:
     expect_number(answer, 128, "n · m values instead of r · (n + m).")
     return "128 times fewer."
@@ -22,8 +22,8 @@ def gap_of_factors(answer: object) -> str:
     expect_number(called(answer, jnp.asarray(a), jnp.asarray(b)), float(expected), hint, what="the gap")
     equal = float(called(answer, jnp.asarray(np.repeat(a[:1], 5, 0)), jnp.asarray(b)))
     if abs(equal) > 1e-5:
-        wrong(f"the gap is {equal:g} where all clients have the same `a`; it should be 0.")
-    return "zero where all clients share one factor."
+        wrong(f"the gap is {equal:g} when all clients have the same `a`; it should be 0.")
+    return "zero when all clients share one factor."
 
 
 @exercise("31.3", "factors of the mean of products")

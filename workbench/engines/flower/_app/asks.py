@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 NAME: str = __name__.split(".")[-2]
-"""Name of this package: the action of its messages, so that several programs fit into one ClientApp."""
+"""Name of this package and action of its messages; it lets one ClientApp contain several programs."""
 
 
 class NodeFailure(RuntimeError):
