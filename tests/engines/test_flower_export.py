@@ -186,7 +186,7 @@ def test_export_without_flower_says_what_to_install(monkeypatch: pytest.MonkeyPa
 def test_port_in_use_is_reported_before_anything_starts():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(EngineError, match=rf"port={port} for its SuperLink, but it cannot listen on .*free one"):
+        with pytest.raises(EngineError, match=rf"port={port} for its SuperLink, but it cannot listen on .*free port"):
             check_port(port)
     check_port(free_port())
 
