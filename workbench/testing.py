@@ -379,7 +379,7 @@ def _bytes(value: int | str, function: str) -> int:
     if match is None or match[2] not in _UNITS:
         message = (
             f"`{function}` received {value!r}, which is not a number of bytes. Write a number and one "
-            f'of {", ".join(unit for unit in _UNITS if unit)}: "16 GiB".'
+            f'of {", ".join(unit for unit in _UNITS if unit)}, such as "16 GiB".'
         )
         raise InspectionError(message)
     return int(float(match[1]) * _UNITS[match[2]])

@@ -340,7 +340,7 @@ def test_rows_that_a_node_lost_are_an_error_that_names_the_client():
     with Here() as engine:
         engine.changed = forget
         with pytest.raises(
-            EngineError, match=r"client 1 on node 1 could not send the rows that stayed on this node"
+            EngineError, match=r"client 1 on node 1 could not send the rows that its node had kept"
         ) as e:
             engine.run(per_client, start(), client_data())
     assert e.value.client == 1

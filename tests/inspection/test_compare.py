@@ -185,7 +185,7 @@ def test_several_programs_make_one_table():
     [
         ((), "given 0 arguments. `compare` needs at least two"),
         ((program(),), "given 1 argument. `compare` needs at least two"),
-        ((program(), "text", 3), "no program records are argument 1: `str`, argument 2: `int`.*pass `inspect"),
+        ((program(), "text", 3), "these are not program records: argument 1: `str`, argument 2: `int`.*pass `inspect"),
     ],
     ids=["none", "one", "strange"],
 )

@@ -115,7 +115,7 @@ class TestEveryEngine:
         with launch(program, on) as launched:
             client = launched.client(counter)
             assert client.within(LONG).add(1) == 1
-            with pytest.raises(NodeTimeoutError, match=r"`slow` of node 'counter/0' did not answer within 0.05 s") as e:
+            with pytest.raises(NodeTimeoutError, match=r"`slow` to node 'counter/0' got no answer within 0.05 s") as e:
                 client.within(0.05).slow(0.5)
         assert isinstance(e.value, TimeoutError)
         assert e.value.stage == "counter/0"

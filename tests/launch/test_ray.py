@@ -46,7 +46,7 @@ def check_that_callers_find_a_lost_actor_again(lose):
         assert nodes.eventually(lambda: launched.state()[0].restarts == 1, LONG)
         assert nodes.eventually(lambda: launched.state()[0].state == "serving", LONG)
         assert direct.add(1) == 1  # a new object
-        with pytest.raises(NodeError, match="may have had an effect"):  # the other node had not heard of it
+        with pytest.raises(NodeError, match="may have taken effect"):  # the other node had not heard of it
             through.add(1)
         assert through.add(1) == 2
 

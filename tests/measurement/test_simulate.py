@@ -101,7 +101,7 @@ def test_dropped_client_has_bars_up_to_where_it_left():
 
 def test_round_that_wants_more_than_stay_says_so():
     line = simulate_round(with_dropouts(0.5), *WORK, wanted=1990)
-    assert line.notes == (f"Only {len(line.finished)} of the 1990 wanted clients finished.",)
+    assert line.notes == (f"Only {len(line.finished)} clients finished; `wanted` is 1990.",)
 
 
 def test_faster_clients_never_make_a_round_longer():

@@ -91,8 +91,8 @@ def test_thousands_of_events_become_few_shapes():
 def test_run_in_words_gives_shares_of_the_time():
     assert render.describe(RUN) == (
         "Run of jit_round on cpu x 2: 1 call in 1 s. Of the devices' time: 40 % compute, 40 % collective, "
-        "20 % waiting. 100.0 % of the events are instructions of the program, 97.5 % of the time is attributed "
-        "to a stage."
+        "20 % waiting. 100.0 % of the events are instructions of the program, and 97.5 % of the time is "
+        "attributed to a stage."
     )
 
 

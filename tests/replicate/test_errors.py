@@ -146,7 +146,7 @@ INPUTS = {
     ),
     "unlike": (
         lambda ctx: iter([np.zeros(2 + ctx.replica_id)] * 3),
-        r"different form at step 0: replica 0 has float\d\d\[2\], but replicas \[1\] have float\d\d\[3\].*pad",
+        r"differ in form at step 0: replica 0 has float\d\d\[2\], but replicas \[1\] have float\d\d\[3\].*pad",
     ),
 }
 

@@ -62,7 +62,7 @@ def estimate_scaled(
         record: The program, from `inspect`.
         clients: Number of clients; None leaves it unchanged.
         model: Factor by which the number of parameters grows; the examples stay the same.
-        chunk_size: Number of clients that a device computes together; None leaves it unchanged.
+        chunk_size: Number of clients that a device processes together; None leaves it unchanged.
         devices: Number of devices; the clients' mesh axes grow or shrink, and all other axes stay the same.
         chip: The chip for which times are estimated; None means the record's chip.
 

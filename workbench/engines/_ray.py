@@ -29,7 +29,7 @@ class Ray(Executor):
     engine does not shut down the cluster.
 
     Args (of the constructor):
-        clients_per_task: Number of clients that one task computes together. "auto": up to 32, but few enough that every
+        clients_per_task: Number of clients that one task processes together. "auto": up to 32, but few enough that every
             slot receives clients.
         resources: Resources for one task, such as {"CPU": 1, "GPU": 0.5}; other names refer to the cluster's custom
             resources.

@@ -55,8 +55,8 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
     if wrong or len(records) < 2:
         message = (
             f"`compare` was given {len(records)} argument{'s' if len(records) != 1 else ''}"
-            f"{', of which no program records are ' + ', '.join(wrong) if wrong else ''}. `compare` needs at least "
-            "two `ProgramRecord`s: pass `inspect(before, ...)` and `inspect(after, ...)`."
+            f"{', but these are not program records: ' + ', '.join(wrong) if wrong else ''}. `compare` needs at "
+            "least two `ProgramRecord`s: pass `inspect(before, ...)` and `inspect(after, ...)`."
         )
         raise InspectionError(message)
     programs = [record for record in records if isinstance(record, ProgramRecord)]

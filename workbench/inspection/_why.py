@@ -66,7 +66,8 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
         missing = sum(why.reason == "unknown" for why in reasons)
         if missing and propagation.values:
             notes.append(
-                f"{missing} of {len(reasons)} collectives match no operation of the program with propagated shardings"
+                f"{missing} of {len(reasons)} collectives could not be matched to an operation of the program after "
+                "sharding propagation"
             )
     else:
         reasons = [reader.planned(collective) for collective in propagation.collectives]
@@ -458,9 +459,9 @@ class _Reader:
         )
         if holder is not None and here & set(map(_whole_axis, _axis_set(value))):
             sentence = (
-                f"At `{_called(value)}`{at}, {over} shards dimension {holder[1]} of {self.named(holder[0])}, which the "
-                f"result keeps, and dimension {dim} of {name}. A mesh axis can shard only one dimension of the result, "
-                f"so the compiler {does} {name}."
+                f"At `{_called(value)}`{at}, {over} shards two dimensions: dimension {holder[1]} of "
+                f"{self.named(holder[0])} and dimension {dim} of {name}. A mesh axis can shard only one dimension of "
+                f"the result, which keeps the first of these two, so the compiler {does} {name}."
             )
             advice = "The exchange remains as long as both are sharded over the same mesh axis."
             return _Cause(value, "disagreement", sentence, advice)
@@ -777,8 +778,8 @@ class _Reader:
                 if clauses or results:
                     sentence = (
                         f"At `{_called(value)}`{_at(value)}, dimension {dim} of {self.named(operand)} "
-                        f"{_by(tuple(sorted(here)))}, and {'; '.join([*clauses, *results])}: one of them must be "
-                        "resharded."
+                        f"{_by(tuple(sorted(here)))}, and {'; '.join([*clauses, *results])}: one of these arrays must "
+                        "be resharded."
                     )
                     return _Cause(value, "disagreement", sentence, _ONE_FOR_BOTH)
         return self._without_rule(value, operands, axis_set)
@@ -829,7 +830,7 @@ class _Reader:
                 "operand has it."
             )
             return _Cause(value, "output", sentence, "Shard the operands in the same way.")
-        sentence = f"`{_called(value)}`{_at(value)}: no reason was found in how shardings spread."
+        sentence = f"`{_called(value)}`{_at(value)}: no reason was found in the propagated shardings."
         return _Cause(value, "unknown", sentence, "")
 
     def _operands(self, value: PlannedValueRecord) -> list[PlannedValueRecord]:
@@ -1001,9 +1002,9 @@ class _Reader:
             for dim, factor in enumerate(dims):
                 there = set(_axes_of(operand.spec, dim)) - used
                 if there and factor in rule.summed:
-                    lost.append(f"{_listed(there)} of {self.named(operand)} shards the summed dimension {dim}")
+                    lost.append(f"{_listed(there)} shards the summed dimension {dim} of {self.named(operand)}")
                 elif there:
-                    lost.append(f"{_listed(there)} of {self.named(operand)} shards dimension {dim}, but not the result")
+                    lost.append(f"{_listed(there)} shards dimension {dim} of {self.named(operand)}, but not the result")
         return lost
 
 

@@ -157,7 +157,7 @@ def _call_within(
             raise  # the method itself raised it
         future.cancel()
         message = (
-            f"The call `{method}` of node {line.endpoint.label!r} did not answer within {seconds} s. The node may be "
+            f"The call `{method}` to node {line.endpoint.label!r} got no answer within {seconds} s. The node may be "
             "busy with other calls, slow, or hung (see `Launched.state()`): wait longer with `within(seconds)`, "
             "allow it more calls at once with `add_node(..., concurrency=n)`, or start fewer calls."
         )

@@ -153,7 +153,7 @@ class DaskEndpoint:
             raise unreachable(
                 self.label,
                 method,
-                self.gone or f"its worker was lost during the call, which may have had an effect ({error})",
+                self.gone or f"its worker was lost during the call ({error}); the call may have taken effect",
             ) from error
         return unpacked(packed)
 

@@ -79,7 +79,7 @@ class Program:
             message = (
                 f"`Program.group` of {self.name!r} was given the label "
                 f"{label!r}{f' inside group {self._group.label!r}' if self._group else ''}. A group's label must not "
-                "be empty or contain '/', and groups cannot be nested: use a longer label, such as 'actors-left'."
+                "be empty or contain '/', and groups cannot be nested: use a single label, such as 'actors-left'."
             )
             raise ProgramError(message)
         self._group = _Group(label, dict(resources or {}), dict(environment or {}), restart or Restart(), colocate)

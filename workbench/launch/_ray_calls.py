@@ -100,7 +100,7 @@ class RayEndpoint:
                 self._place = None
             if isinstance(error, ray.exceptions.ActorDiedError):
                 self._dead = place.identity
-            fact = self.gone or f"its actor ended during the call, which may have had an effect ({error})"
+            fact = self.gone or f"its actor ended during the call ({error}); the call may have taken effect"
             raise unreachable(self.label, method, fact) from error
         return unpacked(packed)
 

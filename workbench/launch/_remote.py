@@ -130,7 +130,7 @@ class RemoteHost:
                 if time.monotonic() > deadline:
                     raise unreachable(label, method, f"no connection within {CONNECT_SECONDS:.0f} s") from error
             except (EOFError, OSError) as error:
-                fact = "its process ended during the call, which may have had an effect"
+                fact = "its process ended during the call; the call may have taken effect"
                 raise unreachable(label, method, fact) from error
             time.sleep(pause)
             pause = min(1.3 * pause, 0.03)

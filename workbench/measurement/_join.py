@@ -98,7 +98,9 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
     if unknown:
         seconds = sum(event.seconds for event in events if event.name in unknown)
         named = ", ".join(f"`{name}`" for name, _ in unknown.most_common(3))
-        notes.append(f"{sum(unknown.values())} events of {seconds:.4g} s name no instruction of the module: {named}.")
+        notes.append(
+            f"{sum(unknown.values())} events ({seconds:.4g} s) do not name an instruction of the module: {named}."
+        )
     return JoinedProfile(
         leaves=tuple(leaves),
         containers=tuple(containers),

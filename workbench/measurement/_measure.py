@@ -218,10 +218,10 @@ def _out_of_memory(module: ModuleRecord, error: Exception) -> EngineError:
     name, planned = module.name.removeprefix("jit_"), module.memory.peak_bytes
     peak = "a peak that it did not report" if planned is None else f"a peak of {planned / 2**20:,.0f} MiB per device"
     message = (
-        f"`{name}` ran out of memory while it was measured: {str(error)[:300]} The compiler planned {peak}; copies of "
-        "donated arguments and arrays of other variables need additional memory. Use a smaller batch or `chunk_size`, "
-        "or delete unused arrays: `with wb.watch_compilations():` lists live arrays, `inspect` the largest buffers, "
-        "and `search` the chips with enough memory."
+        f"`{name}` ran out of memory while it was measured: {str(error)[:300]} The compiler planned {peak}; arrays "
+        "of other variables and copies of donated arguments need additional memory. Use a smaller batch or "
+        "`chunk_size`, or delete unused arrays: `with wb.watch_compilations():` lists live arrays, `inspect` shows the "
+        "largest buffers, and `search` finds the chips with enough memory."
     )
     return EngineError(message, stage=name)
 
@@ -342,8 +342,8 @@ def _clients(
         all_runs += runs
         if not runs:
             notes.append(
-                f"Stage {stage}: the devices report no loop with one iteration per client. A client with few "
-                "operations is compiled into one kernel with its loop."
+                f"Stage {stage}: the devices report no loop with one iteration per client. If a client has "
+                "few operations, the compiler puts the whole loop into one kernel."
             )
     return tuple(all_runs), notes
 
@@ -362,7 +362,7 @@ def _notes(
 ) -> list[str]:
     plain, profiled = statistics.median(walls.plain), statistics.median(walls.profiled)
     notes = [
-        f"Profiling: a call takes {1e3 * profiled:.3g} ms with the profiler, {1e3 * plain:.3g} ms without it "
+        f"Profiling: a call takes {1e3 * profiled:.3g} ms with the profiler and {1e3 * plain:.3g} ms without it "
         f"(medians of {len(walls.plain)})."
     ]
     if spans > options.max_events:

@@ -104,7 +104,7 @@ class NvmlReader:
 
     def _raise_if_lost(self, error: Exception) -> None:
         if getattr(error, "value", None) == _GPU_IS_LOST:
-            msg = "the GPU is lost: it fell off the bus, or was taken away"
+            msg = "the GPU is lost: it fell off the bus, or was removed"
             raise RuntimeError(msg) from error
 
     def _ask(self, question: Callable[[], Answer]) -> Answer | None:

@@ -161,7 +161,7 @@ class _Recorder:
             msg = (
                 f"`open_profile` was given `{name}`, which has no device events (only planes of hosts). "
                 f"{' '.join(self._read.notes)} Seconds are read from planes of devices: record with the device tracer "
-                "on (the default of `jax.profiler.trace`), around calls that block until ready."
+                "on (the default of `jax.profiler.trace`), and block until the results are ready before the trace ends."
             )
             raise ProfileError(msg)
         chip = next((device.chip for device in self._read.devices.values() if device.chip), None)
@@ -432,7 +432,7 @@ class _Recorder:
         share = inside / (inside + outside) if inside + outside else 0.0
         return (
             f"Only {self._read.only} is read: {share:.1%} of the seconds of all programs. The following are ignored: "
-            f"{len(self._read.left_out)} other programs (between runs of this program, their seconds count as the "
+            f"{len(self._read.left_out)} other programs (their seconds between runs of this program count as the "
             "devices' other time), asynchronous operations, waiting, and events without a program."
         )
 

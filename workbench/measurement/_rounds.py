@@ -175,8 +175,8 @@ class Run:
         if self._status in ("running", "paused"):
             msg = (
                 f"`start` was called on a run that is {self._status} (round {self.finished} of {self.rounds}). A run "
-                "can use only one thread at a time: `pause()`, `resume()` or `wait()` for this run, or create "
-                "another run."
+                "can use only one thread at a time: call `pause()`, `resume()` or `wait()` on this run, or "
+                "create another run."
             )
             raise MeasureError(msg)
         if refused := _jax_compat.waits_forever("`run_rounds`"):
@@ -297,7 +297,7 @@ class Run:
         if self._checkpoints.program not in ("", _program_of(self._step)):
             self._note(
                 f"the checkpoint of round {finished} was written by another step ({self._checkpoints.program}); this "
-                f"one ({_program_of(self._step)}) continues from its state"
+                f"step ({_program_of(self._step)}) continues from its state"
             )
 
     def _lock_folder(self, checkpoints: Checkpoints) -> None:
@@ -531,10 +531,10 @@ class Run:
                 "The step donates its state, and the failed round has reused its memory. The history of the "
                 f"{self.finished} finished rounds is kept in `error.run`"
                 + (
-                    f", the state of round {self._saved} on disk: fix the error and continue from there with "
+                    f", and the state of round {self._saved} is on disk: fix the error and continue from there with "
                     "`error.run.start()`."
                     if self._saved
-                    else ", their state is lost: fix the error and start again, with `checkpoint_dir` or without "
+                    else ", but their state is lost: fix the error and start again, with `checkpoint_dir` or without "
                     "donation to keep the state next time."
                 )
             )

@@ -79,7 +79,7 @@ class StoredRun(Generic[R]):
         """
         versions = installed_versions()
         texts = [
-            f"{name} was {old} and is {versions.get(name, 'not installed')}"
+            f"{name} was {old} and is now {versions.get(name, 'not installed')}"
             for name, old in self.about["versions"].items()
             if old != versions.get(name)
         ]

@@ -18,7 +18,7 @@ from workbench.records.live import DeviceSampleRecord, HostSampleRecord, SampleR
 
 _AMD = re.compile(r"\brocm\b|\bAMD\b|\bMI\d{2,3}|\bgfx\d", re.IGNORECASE)
 _TWO_CORES = re.compile(r"TPU v[23]")
-PEAK_NOTE = "the peak includes arrays, and the program memory that is reserved at the time of the sample"
+PEAK_NOTE = "the peak includes arrays and the program memory reserved at the time of the sample"
 _NOTHING = GpuFigures(None, None, None)
 
 

@@ -85,7 +85,7 @@ def simulate_round(
         )
     notes = []
     if wanted is not None and len(finished) < wanted:
-        notes.append(f"Only {len(finished)} of the {wanted} wanted clients finished.")
+        notes.append(f"Only {len(finished)} clients finished; `wanted` is {wanted}.")
     return TimelineRecord(
         name="round",
         seconds=over,

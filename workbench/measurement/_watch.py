@@ -68,7 +68,7 @@ class Watch:
         if fn is not None and not callable(fn):
             message = (
                 f"`watch` received a {type(fn).__name__}. `watch` watches the calls of a function, or the steps of a "
-                "loop: write `step = wb.watch(step)` with a function, or `with wb.watch() as loop:` for a loop."
+                "loop: write `step = wb.watch(step)` for a function, or `with wb.watch() as loop:` for a loop."
             )
             raise MeasureError(message)
         if profile_every is not None and (isinstance(profile_every, bool) or profile_every < 1):
@@ -306,8 +306,9 @@ class Watch:
         """
         if self._fn is not None:
             message = (
-                f"`steps` was called on a watch of `{self._core.name}`, whose calls are its steps. Steps are counted "
-                "once: iterate over the batches directly, or watch only the loop, `with wb.watch() as loop:`."
+                f"`steps` was called on a watch of `{self._core.name}`, which counts each call as a step. A step "
+                "must not be counted twice: iterate over the batches directly, or watch only the loop, "
+                "`with wb.watch() as loop:`."
             )
             raise MeasureError(message)
         if not self._opened:

@@ -67,7 +67,7 @@ def _refuse_opaque(operation: str, name: str, arguments: Sequence[tuple[str, Any
             f"{operation} was given `{name}` and {'; '.join(opaque[:5])}. `jax.jit` rejects such arguments too: arrays "
             "inside such an object would become constants of the program, and an iterator is used up by the first "
             "trace. Register a dataclass with `jax.tree_util.register_dataclass`, convert an iterator to a list, or "
-            "pass its name in `static_argnames` of `jax.jit`."
+            "pass the argument's name in `static_argnames` of `jax.jit`."
         )
         raise ProgramError(message)
 

@@ -1,4 +1,4 @@
-"""Number of clients that a device computes together."""
+"""Number of clients that a device processes together."""
 
 import math
 import os
@@ -54,7 +54,7 @@ def choose_chunk_size(
     memory_bytes: int | None = None,
     cores: float | None = None,
 ) -> int:
-    """The number of clients that "auto" computes together.
+    """The number of clients that "auto" processes together.
 
     On a CPU, a chunk size of 1 is fastest because a client's matrices stay in the caches, unless iterations of the
     client's innermost loop are tiny. Larger chunks make better use of the cores in two cases: if most of the work

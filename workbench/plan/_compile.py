@@ -58,7 +58,7 @@ def jit(
 
     Args:
         fn: A program, or any function that calls programs. If it is omitted, `jit(chunk_size=8)` is a decorator.
-        chunk_size: Number of clients that a device computes together. "auto" uses the stored result of "tune" for this
+        chunk_size: Number of clients that a device processes together. "auto" uses the stored result of "tune" for this
             program, these shapes and these devices; if there is none, it applies a rule. "tune" takes short interleaved
             measurements on the arguments of the first call with new shapes. It chooses the chunk size, the chunks per
             iteration, the spread, and whether to keep rows for a gradient's second pass. None computes all of a
@@ -100,7 +100,7 @@ def jit(
     if wrong:
         message = (
             f"`jit` was given chunk_size={chunk_size!r}. `chunk_size` is the number of clients that one device "
-            'computes together: pass a positive int, "auto" to let the workbench choose, "tune" to let it measure, '
+            'processes together: pass a positive int, "auto" to let the workbench choose, "tune" to let it measure, '
             "or None for all clients."
         )
         raise ProgramError(message)

@@ -32,7 +32,7 @@ _MOST_EQUATIONS = 100  # in a stage's text; printing 6,000 takes as long as read
 
 
 class Chunks(NamedTuple):
-    """Number of clients that a device computes together.
+    """Number of clients that a device processes together.
 
     `limit` is the requested size, for any number of clients; `slots` is the number of slots per device for each
     placement whose chunks leave some slots empty.
@@ -57,7 +57,7 @@ def describe_plan(
     Args:
         plan: The plan.
         names: The names of the plan's inputs.
-        chunk_size: The requested number of clients that a device computes together.
+        chunk_size: The requested number of clients that a device processes together.
         form: The requested loop form.
         under: Makes the context of the plan's mesh. The record reads chunks on first access, in such a context.
         notes: Further notes.

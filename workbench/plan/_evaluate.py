@@ -31,7 +31,7 @@ def evaluate(
     Args:
         plan: The plan to run.
         inputs: One value per input of the plan's jaxpr.
-        chunk_size: Number of clients that each device computes together. "auto" uses the measured choice for this plan
+        chunk_size: Number of clients that each device processes together. "auto" uses the measured choice for this plan
             if there is one, and otherwise chooses by size and platform; None computes all clients of a device at once.
         path: Path of the stage that has this plan as its body.
         form: Additional parameters of the client loop.

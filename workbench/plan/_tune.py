@@ -147,9 +147,10 @@ class Contest:
         plan = self._plan()
         sizes = candidate_sizes(plan)
         if len(sizes) < 2:
-            return self._by_rule("There is only one way to compute the clients on these devices.")
+            return self._by_rule("There is only one way to process the clients on these devices.")
         if plan.closed.jaxpr.effects:
-            return self._by_rule("The program calls back, prints or writes, which tuning runs would repeat.")
+            reason = "The program has side effects (callbacks, printing, writing), which tuning runs would repeat."
+            return self._by_rule(reason)
         if jax.process_count() > 1:
             return self._by_rule("Several processes run the program, and could choose differently and deadlock.")
         if (measured_choice := load_choice(plan, self._form)) is not None:
@@ -266,8 +267,8 @@ class Contest:
             )
         else:
             why = (
-                f"{_in_words(best, self._form)} took {took}, each run paired with the rule's choice: "
-                f"{records[best].ratio:.2f} of its time."
+                f"{_in_words(best, self._form)} took {took}: {records[best].ratio:.2f} of the time of the "
+                "rule's choice, in paired runs."
             )
         return choice_record(
             best.chunk_size,

@@ -90,7 +90,7 @@ def _warn_of_typo(placement: Placement, names: tuple[str, ...], explicit: tuple[
             warnings.warn(
                 f'placement "{placement.name}" is mapped to the mesh axis "{axis}", which the mesh {names} does not '
                 f'have; did you mean "{near[0]}"? The clients are not spread over the mesh: every '
-                "device computes all of them. "
+                "device processes all of them. "
                 f'Name the axis: `program(..., axes={{"{placement.name}": "{near[0]}"}})`.',
                 stacklevel=2,
             )

@@ -129,7 +129,7 @@ class ShardingChoiceRecord(Record):
     how: Literal["planned", "rehearsed", "compiled"] = "planned"  # rehearsed: compiled for CPU devices instead
     pareto: bool = False  # no other choice is both faster and smaller
     note: str = ""
-    chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
+    chunk_size: int | None = None  # clients that a device processes together; None: all, or a program without clients
     # specs that the compiler gives to these results only on request, by position among the arrays in the results
     results: dict[str, Spec] = field(default_factory=dict)
     measured_seconds: float | None = None  # median wall time of a call; None: not run
@@ -150,7 +150,7 @@ class SliceRecord(Record):
     seconds: float | None
     specs: dict[str, Spec] = field(default_factory=dict)
     mesh: dict[str, int] = field(default_factory=dict)
-    chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
+    chunk_size: int | None = None  # clients that a device processes together; None: all, or a program without clients
     tried: tuple[str, ...] = ()  # slices, smallest first: "v5e:2x2: a device needs 20 GiB of 15.8 GiB, compiled"
     how: Literal["planned", "rehearsed", "compiled"] = "planned"
     note: str = ""

@@ -74,7 +74,7 @@ def describe_run(run: RunRecord) -> str:
         sentences.append(f"Of the devices' time: {shares}.")
     if run.joined_events is not None and run.attributed_seconds is not None:
         sentences.append(
-            f"{100 * run.joined_events:.1f} % of the events are instructions of the program, "
+            f"{100 * run.joined_events:.1f} % of the events are instructions of the program, and "
             f"{100 * run.attributed_seconds:.1f} % of the time is attributed to a stage."
         )
     return " ".join(sentences)

@@ -58,7 +58,7 @@ def render_search_text(search: SearchRecord) -> str:
             "",
             *table,
             "* no other choice is both faster and smaller",
-            *(["chunk: number of clients that a device computes at a time"] if chunked else []),
+            *(["chunk: number of clients that a device processes at a time"] if chunked else []),
             "",
             f"{search.best.name}:",
             *specs,

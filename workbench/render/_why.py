@@ -57,7 +57,7 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     if count := len(record.arrays) - sum(map(len, shown)):
         lines.append(f"  and {count} smaller ones")
     if is_long:
-        lines.append("Every collective, with its operands: `wb.render.text(record, details=True)`.")
+        lines.append("To see every collective with its operands, call `wb.render.text(record, details=True)`.")
     return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
 
 
@@ -113,7 +113,7 @@ _TITLES = {
     "output": "Results are requested in a different sharding over {over}",
     "program": "The program itself requests exchanges over {over}",
     "compiler": "The compiler chose different shardings over {over}",
-    "unknown": "No reason was found over {over}",
+    "unknown": "No reason was found for exchanges over {over}",
 }
 
 

@@ -43,7 +43,7 @@ class ReplicaInputs:
             message = (
                 f"`{self.name}` had no batch for step {step} of {steps} on replicas {ended} of {len(batches)}. Every "
                 "replica needs a batch in every step, otherwise the other replicas would wait for it: yield more "
-                f"batches (repeat the data), give all replicas the same number, or run {step} steps."
+                f"batches (repeat the data), give all replicas the same number of batches, or run {step} steps."
             )
             raise DataError(message)
         kinds = [_described(batch) for batch in batches]
@@ -51,7 +51,7 @@ class ReplicaInputs:
         if unlike:
             replicas = [self.own[place] for place in unlike]
             message = (
-                f"`{self.name}` returned batches of different form at step {step}: replica {self.own[0]} has "
+                f"`{self.name}` returned batches that differ in form at step {step}: replica {self.own[0]} has "
                 f"{kinds[0]}, but replicas {replicas} have {', '.join(kinds[place] for place in unlike[:3])}. All "
                 "replicas run one program, so their batches must have the same structure, shapes and dtypes: pad the "
                 "smaller ones, or drop the remainder."

@@ -47,7 +47,7 @@ def test_smaller_chunks_are_priced_with_a_smaller_peak(searched):
 
 def test_chunk_size_is_in_the_table_and_in_the_text(searched):
     assert set(searched.to_pandas()["chunk_size"]) == chunks(searched)
-    assert "number of clients that a device computes at a time" in str(searched)
+    assert "number of clients that a device processes at a time" in str(searched)
 
 
 def test_memory_limits_the_chunk_size(searched):

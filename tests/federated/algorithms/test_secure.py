@@ -303,7 +303,7 @@ def test_a_wrong_share_of_a_key_is_detected_at_the_threshold(monkeypatch):
     opened = begun()
     honest = opened._parties[2].answer
     monkeypatch.setattr(opened._parties[2], "answer", lambda alive: [share ^ 2**100 for share in honest(alive)])
-    with pytest.raises(EngineError, match="are inconsistent"):
+    with pytest.raises(EngineError, match="inconsistent shares"):
         opened.reveal(range(4))
 
 

@@ -41,7 +41,7 @@ def test_other_formats_are_read_by_a_function(tmp_path):
 
 
 def test_two_files_of_one_client_are_refused(folder):
-    with pytest.raises(DataError, match=r"client 'same' has two files, the second is 'b\.npz'"):
+    with pytest.raises(DataError, match=r"client 'same' has a second file, 'b\.npz'"):
         wd.load_folder(folder, client=lambda _: "same")
 
 

@@ -80,8 +80,8 @@ def from_arrays(arrays: "ArrayRecord", like: Params) -> Params:
     wrong = [f"{name} has {x.shape} instead of {aval.shape}" for x, (name, aval) in pairs if x.shape != aval.shape]
     if wrong:
         message = (
-            f"`from_arrays` received arrays with other shapes than the parameters: {', '.join(wrong)}. Every array "
-            f"needs the shape of its leaf. {_START}"
+            "`from_arrays` received arrays whose shapes differ from those of the parameters: "
+            f"{', '.join(wrong)}. Every array needs the shape of its leaf. {_START}"
         )
         raise EngineError(message)
     return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(x, aval.dtype) for x, (_, aval) in pairs])
@@ -105,7 +105,7 @@ def names_in_order(arrays: "ArrayRecord", shapes: Mapping[str, Any]) -> list[str
     missing, other = sorted(set(shapes) - set(arrays)), sorted(set(arrays) - set(shapes))
     message = (
         f"`from_arrays` received {len(arrays)} arrays for {len(shapes)} leaves; missing: "
-        f"{', '.join(missing) or 'none'}; unknown: {', '.join(other) or 'none'}. Arrays are matched with leaves by "
+        f"{', '.join(missing) or 'none'}; unknown: {', '.join(other) or 'none'}. Arrays are matched to leaves by "
         f"name, or by position if their names are 0, 1, 2. {_START}"
     )
     raise EngineError(message)
@@ -122,15 +122,15 @@ def named_shapes(function: str, params: Params) -> dict[str, jax.ShapeDtypeStruc
     if other := [f"{name} ({x.dtype})" for name, x in named if not jnp.issubdtype(x.dtype, jnp.floating)]:
         message = (
             f"`{function}` received parameters that are not floating-point: {', '.join(other)}. Flower's strategies "
-            "average every array, and these values have no average. Pass these values to the clients as data, or "
+            "average every array, and these values cannot be averaged. Pass these values to the clients as data, or "
             "convert them to float32."
         )
         raise ProgramError(message)
     names = [name for name, _ in named]
     if double := sorted({name for name in names if names.count(name) > 1}):
         message = (
-            f"`{function}` received several leaves with the same name: {', '.join(double)}. Arrays are named by the "
-            "path of their leaf, joined by dots, and need different names. Rename the keys that contain a dot."
+            f"`{function}` received several leaves with the same name: {', '.join(double)}. Each array is named by "
+            "the path of its leaf, joined by dots, and these names must differ. Rename the keys that contain a dot."
         )
         raise ProgramError(message)
     return dict(named)

@@ -111,7 +111,8 @@ class _Handler:
                 f"returned parameters that differ from those that it received: {_text(new_shapes)} instead of "
                 f"{_text(shapes)}. "
             )
-            raise self._wrong(fact + "Strategies average the same arrays of all clients", "Return the new parameters")
+            fact += "Strategies average the corresponding arrays of all clients"
+            raise self._wrong(fact, "Return the new parameters")
         parameters = dict(zip(names_in_order(received, shapes), to_arrays(new).values(), strict=True))
         arrays = ArrayRecord({name: parameters[name] for name in received})  # mods compare the order of the names
         if key == "fitins.parameters":

@@ -306,9 +306,9 @@ class Flower(Engine):
             replies = self._ask(asks, lambda: recorder.check("", 1.0))
         except NodeFailure as error:
             message = (
-                f"client {error.slot} on {self._place(error.slot)} could not send the rows that stayed on this node: "
-                f"{error}. The server, or the caller of the program, reads these rows: run it again, or let the "
-                "program reduce them."
+                f"client {error.slot} on {self._place(error.slot)} could not send the rows that its node had kept: "
+                f"{error}. The server, or the caller of the program, reads these rows: run the program again, or "
+                "let it reduce them."
             )
             raise EngineError(message, client=error.slot) from error
         arrays = {
@@ -379,8 +379,8 @@ def _as_expected(x: np.ndarray | None, aval: Aval | None, work: Pass, batch: Bat
 def _check(runtime: object, counts: Mapping[str, Any]) -> None:
     if runtime not in ("simulation", "deployment"):
         message = (
-            f'`Flower` was given runtime={runtime!r}. Flower has two runtimes: "simulation", in worker processes of '
-            'Ray, and "deployment", a SuperLink with SuperNodes. Pass one of these two names.'
+            f'`Flower` was given runtime={runtime!r}. Flower has two runtimes: "simulation" (worker processes of '
+            'Ray) and "deployment" (a SuperLink with SuperNodes). Pass one of these two names.'
         )
         raise ProgramError(message)
     for name, value in counts.items():

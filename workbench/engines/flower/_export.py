@@ -235,8 +235,9 @@ def _of_one(x: dict[str, Any]) -> list[int]:
 
 _README = """# {name}: an exported program as a Flower app
 
-One ServerApp that interprets the plan, one ClientApp that runs one stage per request. Every function is StableHLO
-in `{package}/stages/`, checked before it runs. Needed on every machine: flwr, jax, flatbuffers, numpy.
+The app has one ServerApp, which interprets the plan, and one ClientApp, which runs one stage per request. Every
+function is StableHLO in `{package}/stages/` and is checked before it runs. Needed on every machine: flwr, jax,
+flatbuffers, numpy.
 
 ## Try it on this machine
 
@@ -263,7 +264,7 @@ Your `train`, `evaluate` and `query` functions still work, and you can add other
 
 {data}
 
-Replace `column` in `{package}/data.py` by a reader for your data.
+Replace `column` in `{package}/data.py` with a reader for your data.
 
 ## What a client discloses
 

@@ -179,8 +179,8 @@ class Runtime:
                         return answer
             except (EOFError, OSError):
                 message = (
-                    "Flower's ServerApp closed its connection while the engine waited for the nodes. The whole run "
-                    f"needs the ServerApp: run again, and the engine starts a new one. {self._last_words()}"
+                    "Flower's ServerApp closed its connection while the engine waited for the nodes. The ServerApp is "
+                    f"needed for the whole run: run again; the engine will start a new ServerApp. {self._last_words()}"
                 )
                 self.processes.ended.setdefault("serverapp", 1)
                 raise EngineError(message) from None

@@ -202,7 +202,7 @@ class Spark(Engine):
             columns: One or several columns with numbers, or with lists of numbers whose length is the same in every
                 row. `fn` receives a single column as an array, and several columns as a dictionary.
             out: Name of the new column, which contains a number or a flat list of numbers for each row.
-            rows_per_batch: Number of rows that a worker computes together.
+            rows_per_batch: Number of rows that a worker processes together.
 
         Returns:
             The DataFrame with the new column.
@@ -284,9 +284,10 @@ class Spark(Engine):
             jobs.write(ids, rows, self.write_to)
         except Exception as error:
             message = (
-                f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. Pass a new "
-                f'path, or a function of a DataFrame with the columns "client", {", ".join(map(repr, rows))}: choose '
-                "another path, or correct the function. The results are in this error's `run`."
+                f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. `write_to` must "
+                f'be a new path, or a function of a DataFrame with the columns "client", '
+                f"{', '.join(map(repr, rows))}: choose another path, or correct the function. "
+                "The results are in this error's `run`."
             )
             raise EngineError(message, run=record) from error
 
@@ -808,8 +809,8 @@ class _Jobs:
                 f"`read_from` returned {fact[1] if fact else 'an error'} on {self.engine.name}"
                 f"{'' if fact else ': ' + brief(error)}. "
                 'A table needs a row for each client: the column "client" with its id, and a column for each leaf of '
-                "its data, with the shapes that the program expects. Rename or add the columns: `read_from` also "
-                "takes a DataFrame."
+                "its data, with the shapes that the program expects. Rename or add the columns, or pass a "
+                "DataFrame that has them as `read_from`."
             )
             raise EngineError(message) from error
 
@@ -859,8 +860,8 @@ class _Jobs:
             message = (
                 f"`read_from` was given {path!r}, which is a Delta table: its folder also contains the files of "
                 "earlier versions, and a path is read as plain Parquet. Pass a DataFrame of your session: "
-                '`spark.read.format("delta").load(path)` where Delta\'s JARs are, or, for a table without deletion '
-                "vectors, `spark.read.parquet(*deltalake.DeltaTable(path).file_uris())`."
+                '`spark.read.format("delta").load(path)` if Delta\'s JARs are installed, or, for a table without '
+                "deletion vectors, `spark.read.parquet(*deltalake.DeltaTable(path).file_uris())`."
             )
             raise EngineError(message)
         if hadoop:
@@ -966,9 +967,9 @@ def table_of_examples(
     wrong += [f"{name}: lists of {low} to {high} numbers" for name, (low, high) in pairs.items() if low != high]
     if wrong or not clients:
         message = (
-            f"`clients_from` was given a Spark table of {clients} clients with {'; '.join(wrong) or names}. Columns "
-            "must have numbers, or lists of numbers of the same length in every row, for at least one client: cast "
-            "the columns, or choose others with `columns`."
+            f"`clients_from` was given a Spark table of {clients} clients with {'; '.join(wrong) or names}. The "
+            "table must have at least one client, and its columns must contain numbers, or lists of numbers of the "
+            "same length in every row: cast the columns, or choose others with `columns`."
         )
         raise ProgramError(message)
     length = longest if length is None else length
@@ -1053,9 +1054,9 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
     if sorted(numbers) == written and sums == table.column("crc").to_pylist():
         return
     message = (
-        f"the rows {rows.label} of stage {rows.stage} were read again as {len(numbers)} batches, {len(set(numbers))} "
-        f"of them distinct, but {len(written)} were written. Each row in `folder` must be read once and unchanged: "
-        "keep other programs out of this folder, and run again."
+        f"the rows {rows.label} of stage {rows.stage} were read back as {len(numbers)} batches "
+        f"({len(set(numbers))} distinct), but {len(written)} batches were written. Each row in "
+        "`folder` must be read once and unchanged: keep other programs out of this folder, and run again."
     )
     raise EngineError(message, stage=rows.stage)
 
@@ -1185,8 +1186,8 @@ def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
     if not isinstance(session, str) and not hasattr(session, "sparkContext"):
         message = (
             f"`Spark` was given {session!r} as its session, of type {type(session).__name__}. "
-            "The engine runs on a Spark session: pass a session, or the master of a session to start, such as "
-            '"local[2]".'
+            "The engine runs on a Spark session: pass a session, or the master of a session that the "
+            'engine starts, such as "local[2]".'
         )
         raise ProgramError(message)
     if conf is not None and not isinstance(session, str):

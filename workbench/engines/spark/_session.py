@@ -160,7 +160,7 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
         is_removed(folder)
         first = " ".join(str(error).split())[:300]
         message = (
-            f"Spark could not start as {master!r}: {type(error).__name__}: {first}. Its log ends with: "
+            f"Spark could not start with master {master!r}: {type(error).__name__}: {first}. Its log ends with: "
             f"{' '.join(text.split())!r}. "
             'The first job needs a driver JVM and, on a cluster, executors: try `Spark("local[2]")`, and check the '
             "settings in `conf`."

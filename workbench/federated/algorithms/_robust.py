@@ -58,8 +58,8 @@ def trimmed_mean(share: float = 0.1) -> Aggregator:
     if not 0 <= share < 0.5:
         message = (
             f"`trimmed_mean` was given share={share}, which is not a fraction or leaves no client in the middle. "
-            "`share` is the fraction of the values that the mean discards at each end: pass a number from 0 to below "
-            "0.5, such as 0.1, or use `median()`."
+            "`share` is the fraction of the values that the mean discards at each end: pass a number of at least 0 and "
+            "below 0.5, such as 0.1, or use `median()`."
         )
         raise ProgramError(message)
 

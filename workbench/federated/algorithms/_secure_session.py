@@ -164,7 +164,7 @@ class SecureRound:
             if not all(0 <= share < PRIME for share in answer):
                 message = (
                     f"`SecureRound.reveal` received a number outside of the field as a share of client {number}. "
-                    "Shares must be integers from 0 to below 2^256 + 297: begin a new round without this client."
+                    "A share must be an integer from 0 to 2^256 + 296: begin a new round without this client."
                 )
                 raise EngineError(message)
             self.received["unmasking", number] = b"".join(share.to_bytes(SHARE_BYTES, "little") for share in answer)
@@ -191,7 +191,7 @@ def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: byte
         secret = None
     if secret is None or (key is not None and _public(secret) != key):
         message = (
-            f"`SecureRound.reveal` received {len(shares)} shares of a secret of client {client} that are inconsistent. "
+            f"`SecureRound.reveal` received {len(shares)} inconsistent shares of a secret of client {client}. "
             f"At least one of the clients {sorted(number - 1 for number in shares)} answered with a wrong share, or "
             f"client {client} distributed wrong shares: begin a new round, without the clients that you do not trust."
         )

@@ -142,9 +142,9 @@ def _segments(batches: Batches, fragments: int, delay: int) -> tuple[list[Any], 
     length = steps // fragments
     if steps % fragments or not 0 <= delay < length:
         message = (
-            f"`streaming_diloco` was given {steps} steps per round for fragments={fragments} and delay={delay}. All "
-            "fragments are sent after equal numbers of steps, and this number must exceed `delay`: pass a multiple of "
-            f"{fragments} steps, more than {fragments} × {delay} of them."
+            f"`streaming_diloco` was given {steps} steps per round for fragments={fragments} and delay={delay}. A "
+            "fragment is sent every `steps / fragments` steps, and this interval must be longer than `delay`: pass a "
+            f"number of steps that is a multiple of {fragments} and greater than {fragments} × {delay}."
         )
         raise ProgramError(message)
     starts = [number * length for number in range(fragments)]

@@ -191,7 +191,7 @@ def _poisson_rounds(
         if len(drawn) > places:
             message = (
                 f"`poisson_cohorts` drew {len(drawn)} of {clients} clients in round {number} for {places} slots. If a "
-                "client were omitted, the cohort would differ from the assumption of the privacy accountant: pass "
+                "client were omitted, the cohort would not be what the privacy accountant assumes: pass "
                 f"slots={most_drawn(clients, participation)}, or omit `slots`."
             )
             raise DataError(message)

@@ -29,7 +29,9 @@ class Source:
             return self.path
         fault = "is a folder" if self.path.is_dir() else "does not exist"
         kind = "an existing file or folder" if folder else "an existing file"
-        message = f"{self}: the path {fault}. The path must be {kind}: check it, seen from {str(Path.cwd())!r}."
+        message = (
+            f"{self}: the path {fault}. The path must be {kind}: check it. Working directory: {str(Path.cwd())!r}."
+        )
         raise DataError(message)
 
     def unreadable(self, form: str, *, problem: object) -> DataError:

@@ -75,7 +75,7 @@ def load_folder(
     for path in paths:
         name = client(path) if client is not None else path.relative_to(place).with_suffix("").as_posix()
         if name in arrays:
-            problems.append(f"client {name!r} has two files, the second is {path.name!r}")
+            problems.append(f"client {name!r} has a second file, {path.name!r}")
             continue
         arrays[name] = _fields(path, read)
     return source.checked(arrays, label=guess_label(next(iter(arrays.values())), label), problems=problems)

@@ -69,7 +69,8 @@ def _by_rows(source: Source, arrays: dict[str, np.ndarray], client: str, label: 
     if owners.ndim != 1 or owners.dtype.kind not in "iuUS" or not owners.size or not arrays:
         raise source.unreadable(
             _FORM,
-            problem=f"its array {client!r} has dtype {owners.dtype}, shape {owners.shape}, and {len(arrays)} field(s)",
+            problem=f"its array {client!r} has dtype {owners.dtype} and shape {owners.shape}; "
+            f"the file has {len(arrays)} field(s)",
         )
     rows = {field: value.shape[0] if value.ndim else None for field, value in arrays.items()}
     source.refuse(

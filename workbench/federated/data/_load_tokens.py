@@ -114,8 +114,8 @@ def _rows(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
         files = sorted(f for f in root.iterdir() if f.suffix in (".jsonl", ".arrow", ".parquet"))
     if not files:
         splits = sorted(f.name for f in root.iterdir() if f.is_dir())  # of a DatasetDict
-        inside = f", but the folders {', '.join(splits)}: pass one of them" if splits else ""
-        found_none = f"it contains none of these{inside}"
+        inside = f", only the folders {', '.join(splits)}: pass one of them" if splits else ""
+        found_none = f"it contains no .jsonl, .arrow or .parquet file{inside}"
         raise source.unreadable("a folder with .jsonl, .arrow or .parquet files", problem=found_none)
     for file in files:
         reader = {".jsonl": _json_lines, ".arrow": _arrow, ".parquet": _parquet}.get(file.suffix)

@@ -168,7 +168,7 @@ def _check_sizes(
     if text:
         message = (
             f"`pad_clients` was given client data whose field(s) {', '.join(map(repr, text))} contain text. Devices "
-            "store only numbers: convert text to numbers first (for words `tokenize`), or omit the field."
+            "store only numbers: convert text to numbers first (for words, use `tokenize`), or omit the field."
         )
         raise DataError(message)
     if examples is not None and data.counts.max() > examples:

@@ -40,7 +40,7 @@ class Partition:
         if wrong:
             message = (
                 f"`Partition` was given {wrong}. Every row 0 … examples-1 must belong to exactly one client, and ids "
-                "must be unique: pass one integer array per client that together are a permutation of the rows."
+                "must be unique: pass integer arrays, one per client, that together are a permutation of the rows."
             )
             raise DataError(message)
 

@@ -163,8 +163,8 @@ def load_cifar(path: str | Path) -> Examples:
         width = 3072 + (2 if hundred else 1)
         if not len(flat) or len(flat) % width:
             message = (
-                f"`load_cifar` read {file.name} of {len(flat):,} bytes. A record has {width:,} bytes, so the file is "
-                f"truncated or has another format. Download it again: {_WHERE['CIFAR']}"
+                f"`load_cifar` read {file.name}, which has {len(flat):,} bytes. A record has {width:,} bytes, so the "
+                f"file is truncated or has another format. Download it again: {_WHERE['CIFAR']}"
             )
             raise DataError(message)
         rows.append(flat.reshape(-1, width))

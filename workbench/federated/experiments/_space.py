@@ -137,7 +137,7 @@ class SuccessiveHalving(Grid):
     def __post_init__(self) -> None:
         if self.eta < 2 or self.first_rounds < 1:
             message = (
-                f"`SuccessiveHalving` received eta={self.eta} and first_rounds={self.first_rounds}. One of `eta` "
+                f"`SuccessiveHalving` received eta={self.eta} and first_rounds={self.first_rounds}. One in `eta` "
                 "trials continues after `first_rounds` rounds: pass eta >= 2 and first_rounds >= 1."
             )
             raise ProgramError(message)

@@ -84,7 +84,7 @@ def sweep(
             are handled between calls. Default: about a tenth of the rounds.
         directory: Folder for the results, which are stored in one SQLite file. An existing sweep is resumed, even if
             its process was killed. Default: in memory.
-        chunk_size: Number of trials (and clients) that a device computes together, as for `wb.jit`.
+        chunk_size: Number of trials (and clients) that a device processes together, as for `wb.jit`.
         memory_bytes: Maximum memory of one call in bytes; if not all trials fit, they run in several calls. Default:
             80 % of the free memory of the device or the host.
         progress: Whether to show a progress bar.
@@ -430,7 +430,7 @@ class _Driver:
             group.most = len(members)
             if program.memory_bytes > (limit := self.memory_bytes or _free_bytes()) and len(members) > 1:
                 group.most = max(1, int(len(members) * limit / program.memory_bytes))
-                message = f"RESOURCE_EXHAUSTED: {program.memory_bytes} bytes where {limit} are free"
+                message = f"RESOURCE_EXHAUSTED: {program.memory_bytes} bytes needed, {limit} free"
                 raise jax.errors.JaxRuntimeError(message)
         return program.run(states, values, seeds, first, data)
 

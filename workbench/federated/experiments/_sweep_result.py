@@ -229,7 +229,7 @@ class SweepResult(Results):
             return trial, seed
         message = (
             f"`SweepResult` was asked for trial {trial} with seed {seed}, but it contains trials 0 to "
-            f"{len(self.settings) - 1} and the seeds {list(self.seeds)}: pass one trial and one seed of these."
+            f"{len(self.settings) - 1} and the seeds {list(self.seeds)}: pass one trial and one seed from these lists."
         )
         raise DataError(message)
 

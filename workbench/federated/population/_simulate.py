@@ -163,14 +163,14 @@ def _check(
         message = (
             f"`simulate` received the protocol {protocol.name!r} with a buffered schedule. Masks cancel among clients "
             "that train from the same model at the same time, but a buffer mixes results of several models: use "
-            "`Synchronous(...)`, or omit the protocol (FedBuff adds inside a trusted enclave)."
+            "`Synchronous(...)`, or omit the protocol (FedBuff aggregates inside a trusted enclave)."
         )
         raise ProgramError(message)
     if protocol.threshold > schedule.cohort:
         message = (
             f"`simulate` received the protocol {protocol.name!r} with a threshold of {protocol.threshold} clients for "
-            f"cohorts of {schedule.cohort}. Masks are removed only if at least the threshold number of clients answer: "
-            "use a cohort of at least this size, or a lower threshold."
+            f"cohorts of {schedule.cohort}. Masks can be removed only if at least this number of clients "
+            "answer: use a cohort of at least this size, or a lower threshold."
         )
         raise ProgramError(message)
 
@@ -190,7 +190,7 @@ def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
         "interruptions are independent of the past; sessions end as scheduled",
         "the computation time is the program's FLOPs divided by the device's sustained rate",
         *(
-            ["memory counts values that a client receives, keeps and sends, without activations"]
+            ["memory includes the values that a client receives, keeps and sends, but not activations"]
             * bool(work.memory_bytes)
         ),
         *(["device classes are the defaults, which are assumed, not measured"] * (population.devices is PHONES)),

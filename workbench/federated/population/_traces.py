@@ -149,9 +149,9 @@ def _entries(document: object, names: Sequence[str], path: str | Path) -> list[M
     rows = list(document.values()) if isinstance(document, dict) else []
     if not rows or not all(isinstance(row, dict) and all(name in row for name in names) for row in rows):
         message = (
-            f"The file {str(path)!r} contains {len(rows)} clients, some of them without all of {', '.join(names)}. A "
-            "trace must have these entries for every client: pass a file from FedScale's benchmark, or write your own "
-            "as a table (`read_devices`, `read_sessions`)."
+            f"The file {str(path)!r} contains {len(rows)} clients, some of which lack one or more of "
+            f"{', '.join(names)}. A trace must have these entries for every client: pass a file from FedScale's "
+            "benchmark, or write your own as a table (`read_devices`, `read_sessions`)."
         )
         raise DataError(message)
     return rows

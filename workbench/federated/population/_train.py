@@ -85,7 +85,7 @@ def _batches(simulation: Simulation, data_of: Callable[[Any, int], Any], number:
         message = (
             f"`train` received batches of type {type(batches).__name__} for round {number}, in which "
             f"{int(present.sum())} of {len(ids)} sampled clients have "
-            f"results{' of several versions' if buffered else ''}. Weights and staleness are added to the batches: "
+            f"results{' from several versions' if buffered else ''}. Weights and staleness are added to the batches: "
             "return a dictionary of arrays from `data_of`."
         )
         raise ProgramError(message)

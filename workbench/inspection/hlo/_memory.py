@@ -64,8 +64,9 @@ def read_memory(
     highest = max((size for _, size in liveness.timeline), default=0)
     if peak_bytes and highest and abs(highest / peak_bytes - 1) > _SAME_PEAK:
         notes.append(
-            f"the timeline reaches {highest / 2**20:.3g} MiB, the compiler's peak is {peak_bytes / 2**20:.3g} MiB: the "
-            "timeline shows the order in which memory fills up; the memory that a device needs is the compiler's figure"
+            f"the timeline reaches {highest / 2**20:.3g} MiB, but the compiler's peak is {peak_bytes / 2**20:.3g} MiB: "
+            "use the timeline for the order in which memory fills up, and the compiler's figure for the memory that a "
+            "device needs"
         )
     record = MemoryRecord(
         argument_bytes=_stat(stats, "argument_size_in_bytes"),

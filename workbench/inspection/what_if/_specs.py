@@ -109,7 +109,7 @@ class Leaves:
 def as_spec(given: object, rank: int) -> Spec:
     """Mesh axes per dimension, from a `PartitionSpec` or from a sequence of None, names and tuples of names."""
     if isinstance(given, str) or not isinstance(given, PartitionSpec | Sequence):
-        message = f"a spec is a `PartitionSpec` or a sequence of mesh axes per dimension, not {given!r}"
+        message = f"a spec is a `PartitionSpec` or a sequence with the mesh axes of each dimension, not {given!r}"
         raise TypeError(message)
     entries = list(given)
     if len(entries) > rank:

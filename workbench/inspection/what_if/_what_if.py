@@ -96,9 +96,9 @@ class WhatIf:
     def _find_mesh(self, current: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
         if current is None or current.empty:
             message = (
-                "`what_if` was given a program without a mesh. A PartitionSpec names axes of a mesh: pass "
-                "`on=wb.make_mesh(clients=4, model=2)`, an abstract one such as `jax.sharding.AbstractMesh((4, 2), "
-                "('clients', 'model'))`, or set one with `jax.set_mesh`."
+                "`what_if` was given a program without a mesh. A PartitionSpec names axes of a mesh: pass a "
+                "mesh, `on=wb.make_mesh(clients=4, model=2)`, or an abstract mesh, such as "
+                "`on=jax.sharding.AbstractMesh((4, 2), ('clients', 'model'))`, or set a mesh with `jax.set_mesh`."
             )
             raise MeshError(message)
         if self._machine is None:
@@ -126,7 +126,7 @@ class WhatIf:
         specs = ", ".join(f"{self._leaves.labels[index]}: {_written(spec)}" for index, spec in chosen.items())
         return (
             f"`what_if` was given {specs or _PRESENT}, with which JAX cannot trace or lower the program. JAX says: "
-            f"{reason} A sharding must fit every operation that it reaches, where the mesh's axes are explicit: choose "
+            f"{reason} Where the mesh's axes are Explicit, a sharding must fit every operation that it reaches: choose "
             "different axes or dimensions, or make the axes Auto, so that the compiler may reshard."
         )
 
