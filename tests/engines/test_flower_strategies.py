@@ -529,7 +529,7 @@ def test_client_fn_is_an_opaque_client():
 @needs_flower
 def test_opaque_client_has_no_derivative(opaque: Any):
     cost = lambda params: opaque(params)[0]["w"].sum()  # noqa: E731
-    with pytest.raises(ProgramError, match=r"differentiated\. .* computes outside JAX.*Put `jax.lax.stop_gradient`"):
+    with pytest.raises(ProgramError, match=r"differentiated\. .* runs outside JAX.*Put `jax.lax.stop_gradient`"):
         jax.grad(cost)(init())
     stopped = jax.grad(lambda params: cost(jax.lax.stop_gradient(params)) + params["b"])(init())
     assert stopped["b"] == 1

@@ -449,7 +449,7 @@ def test_a_table_that_changes_between_writer_and_reader_ends_the_run(
         return record.set_column(place, "a0", pa.array([bytes(cell)], pa.binary()))
 
     monkeypatch.setattr(_engine, "_record", changed)
-    with pytest.raises(EngineError, match=r"clients 2, 3 .*changed between the writer and the reader"):
+    with pytest.raises(EngineError, match=r"clients 2, 3 .*changed between the writing and the reading"):
         local.run(fedavg, start(), client_data())
 
 

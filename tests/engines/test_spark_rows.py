@@ -35,7 +35,7 @@ def test_a_row_that_changed_is_refused(column: str):
     place, value = row.schema.get_field_index(column), row.column(column)[0].as_py()
     changed = value[:-1] + b"x" if isinstance(value, bytes) else value + 1
     row = row.set_column(place, row.schema.field(place), pa.array([changed], row.schema.field(place).type))
-    with pytest.raises(ValueError, match="partial results changed between two workers"):
+    with pytest.raises(ValueError, match="partial results changed in transit between two workers"):
         _worker.read_partial(row, 0, (("float32", (2,)),))
 
 

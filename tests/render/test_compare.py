@@ -42,7 +42,7 @@ def test_differences_below_the_digits_are_counted():
     more = COMPARISON.replace(rows=(*COMPARISON.rows, row))
     lines = render.text(more).splitlines()
     assert lines[0].endswith("5 of 6 quantities differ.")
-    assert lines[-2] == "  and 1 whose difference is smaller than the digits shown"
+    assert lines[-2] == "  and 1 whose difference is too small for the digits shown"
     assert display_record(more)["text/html"].count("<tr") == display_record(COMPARISON)["text/html"].count("<tr")
 
 

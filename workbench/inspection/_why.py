@@ -804,7 +804,7 @@ class _Reader:
                 f"which is sharded over {_listed(axis_set)}."
             )
             if len(needed) == len(sharded[0].shape):
-                advice = "The array has no other dimension: keep it whole, or shard a batch of such arrays."
+                advice = "The array has no other dimension: leave it unsharded, or shard a batch of such arrays."
                 return _Cause(value, "whole dimension", sentence, advice)
             advice = f"Shard dimensions other than {' and '.join(map(str, needed))}, inside `jax.shard_map`."
             return _Cause(value, "whole dimension", sentence, advice)

@@ -193,8 +193,8 @@ class Program:
         if not isinstance(node, Node):
             message = (
                 f"`Program.add_node` of {self.name!r} was given {node!r} of type {type(node).__name__}. A program "
-                "consists of nodes: wrap a function in `PyNode`, a class with `run` in `PyClassNode`, a class that "
-                "others call in `ServiceNode`."
+                "consists of nodes: wrap a function in `PyNode`, a class with `run` in `PyClassNode`, or a class "
+                "that other nodes call in `ServiceNode`."
             )
             raise ProgramError(message)
         if concurrency < 1 or (hang_seconds is not None and hang_seconds <= 0):

@@ -334,7 +334,9 @@ class Run:
             try:
                 self._save(last=True)
             except KeyboardInterrupt as error:  # a second interrupt, while the last checkpoint was written
-                self._note(f"checkpoint of round {self.finished} was interrupted; it is written when the run continues")
+                self._note(
+                    f"checkpoint of round {self.finished} was interrupted; it will be written when the run continues"
+                )
                 status, self._interrupt = "interrupted", error
             finally:
                 self._settle(status)

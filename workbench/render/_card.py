@@ -53,7 +53,7 @@ def display_record(record: Record) -> dict[str, str]:
         rows = None if picture is not None else _rows(record)
         return display_object(kind, words_of(record), rows, picture)
     except Exception as error:  # a display must not raise
-        return display_object(kind, f"{record!r}\nNote: not drawn, {type(error).__name__}: {error}")
+        return display_object(kind, f"{record!r}\nNote: not drawn ({type(error).__name__}: {error})")
 
 
 def display_object(

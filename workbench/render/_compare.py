@@ -19,7 +19,7 @@ def render_comparison_text(comparison: ComparisonRecord) -> str:
         times = f"  (×{row.ratio:.3g})" if row.ratio is not None else ""
         lines.append(f"    {_SIGNS[row.status]} {row.name}: {values}{times}")
     if unseen := len(comparison.differences) - len(rows):
-        lines.append(f"  and {unseen} whose difference is smaller than the digits shown")
+        lines.append(f"  and {unseen} whose difference is too small for the digits shown")
     lines += [f"Note: {note}" for note in comparison.notes]
     return "\n".join(lines)
 

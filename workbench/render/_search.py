@@ -187,7 +187,7 @@ def _results_code(results: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
     """A function that returns the `out_shardings` of a choice."""
     rows = [f"    {position}: {spec_code(results[position])}," for position in sorted(results, key=int)]
     return [
-        "RESULTS = {  # by position among the arrays in the results: the compiler would choose other shardings",
+        "RESULTS = {  # by position in the flattened results; without these, the compiler chooses other shardings",
         *rows,
         "}",
         "",
@@ -246,7 +246,8 @@ def placement_code(
             "",
             "",
             *(f'{name} = placed("{name}", {name})' for name in names),
-            "# The predicted cost keeps updated arrays in these shardings: use `out_shardings=` if XLA changes one.",
+            "# The prediction assumes that updated arrays keep these shardings.",
+            "# If XLA changes one of them, request it with `out_shardings=`.",
         ]
     )
 

@@ -81,11 +81,11 @@ BAD = {
     ),
     "dtype": (
         {"a": {"x": np.zeros(1, np.float32)}, "b": {"x": np.zeros(1, np.int32)}},
-        "client 'b', field 'x': dtype int32, but float32 at 'a'",
+        "client 'b', field 'x': dtype int32, but float32 for 'a'",
     ),
     "shape": (
         {"a": {"x": np.zeros((1, 2))}, "b": {"x": np.zeros((1, 3))}},
-        "client 'b', field 'x': examples of shape (3,), but (2,) at 'a'",
+        "client 'b', field 'x': examples of shape (3,), but (2,) for 'a'",
     ),
     "scalar": ({"a": {"x": np.float64(1)}}, "client 'a', field 'x': a single value instead of one per example"),
     "object": (

@@ -107,7 +107,7 @@ LEAF = {
     ),
     "shape": (
         {"user_data": {"ann": {"x": [[1], [2]]}, "bob": {"x": [[1, 2]]}}},
-        r"client 'bob', field 'x': examples of shape \(2,\), but \(1,\) at 'ann'",
+        r"client 'bob', field 'x': examples of shape \(2,\), but \(1,\) for 'ann'",
     ),
     "mixed kinds": (
         {"user_data": {"ann": {"x": [1, "b"]}, "bob": {"x": [1]}}},
@@ -119,7 +119,7 @@ LEAF = {
     ),
     "text and numbers": (
         {"user_data": {"ann": {"x": [1, 2]}, "bob": {"x": ["b"]}}},
-        "client 'bob', field 'x': dtype <U1, but int32 at 'ann'",
+        "client 'bob', field 'x': dtype <U1, but int32 for 'ann'",
     ),
     "empty": (
         {"num_samples": [2, 0], "user_data": {"ann": {"x": [1, 2]}, "bob": {"x": []}}},
@@ -202,7 +202,7 @@ HDF5 = {
         {},
         "client 'a' has fields of different lengths: field 'x' has 1, 'y' has 2",
     ),
-    "dtype": ({"a": {"x": [1.0]}, "b": {"x": [1]}}, {}, "client 'b', field 'x': dtype int64, but float64 at 'a'"),
+    "dtype": ({"a": {"x": [1.0]}, "b": {"x": [1]}}, {}, "client 'b', field 'x': dtype int64, but float64 for 'a'"),
     "nan": ({"a": {"x": [np.nan, 1.0]}}, {}, "client 'a', field 'x': 1 of 2 values are NaN"),
     "empty": ({"a": {"x": np.zeros((0, 2))}}, {}, "client 'a' is empty"),
     "no group": ({"a/b": {}, "a": {"x": [1.0]}}, {"group": "other"}, "no group `examples`, only 'other'"),

@@ -96,7 +96,7 @@ class Flower(Engine):
         if runtime == "deployment" and insecure:
             warnings.warn(
                 "Flower's SuperLink starts without authenticating its users: while it is running, every user of this "
-                "machine can run code as you. Omit `insecure=True` to accept only your own user.",
+                "machine can run code as you. To accept only your own user, omit `insecure=True`.",
                 UserWarning,
                 stacklevel=2,
             )

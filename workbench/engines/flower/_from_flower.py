@@ -124,7 +124,7 @@ class _FlowerClient:
 
     def _differentiate(self, *_: object) -> NoReturn:
         message = (
-            "a client from `from_flower` was differentiated. A Flower ClientApp computes outside JAX, so its results "
+            "a client from `from_flower` was differentiated. A Flower ClientApp runs outside JAX, so its results "
             "have no derivative with respect to its parameters. Put `jax.lax.stop_gradient` around the arguments of "
             "the client, or write the client as a JAX function."
         )

@@ -55,7 +55,7 @@ class Stages:
             message = (
                 f"`Flower.export` could not write stage {stage} (`{name}`): jax.export raised {type(error).__name__}: "
                 f"{error}. A stage of an app is StableHLO, which contains no Python: remove callbacks "
-                "(`jax.debug.print`, `jax.pure_callback`), and use platforms that JAX knows."
+                "(`jax.debug.print`, `jax.pure_callback`), and use platforms that JAX supports."
             )
             raise ProgramError(message) from error
         digest = hashlib.sha256(data).hexdigest()

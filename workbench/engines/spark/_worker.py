@@ -202,7 +202,7 @@ class Compute:
                 crc_of([record.column(name)[slot].as_buffer() for name in columns])
                 != record.column(check)[slot].as_py()
             ):
-                message = "the rows of its clients changed between the writer and the reader of the table"
+                message = "the rows of its clients changed between the writing and the reading of the table"
                 raise ValueError(message)
 
     def _rows(
@@ -327,7 +327,7 @@ def read_partial(record: Foreign, slot: int, shapes: Shapes) -> tuple[list[np.nd
     payload = record.column("payload")[slot].as_buffer()
     kind, number, key, *counts = (record.column(name)[slot].as_py() for name in ("kind", "number", "key", *COUNTS))
     if _mark(payload, kind, number, key, counts) != record.column("crc")[slot].as_py():
-        message = "partial results changed between two workers"
+        message = "partial results changed in transit between two workers"
         raise ValueError(message)
     return decode(payload, shapes), counts
 

@@ -60,11 +60,11 @@ def _problems_of_fields(
         elif field not in model:
             yield f"client {client!r} has a field {field!r}, which client {first!r} lacks"
         elif not _same_dtype(value.dtype, model[field].dtype):
-            yield f"client {client!r}, field {field!r}: dtype {value.dtype}, but {model[field].dtype} at {first!r}"
+            yield f"client {client!r}, field {field!r}: dtype {value.dtype}, but {model[field].dtype} for {first!r}"
         elif value.shape[1:] != model[field].shape[1:]:
             yield (
                 f"client {client!r}, field {field!r}: examples of shape {value.shape[1:]}, but "
-                f"{model[field].shape[1:]} at {first!r}"
+                f"{model[field].shape[1:]} for {first!r}"
             )
 
 

@@ -106,7 +106,7 @@ def check_able(population: Population, load: Load) -> None:
         work = load.work
         message = (
             f"`simulate` received work of {work.total_flops:.3g} FLOPs and {work.memory_bytes / 1e6:,.0f} MB, which "
-            f"none of 10,000 sampled devices can do: these devices have up to {devices.memory_bytes.max() / 1e6:,.0f} "
+            f"none of 10,000 sampled devices can handle: they have up to {devices.memory_bytes.max() / 1e6:,.0f} "
             f"MB, and spend at most {population.battery_share:.0%} of a battery of up to "
             f"{devices.battery_joules.max() / 1e3:.0f} kJ. Use a smaller model or fewer local steps, or raise "
             "`battery_share`."

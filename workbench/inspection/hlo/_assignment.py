@@ -77,7 +77,7 @@ def divide_peak(
         return (*alive, *rest), f"{note}; memory reserved beyond it is a separate node"
     factor = peak_bytes / reached
     return tuple(HeldAtPeak(value.instruction, value.size_bytes * factor) for value in alive), (
-        f"{note}: values share memory, so each value counts {factor:.0%} of its bytes"
+        f"{note}: values share memory, so each value counts for {factor:.0%} of its bytes"
     )
 
 

@@ -277,7 +277,7 @@ def _fault(computation: Computation, computations: dict[str, Computation]) -> st
     """Describes missing or repeated parts of a computation."""
     roots = sum(instruction.root for instruction in computation.instructions)
     if roots != 1:
-        return f"computation `{computation.name}` has {roots or 'no'} ROOT"
+        return f"computation `{computation.name}` has {roots or 'no'} ROOT instructions"
     if len(computation.by_name) != len(computation.instructions):
         return f"computation `{computation.name}` defines an instruction twice"
     defined: set[str] = set()

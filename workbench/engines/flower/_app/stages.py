@@ -118,7 +118,8 @@ def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
     if not low <= header["calling_convention"] <= high:
         message = (
             f"stage `{header['name']}` was exported by JAX {header['jax']} with calling convention "
-            f"{header['calling_convention']}; JAX {jax.__version__} here runs {low} to {high}: export it again"
+            f"{header['calling_convention']}; JAX {jax.__version__}, installed here, "
+            f"supports versions {low} to {high}: export it again"
         )
         raise ValueError(message)
     return header, content[: -4 - length]
