@@ -149,8 +149,7 @@ class Contest:
         if len(sizes) < 2:
             return self._by_rule("There is only one way to process the clients on these devices.")
         if plan.closed.jaxpr.effects:
-            reason = "The program has side effects (callbacks, printing, writing), which tuning runs would repeat."
-            return self._by_rule(reason)
+            return self._by_rule("Tuning would repeat the program's side effects (callbacks, printing or writing).")
         if jax.process_count() > 1:
             return self._by_rule("Several processes run the program, and could choose differently and deadlock.")
         if (measured_choice := load_choice(plan, self._form)) is not None:
