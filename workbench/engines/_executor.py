@@ -47,8 +47,8 @@ class Executor(Engine):
 
     Args (of the constructor):
         pool: The executor. The engine does not shut it down.
-        clients_per_task: Number of clients that one task processes together. "auto": up to 32, but few enough that every
-            worker receives clients.
+        clients_per_task: Number of clients that one task processes together. "auto": up to 32, but few enough that
+            every worker receives clients.
         check_nan: Stop the run at the first NaN that a client returns, and name that client.
         platforms: Platforms for which stages are exported, such as ("cpu",). Default: the platform of this process.
         timeout_seconds: Stop the run if no task answers within this time. Default: wait as long as the pool exists.

@@ -29,8 +29,8 @@ class Ray(Executor):
     engine does not shut down the cluster.
 
     Args (of the constructor):
-        clients_per_task: Number of clients that one task processes together. "auto": up to 32, but few enough that every
-            slot receives clients.
+        clients_per_task: Number of clients that one task processes together. "auto": up to 32, but few enough that
+            every slot receives clients.
         resources: Resources for one task, such as {"CPU": 1, "GPU": 0.5}; other names refer to the cluster's custom
             resources.
         retries: Maximum number of times that a task is retried after its worker is lost; -1 for no limit.

@@ -64,8 +64,8 @@ class SearchProgram:
         compiler: "auto" compiles for the chip if its compiler is installed, otherwise for CPU devices.
         memory_bytes: Memory that one device may use; by default the memory of the chip.
         target: The machine; by default a machine of the chip with as many devices as the mesh.
-        chunk_size: Clients that a device processes together; by default the call's own setting, where "auto" chooses for
-            the chip rather than for the devices of this process.
+        chunk_size: Clients that a device processes together; by default the call's own setting, where "auto" chooses
+            for the chip rather than for the devices of this process.
     """
 
     def __init__(
