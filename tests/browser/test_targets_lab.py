@@ -31,7 +31,8 @@ args = (jnp.ones((256, 128)), jnp.ones((16, 32, 256)))
 """
 WITH_FAKE = """
 import sys
-from workbench.aot import Worker, _availability, _process
+from workbench.aot import _availability, _process
+from workbench.aot._process import Worker
 _availability.installed_compiler = lambda platform: "fake 1"
 _process._shared["tpu"] = Worker((sys.executable, {path!r}), compiler="fake 1")
 """
