@@ -280,7 +280,8 @@ def world(folder: Path) -> dict[str, Any]:
         "hooks": (sys.excepthook, sys.displayhook, threading.excepthook, sys.gettrace(), sys.getprofile()),
         "streams": (sys.stdin, sys.stdout, sys.stderr),
         "recursion": sys.getrecursionlimit(),
-        "collector": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "collector": (gc.isenabled(), gc.get_threshold()),
+        "frozen objects": gc.get_freeze_count(),
         "threads": sorted(each.name for each in threading.enumerate()),
         "children": _children(),
         "descriptors": _descriptors(),
@@ -293,8 +294,10 @@ def world(folder: Path) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What of the world differs, each with both values; threads that ended and loggers of imports do not count."""
+    """What of the world differs, each with both values; freed objects, ended threads and loggers of imports do not count."""
     found = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
+    if before["frozen objects"] > after["frozen objects"]:
+        del found["frozen objects"]
     if "loggers" in found:
         both = before["loggers"].keys() & after["loggers"].keys()
         if all(before["loggers"][name] == after["loggers"][name] for name in both) and "" in both:

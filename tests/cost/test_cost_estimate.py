@@ -227,7 +227,7 @@ def test_clients_in_a_loop_work_in_every_iteration_and_in_the_dearest_branch():
 @pytest.mark.parametrize(
     ("examples", "fact"),
     [
-        pytest.param((1, 2), r"of 2 clients, but placement 'clients' has 4", id="too few"),
+        pytest.param((1, 2), r"for 2 clients, but placement 'clients' has 4", id="too few"),
         pytest.param((1, 2, -1, 0), r"between -1 and 2", id="negative"),
         pytest.param((0, 0, 0, 0), r"between 0 and 0", id="all empty"),
     ],

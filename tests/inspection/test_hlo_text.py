@@ -37,7 +37,7 @@ def test_whole_text_is_read():
             "  %x = f32[4,8]{1,0} parameter(0)\n", "", r"`fused` reads %x, which is not defined", id="operand"
         ),
         pytest.param("calls=%scaled", "calls=%lost", r"reads computation %lost", id="callee"),
-        pytest.param("fusion(%x, %y)", "fusion(%x)", "passes 1 values to `scaled`, which takes 2", id="arity"),
+        pytest.param("fusion(%x, %y)", "fusion(%x)", "passes 1 values to `scaled`, which expects 2", id="arity"),
         pytest.param("%q = f32[8,2]", "%p = f32[8,2]", "defines an instruction twice", id="twice"),
         pytest.param("ENTRY %main", "ENTRY %scaled", "`scaled` is defined twice", id="computation twice"),
         pytest.param(" lhs_contracting_dims={1},", "", "`product` has no `lhs_contracting_dims`", id="dot"),

@@ -26,11 +26,14 @@ def patient_ray_start() -> Iterator[None]:
     within 30 s. On a busy machine, the agents' imports take longer. In this context the ports are chosen and written
     before the raylet starts, and the raylet waits `_AGENT_SECONDS` for an answer.
     """
-    node, raylet = import_module("ray._private.node").Node, import_module("ray._raylet")
-    start = node.start_raylet
-    if not hasattr(raylet, "persist_port"):  # an unsupported version of Ray
+    try:
+        node, raylet = import_module("ray._private.node").Node, import_module("ray._raylet")
+    except ImportError:
+        node = raylet = None
+    if node is None or not hasattr(raylet, "persist_port"):  # an unsupported version of Ray
         yield
         return
+    start = node.start_raylet
 
     def start_raylet(self: Foreign, *args: Foreign, **kwargs: Foreign) -> Foreign:
         for name, port in zip(_AGENT_PORTS, free_ports(len(_AGENT_PORTS)), strict=True):
