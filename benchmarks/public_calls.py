@@ -294,7 +294,7 @@ def world(folder: Path) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What of the world differs, each with both values; freed objects, ended threads and loggers of imports do not count."""
+    """What of the world differs, with both values; freed objects, ended threads and imports' loggers do not count."""
     found = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
     if before["frozen objects"] > after["frozen objects"]:
         del found["frozen objects"]

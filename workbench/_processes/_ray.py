@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from workbench._open_types import Foreign
 from workbench._processes._folders import end_users_with_this_process, is_removed
@@ -27,10 +28,9 @@ def patient_ray_start() -> Iterator[None]:
     before the raylet starts, and the raylet waits `_AGENT_SECONDS` for an answer.
     """
     try:
-        node, raylet = import_module("ray._private.node").Node, import_module("ray._raylet")
-    except ImportError:
-        node = raylet = None
-    if node is None or not hasattr(raylet, "persist_port"):  # an unsupported version of Ray
+        node: Any = import_module("ray._private.node").Node
+        persist_port: Any = import_module("ray._raylet").persist_port
+    except (ImportError, AttributeError):  # an unsupported version of Ray
         yield
         return
     start = node.start_raylet
@@ -39,7 +39,7 @@ def patient_ray_start() -> Iterator[None]:
         for name, port in zip(_AGENT_PORTS, free_ports(len(_AGENT_PORTS)), strict=True):
             port = getattr(self._ray_params, name) or port
             setattr(self._ray_params, name, port)
-            raylet.persist_port(self._session_dir, self._node_id, name, port)
+            persist_port(self._session_dir, self._node_id, name, port)
         return start(self, *args, **kwargs)
 
     before = os.environ.get(_TIMEOUT)
