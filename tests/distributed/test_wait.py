@@ -71,7 +71,7 @@ def test_records_of_two_hosts_are_one_run() -> None:
 
 
 def test_records_of_different_programs_are_not_one_run() -> None:
-    with pytest.raises(InspectionError, match=r"of the programs \['fedavg', 'other'\]"):
+    with pytest.raises(InspectionError, match=r"from the programs \['fedavg', 'other'\]"):
         merge_runs([_run(0), _run(1).replace(name="other")])
 
 
