@@ -85,7 +85,7 @@ class WorkbenchWidget(_Widget):
     dock: Literal["right"] | None = None  # next to the notebook instead of below its cell, in JupyterLab
     _outbox: Outbox | None = None
     _unsubscribe: Callable[[], object] | None = None  # functions that cancel the view's subscriptions
-    subject: Any = None  # the record whose static picture and text the view has, if any
+    _subject: Any = None  # the record whose static picture and text the view has, if any
     requests: ClassVar[dict[str, str]] = {}  # requests from the browser, and the view's methods that answer them
     background: ClassVar[frozenset[str]] = frozenset()  # slow requests, which run in separate threads
     _answering: tuple[Answering, ...] = ()  # objects that answer further requests
@@ -136,7 +136,7 @@ class WorkbenchWidget(_Widget):
 
     def static_svg(self) -> Markup | None:
         """The static picture of the view: by default, that of its record."""
-        return None if self.subject is None else render.svg(self.subject)
+        return None if self._subject is None else render.svg(self._subject)
 
     def static_html(self) -> str:
         """HTML for a page without scripts: the picture and its caption."""
@@ -145,7 +145,7 @@ class WorkbenchWidget(_Widget):
 
     def text(self) -> str:
         """The view as plain text: by default, that of its record."""
-        return self.describe() if self.subject is None else render.text(self.subject)
+        return self.describe() if self._subject is None else render.text(self._subject)
 
     def select(self, **chosen: object) -> None:
         """Selects a stage, client, device, axis, line, instruction or leaf; `None` clears a selection."""

@@ -18,7 +18,7 @@ class CompareView(WorkbenchWidget):
     view_name = "compare"
 
     def __init__(self, record: ComparisonRecord, **values: object) -> None:
-        self.record = self.subject = record
+        self.record = self._subject = record
         sentence = f"{len(record.differences)} of {len(record.rows)} figures differ"
         programs = " and ".join(f"{n} on {t}" for n, t in zip(record.names, record.targets, strict=True))
         tree, arrays = compare_tree_state(record.trees) if record.trees else ({}, {})

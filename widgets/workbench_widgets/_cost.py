@@ -33,7 +33,7 @@ class CostView(WorkbenchWidget):
         **values: object,
     ) -> None:
         self.records: tuple[ProgramRecord, ...] = (record, *others)
-        self.subject = record.cost
+        self._subject = record.cost
         data = cost_state(record, others, can_compile=compile_for is not None)
         data = {**data, "glossary": GLOSSARY}
         super().__init__(data=data, label=data["sentence"], **values)

@@ -73,7 +73,7 @@ class Explorer(RunController):
     ) -> None:
         require_dock(dock)
         self.record: ProgramRecord = record
-        self.subject = record
+        self._subject = record
         self.gradient: ProgramRecord | None = gradient
         self.monitor: Monitor | None = monitor
         self.dock: Literal["right"] | None = dock

@@ -32,7 +32,7 @@ class HloView(WorkbenchWidget):
     view_name = "hlo"
 
     def __init__(self, record: ProgramRecord, **values: object) -> None:
-        self.record, self.subject = record, record.module
+        self.record, self._subject = record, record.module
         data, arrays = hlo_state(record)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=data["sentence"], **values)
 

@@ -23,7 +23,7 @@ class MemoryView(WorkbenchWidget):
 
     def __init__(self, record: ProgramRecord, **values: object) -> None:
         self.record = record
-        self.subject = None if record.module is None else record.module.memory
+        self._subject = None if record.module is None else record.module.memory
         data, arrays = memory_state(record)
         label = f"{record.name}: {data['sentence']}"
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=label, **values)

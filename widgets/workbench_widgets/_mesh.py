@@ -42,7 +42,7 @@ class MeshView(WorkbenchWidget):
         collectives: Sequence[CollectiveRecord] = (),
         **values: object,
     ) -> None:
-        self.record = self.subject = record
+        self.record = self._subject = record
         data, arrays = mesh_state(record, cost, sharding, names=names, collectives=collectives)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=render.describe(record), **values)
 

@@ -33,7 +33,7 @@ class RunsView(WorkbenchWidget):
         **values: object,
     ) -> None:
         self.record: RunOverlayRecord = record
-        self.subject = record
+        self._subject = record
         self._again = again
         data = {**overlay_state(record), "glossary": GLOSSARY, "code": [list(pair) for pair in code or ()]}
         super().__init__(data=data, label=render.describe(record), live={"running": record.running}, **values)
@@ -44,7 +44,7 @@ class RunsView(WorkbenchWidget):
         """Reads the runs again and sends their state."""
         if self._again is None:
             return
-        self.record = self.subject = self._again()
+        self.record = self._subject = self._again()
         state = overlay_state(self.record)
         self.update_live(results=state["results"], pairs=state["pairs"], running=self.record.running)
 

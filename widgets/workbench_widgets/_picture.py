@@ -24,7 +24,7 @@ class PictureView(WorkbenchWidget):
     view_name = "picture"
 
     def __init__(self, record: RunRecord | TimelineRecord, **values: object) -> None:
-        self.record = self.subject = record
+        self.record = self._subject = record
         drawn, sentence = for_both_widths(record), render.describe(record)
         self._picture = Markup(drawn[0])
         super().__init__(data={"drawn": drawn, "sentence": sentence}, label=sentence, **values)

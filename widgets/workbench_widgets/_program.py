@@ -26,7 +26,7 @@ class ProgramView(WorkbenchWidget):
 
     def __init__(self, record: ProgramRecord, gradient: ProgramRecord | None = None, **values: Any) -> None:
         self.record: ProgramRecord = record
-        self.subject = record
+        self._subject = record
         self.gradient: ProgramRecord | None = gradient
         data, arrays = program_state(record, gradient)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=render.describe(record), **values)

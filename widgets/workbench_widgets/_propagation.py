@@ -23,7 +23,7 @@ class PropagationView(WorkbenchWidget):
 
     def __init__(self, record: PropagationRecord, **values: object) -> None:
         self.record = record
-        self._playback = self.subject = play_back(record, trace_axes(record))
+        self._playback = self._subject = play_back(record, trace_axes(record))
         data = {**propagation_state(record, self._playback), "glossary": GLOSSARY}
         super().__init__(data=data, label=render.describe(self._playback), **values)
 

@@ -41,7 +41,7 @@ class ShardingView(WorkbenchWidget):
         names: Sequence[str] = (),
         **values: object,
     ) -> None:
-        self.record = self.subject = record
+        self.record = self._subject = record
         data, arrays = sharding_state(record, propagation, can_try=what_if is not None, names=names)
         data = {**data, "glossary": GLOSSARY}
         super().__init__(data=data, arrays=arrays, label=render.describe(record), **values)
