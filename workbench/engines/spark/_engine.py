@@ -605,9 +605,13 @@ class _Jobs:
     def _frame(self, records: list[Any]) -> Foreign:
         import pyarrow as pa
 
+        # Above 48 MB, Spark creates one partition from each batch of a table, so a few batches must hold all rows.
+        step = max(1, math.ceil(len(records) / (4 * self.tasks)))
+        tables = [pa.Table.from_batches(records[i : i + step]) for i in range(0, len(records), step)]
+        batches = [batch for table in tables for batch in table.combine_chunks().to_batches()]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.session.createDataFrame(pa.Table.from_batches(records))
+            return self.session.createDataFrame(pa.Table.from_batches(batches))
 
     def _read_into_files(self, arrays: Sequence[Any], work: Pass, size: int) -> tuple[Any, list[Batch]]:
         """Reads clients one by one, so that this process never stores all of them."""
