@@ -100,6 +100,33 @@ class TestSpark(EngineContract):
         counts = local._opened().range(0, 2, 1, 2).mapInArrow(frozen, "objects bigint").collect()
         assert max(row["objects"] for row in counts) > 10_000
 
+    def test_large_arrays_have_few_partitions(self, local: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Above this threshold, Spark creates a partition from every batch of a table."""
+
+        @wb.program(clients=64)
+        def total(x: Any) -> Any:
+            return wb.reduce_sum(wb.map_fn(lambda row: row**3, x))
+
+        sizes = []
+        send = _engine._Jobs._frame
+
+        def counted(jobs: Any, records: list[Any]) -> Any:
+            frame = send(jobs, records)
+            sizes.append((len(records), frame.rdd.getNumPartitions()))
+            return frame
+
+        monkeypatch.setattr(_engine._Jobs, "_frame", counted)
+        threshold = "spark.sql.execution.arrow.localRelationThreshold"
+        session = local._opened()
+        session.conf.set(threshold, "0B")
+        try:
+            result = local.run(total, np.full(64, 2.0, np.float32)).results
+        finally:
+            session.conf.unset(threshold)
+        assert result == 512.0
+        assert sizes[0][0] == 32
+        assert sizes[0][1] <= 8
+
     def test_failure_names_the_clients_of_the_batch(self, local: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
         def cut(batch: Any) -> Any:
             short = batch.index == 1
