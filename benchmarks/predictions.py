@@ -653,7 +653,8 @@ def remembered(point: Memory) -> dict[str, Any]:
 def memory_table(results: dict[str, dict[str, Any]]) -> str:
     """Predicted bytes beside published ones, and which programs fit."""
     lines = [
-        "| point | program | chip | published memory | predicted / published memory, or predicted memory | the program ran | predicted to fit | source |",
+        "| point | program | chip | published memory | predicted / published memory, or predicted memory "
+        "| the program ran | predicted to fit | source |",
         "|---|---|---|---|---|---|---|---|",
     ]
     said = {True: "yes", False: "no", None: ""}

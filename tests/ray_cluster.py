@@ -71,7 +71,7 @@ def patient_start() -> Iterator[None]:
 
     services.get_node = get_node
     try:
-        with patient_ray_start():
+        with patient_ray_start:
             yield
     finally:
         services.get_node = look

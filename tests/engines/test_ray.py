@@ -177,7 +177,7 @@ _START = """
 import contextlib, sys
 import ray
 from workbench._processes import patient_ray_start
-with patient_ray_start() if sys.argv[1] == "patient" else contextlib.nullcontext():
+with patient_ray_start if sys.argv[1] == "patient" else contextlib.nullcontext():
     ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, _temp_dir=sys.argv[2])
 print(ray.get(ray.remote(lambda: 3).options(runtime_env={"env_vars": {"A": "1"}}).remote(), timeout=300))
 """

@@ -3,36 +3,29 @@
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from workbench._open_types import Foreign
 from workbench._processes._folders import end_users_with_this_process, is_removed
+from workbench._processes._shared_change import SharedChange
 
 _session: list[Path] = []  # the last session that this process started
-
 
 _AGENT_SECONDS = 240
 _TIMEOUT = "RAY_agent_register_timeout_ms"
 _AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 
 
-@contextlib.contextmanager
-def patient_ray_start() -> Iterator[None]:
-    """Lets `ray.init` start a raylet whose agents need more than 15 s to start.
-
-    Ray's raylet (2.55 and 2.60) exits if its agents have not written their ports to files within 15 s, or do not answer
-    within 30 s. On a busy machine, the agents' imports take longer. In this context the ports are chosen and written
-    before the raylet starts, and the raylet waits `_AGENT_SECONDS` for an answer.
-    """
+def _choose_agent_ports() -> Callable[[], object]:
+    """Changes how this process's `ray.init` starts a raylet; returns a function that undoes the change."""
     try:
         node: Any = import_module("ray._private.node").Node
         persist_port: Any = import_module("ray._raylet").persist_port
     except (ImportError, AttributeError):  # an unsupported version of Ray
-        yield
-        return
+        return lambda: None
     start = node.start_raylet
 
     def start_raylet(self: Foreign, *args: Foreign, **kwargs: Foreign) -> Foreign:
@@ -45,12 +38,22 @@ def patient_ray_start() -> Iterator[None]:
     before = os.environ.get(_TIMEOUT)
     os.environ.setdefault(_TIMEOUT, str(1000 * _AGENT_SECONDS))  # read by the raylet
     node.start_raylet = start_raylet
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         node.start_raylet = start
         if before is None:
             os.environ.pop(_TIMEOUT, None)
+
+    return undo
+
+
+patient_ray_start = SharedChange(_choose_agent_ports)
+"""Lets `ray.init` start a raylet whose agents need more than 15 s to start.
+
+Ray's raylet (2.55 and 2.60) exits if its agents have not written their ports to files within 15 s, or do not answer
+within 30 s. On a busy machine, the agents' imports take longer. In this context the ports are chosen and written before
+the raylet starts, and the raylet waits `_AGENT_SECONDS` for an answer.
+"""
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,4 +1,6 @@
-"""Starts a Flower program for one user only: `python -m … flower-superlink ARGUMENTS`.
+"""Identifies the user at the other end of a loopback connection, and starts a Flower program for one user only.
+
+`python THIS_FILE flower-superlink ARGUMENTS` starts the program.
 
 Without accounts, Flower lets anyone who reaches the port submit an app, which then runs as the user who started the
 SuperLink. On the loopback interface, the kernel knows which user opened a connection; this module looks up the user for

@@ -67,7 +67,8 @@ class Playground {
   private readonly empty = h(
     "p",
     { class: "wb-note" },
-    "Nothing has run yet. Training runs in the kernel, in the background: the notebook stays responsive, and every round is drawn as it ends.",
+    "Nothing has run yet. Training runs in the kernel, in the background: the notebook stays responsive, and every " +
+      "round is drawn as it ends.",
   );
   private readonly pane = h("div", { class: "wb-pane wb-playrun", hidden: true });
   private readonly code = h("pre", {

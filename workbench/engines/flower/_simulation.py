@@ -48,7 +48,7 @@ def start_ray(options: dict[str, Any], patience: float) -> None:
         try:
             # Starts Ray as Flower would: the nodes have the same import path as this process.
             paths = {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-            with patient_ray_start():
+            with patient_ray_start:
                 ray.init(runtime_env={"env_vars": paths}, **options)
             close_folder_of_ray()
             ray.get(ray.remote(num_cpus=0)(lambda: None).remote(), timeout=_TRY_SECONDS)
