@@ -116,7 +116,7 @@ def run_agent(
         What was learned.
 
     Raises:
-        ProgramError: if a number is out of its range.
+        ProgramError: if a number is out of range.
         NodeTimeoutError: if the run takes longer than `timeout_seconds`.
     """
     numbers = (steps, actors, batch, min_size, evaluate_every, samples_per_insert, timeout_seconds)

@@ -355,8 +355,8 @@ def _module(program: Argument, function: str) -> ModuleRecord:
     if isinstance(record, ProgramRecord):
         message = (
             f"`{function}` received the record of `{record.name}`, for which nothing was compiled "
-            f"({'; '.join(record.notes) or record.target}). Assertions are about compiled programs: inspect it on a "
-            "mesh of devices, or for a target."
+            f"({'; '.join(record.notes) or record.target}). Assertions apply only to compiled programs: inspect the "
+            "program on a mesh of devices, or for a target."
         )
         raise InspectionError(message)
     message = (

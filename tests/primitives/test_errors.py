@@ -71,7 +71,7 @@ def test_ambiguous_placement_asks_which_one() -> None:
     text = _text(PlacementError, lambda: two(wb.broadcast)(jnp.ones(1)))
     assert text == (
         "`broadcast` was called without a placement, but this program has 2: pods=2, clients=3. With several "
-        'placements each primitive needs a name: pass to="clients", for example.'
+        'placements, each primitive must name its own: pass to="clients", for example.'
     )
     assert 'pass over="clients"' in _text(PlacementError, lambda: two(wb.reduce_sum)(jnp.ones((2, 3))))
 

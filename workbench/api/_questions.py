@@ -36,8 +36,8 @@ def _program_of(x: object, name: str, **options: Option) -> ProgramRecord:
 
 
 _PROGRAMS = (
-    "a stage of `jax.jit` (`Traced`, `Lowered`, `Compiled`); a `jax.export.Exported`; the text of an HLO or StableHLO "
-    "module, an HLO proto, the path of a file that contains one of these, or of a directory that `xla_dump_to` filled"
+    "a stage of `jax.jit` (`Traced`, `Lowered`, `Compiled`), a `jax.export.Exported`, an HLO or StableHLO module (as "
+    "text, as a proto, or as the path of a file), or the path of a directory that `xla_dump_to` filled"
 )
 _SHOWN = (
     "A function; or a mesh, an array, a pytree of arrays, any record, a `Run`, several runs (a sweep, a comparison, a "
@@ -47,14 +47,14 @@ _SHOWN = (
 
 inspect = open_question(
     lambda x, **options: record_of_thing(x, "inspect", **options),
-    f"A function; or a mesh; an array, a pytree with arrays (a module, an optimizer state); {_PROGRAMS}. For a "
+    f"A function; or a mesh, an array, a pytree with arrays (a module, an optimizer state), or {_PROGRAMS}. For a "
     "mesh, the result is a `MeshRecord`; for arrays, a `ShardingRecord`; otherwise, a `ProgramRecord`.",
 )(Traced.inspect)
 show = open_question(_show.show_thing, _SHOWN)(Traced.show)
 explore = open_question(lambda x, **options: _show.view_of_thing("explore", x, **options), _SHOWN)(Traced.explore)
-why = open_question(_explained, f"A function; or a `ProgramRecord`; {_PROGRAMS}.")(Traced.why)
-advise = open_question(_advised, f"A function; or a `ProgramRecord`; {_PROGRAMS}: then nothing is compiled.")(
-    Traced.advise
-)
+why = open_question(_explained, f"A function; or a `ProgramRecord`, {_PROGRAMS}.")(Traced.why)
+advise = open_question(
+    _advised, f"A function; or a `ProgramRecord`, {_PROGRAMS}. Only the changes of a function are verified."
+)(Traced.advise)
 measure = question(Traced.measure)
 search = question(Traced.search)

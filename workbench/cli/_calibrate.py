@@ -38,7 +38,7 @@ def write_calibration(out: Path | None, *, seconds: float) -> int:
         except OSError as error:
             message = (
                 f"`workbench calibrate` was given --out {out}, which cannot be written ({error.strerror}). The rates "
-                "are still stored on this machine: choose a file in a writable folder."
+                "were saved on this machine anyway. To save them in a file as well, choose a writable folder."
             )
             raise CommandError(message) from error
         print(f'wrote {out.resolve()}: refer to it with on="{out}"')

@@ -138,7 +138,7 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
         names = ", ".join(f"{value.name} ({value.size_bytes:,} bytes)" for value in rows)
         wrong(
             f"the values are right, but the server reads a row of each client: {names}. Combine the clients' values "
-            "by a reduction."
+            "with a reduction."
         )
     if alone := [value for value in plan.disclosed if value.single_client]:
         wrong(

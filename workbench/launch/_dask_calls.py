@@ -189,7 +189,7 @@ class InOrder:
         self._early: dict[int, asyncio.Future[None]] = {}
 
     async def run(self, number: int, function: Callable[..., bytes], *args: object) -> bytes:
-        """Calls `function` in a thread after earlier calls have begun."""
+        """Calls `function` in a thread once earlier calls have started."""
         loop = asyncio.get_running_loop()
         if number != self._next:
             self._early[number] = start = loop.create_future()

@@ -167,7 +167,7 @@ class DaskNodeActor:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._handler.ask, self._label, payload)
 
     async def ask_in_order(self, payload: bytes, caller: str, number: int) -> bytes:
-        """Runs one call after the caller's earlier calls have begun."""
+        """Starts one call as soon as the caller's earlier calls have started."""
         if caller not in self._callers:
             self._callers[caller] = InOrder(self._parallel, f"calls for {self._label} in order")
         return await self._callers[caller].run(number, self._handler.ask, self._label, payload)

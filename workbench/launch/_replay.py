@@ -184,7 +184,7 @@ class Replay:
             if context is not None and context.stop_requested:
                 message = (
                     f"`Replay.sample` of {context.label!r} gave up waiting for {count} items: the program is stopping. "
-                    "Its nodes end now, so the caller's `run` should return as well."
+                    "Its nodes are shutting down, so the caller's `run` should return as well."
                 )
                 raise NodeError(message, stage=context.label)
             if budget <= 0:

@@ -134,7 +134,7 @@ def asynchronous_fedavg_program(
         The program, and the handle of its `AsynchronousServer` (`current()`, `history()`).
 
     Raises:
-        ProgramError: if there are no clients, or a number is out of its range.
+        ProgramError: if there are no clients, or a number is out of range.
 
     Example:
         >>> from workbench.launch import launch

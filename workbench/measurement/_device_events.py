@@ -188,7 +188,7 @@ class _Moved(NamedTuple):
 
 
 class _Shifted:
-    """A plane with a shifted origin of time."""
+    """A plane whose time origin is shifted."""
 
     def __init__(self, plane: PlaneLike, origin_ps: int) -> None:
         self._plane, self._origin = plane, origin_ps

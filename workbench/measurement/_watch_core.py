@@ -643,7 +643,7 @@ _UNKNOWN = StepProgram()
 
 
 def _typical(seconds: list[float]) -> float | None:
-    """The median over means of ten steps; a single step looks short if the end of the step before was noticed late."""
+    """The median of ten-step means; a single step looks short if the end of the previous step was noticed late."""
     if len(seconds) < 2 * _TOGETHER:
         return statistics.fmean(seconds) if seconds else None
     last = len(seconds) - len(seconds) % _TOGETHER

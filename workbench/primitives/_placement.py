@@ -146,7 +146,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
         if len(available) > 1:
             message = (
                 f"`{operation}` was called without a placement, but this program has {len(available)}: "
-                f"{', '.join(map(repr, available))}. With several placements each primitive needs a name: "
+                f"{', '.join(map(repr, available))}. With several placements, each primitive must name its own: "
                 f'pass {_keyword(operation)}="{available[-1].name}", for example.'
             )
             raise PlacementError(message)

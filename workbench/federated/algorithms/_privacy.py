@@ -118,7 +118,7 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
         ε, which is infinite without noise and 0 without rounds.
 
     Raises:
-        ProgramError: if a number is out of its range, or the accountant cannot compose the resulting privacy loss.
+        ProgramError: if a number is out of range, or the accountant cannot compose the resulting privacy loss.
         MissingDependencyError: if `dp-accounting` is not installed.
 
     Example:
@@ -152,6 +152,6 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
         message = (
             f"`epsilon` received noise_multiplier={noise_multiplier}, rounds={rounds}, participation={participation} "
             f"and delta={delta}, which the accountant cannot compose: {error}. The accountant discretises the privacy "
-            "loss, which is too large here: pass more noise, fewer rounds or a smaller participation."
+            "loss, which is too large here: use more noise, fewer rounds or lower participation."
         )
         raise ProgramError(message) from error

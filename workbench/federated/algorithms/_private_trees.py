@@ -103,7 +103,7 @@ def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float
         An upper bound on ε, which is infinite without noise.
 
     Raises:
-        ProgramError: if a number is out of its range.
+        ProgramError: if a number is out of range.
         MissingDependencyError: if `dp-accounting` is not installed.
 
     Example:
@@ -153,7 +153,7 @@ def adaptive_clip_mean(
         seed: Seed for the noise.
 
     Raises:
-        ProgramError: if a number is out of its range.
+        ProgramError: if a number is out of range.
 
     Example:
         >>> from workbench.primitives import program

@@ -126,7 +126,7 @@ def secure_mean(
 
     Raises:
         ProgramError: if the sum does not fit into 32 bits, if a client's noise is coarser than its integers, or if a
-            number is out of its range.
+            number is out of range.
 
     Example:
         >>> secure_mean(64, clip=4.0, bits=20).name  # of 32 bits, 6 are for the sum of 64 clients

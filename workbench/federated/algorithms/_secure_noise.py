@@ -122,7 +122,7 @@ def secure_epsilon(
         ε, which is infinite without noise and 0 without rounds.
 
     Raises:
-        ProgramError: if a number is out of its range, or `secure_mean` does not accept it.
+        ProgramError: if a number is out of range, or `secure_mean` does not accept it.
         MissingDependencyError: if `dp-accounting` is not installed.
 
     Example:

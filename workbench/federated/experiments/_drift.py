@@ -64,7 +64,7 @@ def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, n
     answered = np.flatnonzero(weights)
     if not len(answered):
         message = (
-            f"`drift` received round {round}, in which none of {len(weights)} clients answers. A drift path needs at "
+            f"`drift` received round {round}, in which none of the {len(weights)} clients answered. A drift path needs at "
             "least one client that trains. Pass another round, or raise `participation`."
         )
         raise ProgramError(message)

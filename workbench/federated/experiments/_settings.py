@@ -44,7 +44,7 @@ class Settings:
         seed: Seed for all random draws.
 
     Raises:
-        ProgramError: if a value is out of its range, or settings cannot be combined.
+        ProgramError: if a value is out of range, or settings cannot be combined.
 
     Example:
         >>> Settings(algorithm="SCAFFOLD", alpha=0.1).changed()

@@ -42,7 +42,7 @@ class Sessions:
         chance: Probability of a session on each day, from 0 to 1.
 
     Raises:
-        ProgramError: if a number is out of its range.
+        ProgramError: if a number is out of range.
 
     Example:
         >>> night = Sessions(start_hour=22, spread_hours=1, shortest_hours=6, longest_hours=8)

@@ -17,7 +17,7 @@ class Synchronous:
         minimum_share: Minimum share of the cohort that must answer; with fewer results, a round is lost.
 
     Raises:
-        ProgramError: if a number is out of its range.
+        ProgramError: if a number is out of range.
 
     References:
         Bonawitz et al., "Towards Federated Learning at Scale: System Design", MLSys 2019: 130 % of the clients are
@@ -50,7 +50,7 @@ class Buffered:
         timeout_seconds: Time after which the server gives up on a client; None for no limit.
 
     Raises:
-        ProgramError: if a number is out of its range.
+        ProgramError: if a number is out of range.
 
     References:
         Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022 (arXiv 2106.06639).
