@@ -64,8 +64,8 @@ def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, n
     answered = np.flatnonzero(weights)
     if not len(answered):
         message = (
-            f"`drift` received round {round}, in which none of the {len(weights)} clients answered. A drift path needs at "
-            "least one client that trains. Pass another round, or raise `participation`."
+            f"`drift` received round {round}, in which none of the {len(weights)} clients answered. A drift path needs "
+            "at least one client that trains. Pass another round, or raise `participation`."
         )
         raise ProgramError(message)
     shown = answered[np.linspace(0, len(answered) - 1, min(len(answered), _MOST_CLIENTS)).round().astype(int)]
