@@ -78,7 +78,7 @@ def four_shards_twice(answer: object) -> str:
 def new_collectives(answer: Iterable[str]) -> str:
     if set(answer) != {"all-reduce", "all-gather"}:
         wrong(
-            "look at every collective over `model` whose source line has the first matrix product: there are two kinds."
+            "look at every collective over `model` whose source line contains the first matrix product: there are two kinds."
         )
     return "partial products are summed, and the gradient with respect to the hidden units is gathered."
 
@@ -130,8 +130,8 @@ def fast_enough(answer: object, record: ProgramRecord, late: TimelineRecord) -> 
     elsewhere = needed[11] - flops / 5e10
     speed = flops / (max(seconds for client, seconds in needed.items() if client != 11) - elsewhere)
     hint = (
-        "Client 11's compute time is then the total time of the next slowest client, minus client 11's time for "
-        "sending and receiving."
+        "At that speed, client 11's compute time is the total time of the next slowest client, minus client 11's time "
+        "for sending and receiving."
     )
     expect_number(answer, speed, hint, rtol=0.02)
     return (
@@ -196,7 +196,7 @@ def synchronous_norm(answer: Callable) -> str:
     data = x.reshape(-1, 3)
     expected = (x - data.mean(0)) / np.sqrt(data.var(0) + 1e-5)
     hint = (
-        "The mean of the variances misses how far the replicas' means are apart, and the mean of x² minus the squared "
+        "The mean of the variances misses how far apart the replicas' means are, and the mean of x² minus the squared "
         "mean loses digits where the mean is large: use the mean of (x - mean)² with the mean of all replicas."
     )
     expect_values(result, expected, hint, atol=1e-3)
