@@ -31,7 +31,7 @@ def test_slides_need_no_network(browser: Browser, tmp_path: Path) -> None:
     for _ in range(3):
         page.keyboard.press("Space")
     shown = page.locator("section.present:not(.stack)")
-    expect(shown.get_by_text("SCAFFOLD, written down")).to_be_visible()
+    expect(shown.get_by_text("SCAFFOLD in formulas")).to_be_visible()
     assert [url for url in asked if not url.startswith("file:")] == []
     assert wrong == []
     formula = shown.locator("math[display=block]").first

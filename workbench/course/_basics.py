@@ -72,7 +72,7 @@ def equal_weights(answer: object) -> str:
 @exercise("01.2", "the bytes of the all-reduce for 640 clients")
 def bytes_of_640(answer: object) -> str:
     parameters = 64 * 32 + 32 + 32 * 10 + 10
-    hint = "Each device first sums over its own clients: count the parameters once, plus the loss and the sum of weights."
+    hint = "Each device first adds up its own clients: count the parameters once, plus the loss and the sum of weights."
     expect_number(answer, 4 * (parameters + 2), hint, rtol=0.002)
     return f"{parameters:,} parameters, the loss and the sum of weights, however many clients there are."
 

@@ -35,7 +35,7 @@ def server_momentum(answer: object) -> str:
 def two_means(answer: object) -> str:
     by_images, by_clients = several(answer, 2, "the mean weighted by images, the mean with equal weights")
     expect_number(by_images, 0.9, "90 of 100 images push by 1.", what="the mean by images")
-    expect_number(by_clients, 0.5, "Both clients count alike.", what="the mean by clients")
+    expect_number(by_clients, 0.5, "Both clients count equally.", what="the mean by clients")
     return "weights decide which clients the model fits best."
 
 
@@ -117,11 +117,11 @@ def outer_step(answer: object) -> str:
 @exercise("10.2", "how far an absent data centre's AdamW state moves")
 def absent_replica(answer: float | jax.Array) -> str:
     if abs(float(answer)) > 1e-9:
-        wrong("compare the inner state of the absent replica before and after the round: weight 0 does not change it.")
+        wrong("compare the absent replica's inner state before and after the round: with weight 0, it does not change.")
     return "an absent replica does not change its optimizer state."
 
 
-@exercise("10.3", "a mean of updates that sends half of the bytes")
+@exercise("10.3", "a mean of updates that sends half the bytes")
 def half_the_bytes(answer: Callable) -> str:
     random = np.random.default_rng(0)
     updates = {"layer": random.normal(size=(8, 32, 16)), "out": random.normal(size=(8, 16))}

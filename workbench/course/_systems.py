@@ -77,9 +77,7 @@ def four_shards_twice(answer: object) -> str:
 @exercise("05.1", "the kinds of collectives over `model` with the other sharding")
 def new_collectives(answer: Iterable[str]) -> str:
     if set(answer) != {"all-reduce", "all-gather"}:
-        wrong(
-            "look at every collective over `model` whose source line contains the first matrix product: there are two kinds."
-        )
+        wrong("look at each collective over `model` whose source line contains the first product: there are two kinds.")
     return "partial products are summed, and the gradient with respect to the hidden units is gathered."
 
 
