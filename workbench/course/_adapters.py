@@ -9,7 +9,7 @@ from workbench.course._grading import called, exercise, expect_number, expect_va
 @exercise("31.1", "the factor by which an adapter reduces the number of values")
 def saved_numbers(answer: object) -> str:
     expect_number(answer, 128, "n · m values instead of r · (n + m).")
-    return "128 times fewer."
+    return "a client sends 1/128 of the values."
 
 
 @exercise("31.2", "the gap between the mean of products and the product of means")

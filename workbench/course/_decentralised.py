@@ -66,7 +66,7 @@ def gradient_tracking(answer: object) -> str:
         alone, wishes, "With W = I there is no communication, and each client should find its own optimum.", atol=1e-2
     )
     for rounds in (1, 2):
-        hint = f"After {rounds} rounds the rows do not follow the two equations: in both equations, mix after the step."
+        hint = f"After round {rounds} the rows do not follow the two equations: in both equations, mix after the step."
         expect_values(called(answer, start, gradients, mixing, 0.1, rounds), expected[rounds], hint, atol=1e-4)
     return "with a constant learning rate, all clients are at the optimum of the mean loss."
 

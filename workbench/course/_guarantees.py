@@ -215,7 +215,7 @@ def local_as_central(answer: object) -> str:
     hint = (
         "Central: z C / n with n = 100. Local: a message must hide which of two clipped updates a client has, and "
         "they differ by up to 2 C. So each client adds noise of standard deviation 2 z C, and the noise in the mean "
-        "over m clients has 2 z C / √m."
+        "over m clients has standard deviation 2 z C / √m."
     )
     expect_number(answer, 40_000, hint)
     return "local privacy needs 4 n² clients: the cost of not trusting the server."

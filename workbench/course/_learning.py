@@ -214,11 +214,11 @@ def staleness_bound(answer: object) -> str:
 
 @exercise("16.3", "the client toward which the asynchronous result is biased")
 def leaning(answer: object) -> str:
-    expect_number(answer, 5, "Which worker is still working when all others have finished?")
-    return "the slow worker, which works alone at the end."
+    expect_number(answer, 5, "Which client is still training when all others have finished?")
+    return "the slow client, which works alone at the end."
 
 
-@exercise("16.4", "the processes of the parameter server's program")
+@exercise("16.4", "the number of processes of the parameter-server program")
 def processes(answer: object) -> str:
     expect_number(answer, 5, "Count the nodes: each becomes a process.")
     return "one server and four workers."
@@ -246,15 +246,15 @@ def draw_by_priority(answer: object) -> str:
         shares = np.round(powers / powers.sum(), 3).tolist()
         if draws.shape != uniform.shape or not np.isin(draws, range(len(priorities))).all():
             wrong(
-                f"for {len(uniform)} numbers there should be the same number of indices, each from 0 to "
+                f"`uniform` has {len(uniform)} numbers: return one index for each number, from 0 to "
                 f"{len(priorities) - 1}."
             )
         if not np.array_equal(draws, expected):
             frequencies = [round(float(np.mean(draws == item)), 3) for item in range(len(priorities))]
             wrong(
                 f"with the priorities {priorities} and exponent {exponent} the parts have the lengths {shares}, in "
-                f"this order; your items receive the fractions {frequencies} of the numbers. Look each number up among "
-                "the running sums."
+                f"this order; your items receive the fractions {frequencies} of the numbers. Look up each number in "
+                "the cumulative sums."
             )
     return "the length of an item's part is its probability."
 
@@ -283,7 +283,7 @@ def may_sample(answer: object) -> str:
 
 @exercise("17.4", "the exponent at which half of the draws are useful")
 def exponent_of_half(answer: object) -> str:
-    hint = "50 items of priority 1 should weigh as much as 950 of 0.01: 50 = 950 · 0.01^α."
+    hint = "50 items of priority 1 should weigh as much as 950 items of 0.01: 50 = 950 · 0.01^α."
     expect_number(answer, math.log(19) / math.log(100), hint, rtol=0.005)
     return "the larger the exponent, the greedier the sampler."
 
@@ -299,7 +299,7 @@ def weighted_draw(answer: object) -> str:
         expect_number(mean, 0.25, "The sum of P(i) w_i e_i is the mean error, for every exponent.", what="the mean")
         hint = "The square root of the sum of P(i) (w_i e_i - mean)²."
         expect_number(deviation, math.sqrt(chance @ (counted - 0.25) ** 2), hint, what="the standard deviation")
-    return "weights keep the mean, and the priorities decide the spread."
+    return "the weights preserve the mean, and the priorities determine the spread."
 
 
 @exercise("21.1", "a bootstrap interval of a mean")
@@ -314,13 +314,13 @@ def bootstrap_interval(answer: object) -> str:
     return f"{low:.2f} to {high:.2f} around {values.mean():.2f}."
 
 
-@exercise("21.2", "the p-value of a paired test of signs")
+@exercise("21.2", "the p-value of a paired sign-flip test")
 def test_of_signs(answer: object) -> str:
     for differences, flips in (([1.0, 2.0, 3.0], 2), ([1.0, -1.0, 3.0], 6), ([0.2, 0.1, 0.3, 0.4, 0.5, 0.1], 2)):
         p_value = float(called(answer, np.array(differences)))
         hint = (
-            f"Of the {2 ** len(differences)} sign flips of {differences}, {flips} have a mean at least as far from 0 "
-            "as the observed mean."
+            f"Of the {2 ** len(differences)} combinations of sign flips of {differences}, {flips} have a mean at least "
+            "as far from 0 as the observed mean."
         )
         expect_number(p_value, flips / 2 ** len(differences), hint, what="the p-value")
     return "all flips are equally likely if neither method is better."
@@ -340,7 +340,7 @@ def holm(answer: object) -> str:
         expect_values(
             called(answer, np.array(p_values)), expected, f"Given {p_values}, the result is {expected}. {hint}"
         )
-    return "each test that passes reduces the factor for the remaining tests."
+    return "the smallest p-value gets the largest factor, and each following p-value a smaller factor."
 
 
 @exercise("25.1", "the gradient that a first-order MAML client sends")

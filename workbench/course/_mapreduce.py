@@ -24,7 +24,7 @@ def combined_count(answer: object) -> str:
     plan = plan_of(answer, jnp.asarray(words), clients=8)
     used = [stage.operation for stage in stages(plan, "reduce")]
     if "reduce_by_key" in used:
-        wrong("the counts are right, but every pair goes to the shuffle: add up at the worker, then `wb.reduce_sum`.")
+        wrong("the counts are right, but every pair goes to the shuffle: sum on the worker, then use `wb.reduce_sum`.")
     size = expect_disclosed(plan, 64)
     return f"a worker discloses {size} bytes, however many words it has."
 
@@ -36,7 +36,7 @@ def bytes_of_pairs(answer: object) -> str:
         without, 80_000, "A pair of 8 bytes for each occurrence of a word.", what="the number without a combiner"
     )
     expect_number(combined, 5_600, "A pair of 8 bytes for each distinct word.", what="the number with a combiner")
-    return "fourteen times less."
+    return "the combiner sends about a fourteenth of the bytes."
 
 
 @exercise("26.3", "the second largest value of eight workers")

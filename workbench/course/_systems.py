@@ -347,4 +347,4 @@ def wasted_bytes(answer: object) -> str:
 def expanded_masks(answer: object) -> str:
     hint = "Each survivor has one private mask, and one shared mask with each phone that dropped out."
     expect_number(answer, 970 + 30 * 970, hint)
-    return "970 masks of survivors, and 30 × 970 masks shared with dropouts: the work grows with dropouts."
+    return "970 masks of survivors, and 30 × 970 masks shared with dropouts: more dropouts mean more work."
