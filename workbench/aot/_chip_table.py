@@ -248,16 +248,14 @@ _MIG = re.compile(r"^(.*?)[ -]*\bMIG\b[ -]*(\d+)g\.(\d+)gb", re.IGNORECASE)
 _MIG_SLICES = 7  # number of compute slices on every GPU with MIG
 _CPU = ("cpu", "host", "thiscpu")
 
-# Description of a GPU in a profile, instead of a name: vendor, cores, and memory in GB to the nearest ten.
+# Chips with the vendor and number of cores that a profile states, ordered by memory.
 _BY_CORES = {
-    ("nvidia", 132, 80): "H100", ("nvidia", 114, 80): "H100 PCIe", ("nvidia", 132, 90): "H100 NVL",
-    ("nvidia", 132, 140): "H200", ("nvidia", 132, 150): "H200", ("nvidia", 108, 80): "A100",
-    ("nvidia", 108, 40): "A100 40GB", ("nvidia", 80, 30): "V100", ("nvidia", 80, 20): "V100 16GB",
-    ("nvidia", 40, 20): "T4", ("nvidia", 58, 20): "L4", ("nvidia", 148, 180): "B200", ("nvidia", 148, 190): "B200",
-    ("nvidia", 152, 190): "GB200", ("amd", 304, 210): "MI300X", ("amd", 304, 200): "MI300X",
-    ("amd", 304, 270): "MI325X", ("amd", 304, 280): "MI325X", ("amd", 256, 310): "MI355X", ("amd", 256, 290): "MI355X",
-    ("amd", 110, 60): "MI250X", ("amd", 110, 70): "MI250X",
+    ("nvidia", 40): ("T4",), ("nvidia", 58): ("L4",), ("nvidia", 80): ("V100 16GB", "V100"),
+    ("nvidia", 108): ("A100 40GB", "A100"), ("nvidia", 114): ("H100 PCIe",),
+    ("nvidia", 132): ("H100", "H100 NVL", "H200"), ("nvidia", 148): ("B200",), ("nvidia", 152): ("GB200",),
+    ("amd", 110): ("MI250X",), ("amd", 256): ("MI355X",), ("amd", 304): ("MI300X", "MI325X"),
 }  # fmt: skip
+_LEAST_MEMORY = 0.9  # a device of N GB on its data sheet has at most N GiB; ECC and the driver keep up to a tenth
 
 
 def known_chip(name: str) -> ChipRecord | None:
@@ -311,8 +309,12 @@ def chip_of_gpu(vendor: str, cores: int, memory_bytes: int) -> ChipRecord | None
         >>> chip_of_gpu("AMD", 304, 206141652992).name
         'MI300X'
     """
-    name = _BY_CORES.get((vendor.lower(), cores, round(memory_bytes / 1e10) * 10))
-    return CHIPS[name] if name else None
+    for name in _BY_CORES.get((vendor.lower(), cores), ()):
+        chip = CHIPS[name]
+        sheet_bytes = chip.hbm_bytes / chip.devices_per_chip / _GB * _GIB
+        if _LEAST_MEMORY * sheet_bytes <= memory_bytes <= sheet_bytes:
+            return chip
+    return None
 
 
 def _without_tpu(plain: str) -> str:
