@@ -373,12 +373,18 @@ def test_run_ends_when_cancelled_and_the_runtime_serves_the_next_one(flower: Flo
 
 
 @needs_flower
-@pytest.mark.parametrize("lost", [True, False], ids=["worker lost", "client raised"])
-def test_a_lost_or_hanging_worker_costs_one_run(lost: bool):
+@pytest.mark.parametrize("fault", ["worker lost", "SuperNode ended", "client raised"])
+def test_a_lost_or_hanging_worker_costs_one_run(fault: str):
+    lost = fault != "client raised"
+
     def fail(slot: int, _: NodeReply) -> NodeReply:
+        if fault == "SuperNode ended":
+            running: Any = engine._running
+            running.processes.ended["supernode 0"] = -9
         raise NodeFailure(slot, "ActorDiedError", worker_lost=lost)
 
     with Here() as engine:
+        engine.runtime = "deployment" if fault == "SuperNode ended" else "simulation"
         engine.run(fedavg, start(), client_data())
         before, engine.changed = engine._running, fail
         with pytest.raises(EngineError, match="run the round again" if lost else "Correct that client's data"):

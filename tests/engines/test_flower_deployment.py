@@ -47,6 +47,8 @@ def test_supernode_that_leaves_is_an_error_that_names_the_client():
             EngineError, match=r"one of the clients 3, 4 on supernode 1.*ended with exit status -9"
         ) as e:
             engine.run(rounds, start(), client_data(), progress=progress)
+        run = engine.run(fedavg, start(), client_data())  # on new processes
+    np.testing.assert_allclose(run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)
     assert e.value.run.rounds == 1
     np.testing.assert_allclose(e.value.run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)
     assert none_left(processes)

@@ -335,8 +335,8 @@ class Flower(Engine):
         try:
             return self._running.ask(asks, self.timeout_seconds, check, enough)
         except NodeFailure as error:
-            if self.runtime == "simulation" and error.worker_lost:
-                self.close()  # its pool would wait for lost and busy workers; the next run starts a new runtime
+            if (self.runtime == "simulation" and error.worker_lost) or self._running.processes.ended:
+                self.close()  # it would wait for lost and busy workers; the next run starts a new runtime
             raise
         except EngineError:
             if self._running.processes.ended:

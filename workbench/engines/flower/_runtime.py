@@ -254,7 +254,7 @@ class Deployment(Runtime):
             kind, _, slot = error.process.partition(" ")
             if kind != "supernode":
                 raise
-            raise NodeFailure(int(slot), f"left: {error}") from error
+            raise NodeFailure(int(slot), f"left: {error}", worker_lost=True) from error
 
     def start(self, check: Callable[[], Any]) -> None:
         """Starts the SuperLink, the SuperNodes, and the app that communicates with the engine."""
