@@ -886,7 +886,7 @@ WRONG = {
         (lambda o, r, late, m, e: {k: (1 - m) * o[k] + m * r[k] for k in o}, "share"),
     ],
     "16.2": [(waits_for_failed, "'a' may begin"), (lambda finished, client, bound: True, "has to wait")],
-    "16.3": [(0, "still working")],
+    "16.3": [(0, "still training")],
     "16.4": [(4, "Count the nodes")],
     "17.1": [(lambda p: p / p.max(), r"\[1\.0, 0\.5, 0\.25\]"), (lambda p: 1 / (len(p) * p), "the same for all items")],
     "17.2": [(drawn_without_exponent, r"\[0\.1, 0\.2, 0\.3, 0\.4\]")],
