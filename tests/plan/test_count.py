@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec as P
 
 from workbench.plan import valid_positions
-from workbench.plan._count import count_jaxpr_work
+from workbench.plan._count import count_jaxpr_work, main_product, walk_jaxpr_work
 from workbench.primitives import map_fn, program
 
 X = jnp.ones((8, 16))
@@ -47,7 +47,7 @@ def _dead(x, w):
     return x @ w
 
 
-@pytest.mark.parametrize(
+PROGRAMS = pytest.mark.parametrize(
     ("fn", "flops"),
     [
         pytest.param(jnp.dot, STEP, id="dot"),
@@ -65,8 +65,88 @@ def _dead(x, w):
         pytest.param(lambda x, w: x + 1, 0, id="elementwise work is not counted as dot products"),
     ],
 )
+
+
+@PROGRAMS
 def test_count_of_dot_products_is_exact(fn, flops):
     assert count_jaxpr_work(jax.make_jaxpr(fn)(X, W)).flops == flops
+
+
+@PROGRAMS
+def test_work_of_the_equations_adds_up_to_the_count(fn, flops):
+    jaxpr = jax.make_jaxpr(fn)(X, W)
+    count, works = count_jaxpr_work(jaxpr), list(walk_jaxpr_work(jaxpr))
+    assert sum(work.flops for work in works) == flops
+    assert sum(work.elementwise_flops for work in works) == count.elementwise_flops
+    assert sum(work.accessed_bytes for work in works) == count.accessed_bytes
+    assert not any(work.at_least for work in works)
+
+
+@pytest.mark.parametrize(
+    ("fn", "executions", "copies"),
+    [(jnp.dot, 1, 1), (_scan_in_scan, 3 * 5, 1), (_sharded, 8, 8)],
+    ids=["", "scan", "mesh"],
+)
+def test_executions_of_a_product_are_counted(fn, executions, copies):
+    (product,) = (work for work in walk_jaxpr_work(jax.make_jaxpr(fn)(X, W)) if work.flops)
+    assert product.chain[-1].primitive.name == "dot_general"
+    assert (product.executions, product.copies) == (executions, copies)
+
+
+def test_a_loop_of_unknown_length_is_walked_once():
+    def fn(x):
+        return (
+            jax.lax.while_loop(lambda y: y.sum() < 1, lambda y: jax.lax.fori_loop(0, 3, lambda _, z: z @ W, y), x) @ W
+        )
+
+    once, after = (work for work in walk_jaxpr_work(jax.make_jaxpr(fn)(X)) if work.flops)
+    assert (once.flops, once.at_least) == (3 * STEP, True)
+    assert (after.flops, after.at_least) == (STEP, False)
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind"),
+    [
+        (lambda x, w: x + 1, None),
+        (lambda x, w: x @ w, "float32"),
+        (lambda x, w: jnp.dot(x, w, precision="highest"), "float32:highest"),
+        (lambda x, w: jnp.dot(x, w, precision="high"), "float32:high"),
+        (lambda x, w: x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16), "bfloat16"),
+        (lambda x, w: jax.lax.dot(x.astype(jnp.bfloat16), w, preferred_element_type=jnp.float32), "float32"),
+        # two products in bfloat16 have more FLOPs than one in float32
+        (lambda x, w: (x @ w, x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)), "bfloat16"),
+        (lambda x, w: (x @ w @ w, x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)), "float32"),
+    ],
+    ids=["none", "float32", "highest", "high", "bfloat16", "the wider operand", "most in bfloat16", "most in float32"],
+)
+def test_the_kind_of_product_with_most_flops_is_named(fn, kind):
+    assert main_product(jax.make_jaxpr(fn)(X, W)) == kind
+
+
+def test_a_complex_multiplication_is_four_real_ones():
+    x, w = X.astype(jnp.complex64), W.astype(jnp.complex64)
+    assert count_jaxpr_work(jax.make_jaxpr(jnp.dot)(x, w)).flops == 4 * STEP
+
+
+def test_rows_of_a_ragged_product_are_counted_once():
+    x, groups, sizes = jnp.ones((12, 5)), jnp.ones((3, 5, 7)), jnp.array([2, 6, 4])
+    once = 2 * 12 * 5 * 7
+
+    def product(x, groups):
+        return jax.lax.ragged_dot(x, groups, sizes)
+
+    def both_gradients(x, groups):
+        return jax.vjp(product, x, groups)[1](jnp.ones((12, 7)))
+
+    assert count_jaxpr_work(jax.make_jaxpr(product)(x, groups)).flops == once
+    assert count_jaxpr_work(jax.make_jaxpr(both_gradients)(x, groups)).flops == 2 * once
+
+
+def test_a_convolution_in_groups_of_the_batch_uses_each_image_once():
+    # 2 groups of 2 images; 6 features out of 4, at 7×7 positions of 9 taps
+    convolve = lambda x, k: jax.lax.conv_general_dilated(x, k, (1, 1), "VALID", batch_group_count=2)  # noqa: E731
+    jaxpr = jax.make_jaxpr(convolve)(jnp.ones((4, 4, 9, 9)), jnp.ones((6, 4, 3, 3)))
+    assert count_jaxpr_work(jaxpr).flops == 2 * 2 * 6 * 4 * 7 * 7 * 9
 
 
 @pytest.mark.parametrize(
@@ -125,6 +205,53 @@ def test_count_of_bytes_reads_scanned_weights_in_every_iteration():
 def test_count_of_bytes_of_a_slice_is_what_it_takes():
     count = count_jaxpr_work(jax.make_jaxpr(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, 2))(X, 0))
     assert count.accessed_bytes == pytest.approx(2 * 2 * 16 * 4, abs=32)  # and the index
+
+
+ROWS = jnp.zeros((2, 1), jnp.int32)
+TWO = jnp.ones((2, 16))
+ROW = 16 * 4
+
+
+def _gathered(x):
+    numbers = jax.lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+    return jax.lax.gather(x, ROWS, numbers, (1, 16), mode="clip")
+
+
+def _smaller(a, b):
+    return jnp.where(a * a < b * b, a, b)
+
+
+def _scattered(x):
+    numbers = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=(1,), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+    )
+    return jax.lax.scatter_add(x, ROWS, TWO, numbers, mode="clip")
+
+
+@pytest.mark.parametrize(
+    ("fn", "size"),
+    [
+        pytest.param(lambda x: jax.lax.dynamic_update_slice(x, TWO, (0, 0)), 2 * 2 * ROW, id="update of two rows"),
+        pytest.param(_gathered, 2 * 2 * ROW + ROWS.nbytes, id="gather of two rows"),
+        pytest.param(_scattered, 3 * 2 * ROW + ROWS.nbytes, id="scatter into two rows"),
+        pytest.param(lambda x: jax.lax.reduce_sum(x, (0,)), 8 * ROW + ROW, id="sum of the rows"),
+        pytest.param(lambda x: jax.lax.sort(x), 2 * 8 * ROW, id="sort"),
+    ],
+)
+def test_count_of_bytes_of_single_operations(fn, size):
+    assert count_jaxpr_work(jax.make_jaxpr(fn)(X)).accessed_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("fn", "flops"),
+    [
+        pytest.param(_scattered, TWO.size, id="an addition for each scattered element"),
+        pytest.param(lambda x: jax.lax.reduce(x, jnp.inf, _smaller, (0, 1)), X.size, id="a reduction by a function"),
+    ],
+)
+def test_a_function_of_two_elements_is_counted_for_each_element(fn, flops):
+    assert count_jaxpr_work(jax.make_jaxpr(fn)(X)).elementwise_flops == flops
+    assert sum(work.elementwise_flops for work in walk_jaxpr_work(jax.make_jaxpr(fn)(X))) == flops
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

@@ -26,7 +26,7 @@ _FUSED = frozenset(
 )
 _REDUCTIONS = frozenset(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin cumsum cumprod cummax "
-    "cummin cumlogsumexp reduce_window_sum reduce_window_max reduce_window_min".split()
+    "cummin cumlogsumexp reduce reduce_window reduce_window_sum reduce_window_max reduce_window_min".split()
 )
 _UNCOUNTED = frozenset(
     "cholesky eig eigh fft geqrf householder_product lu qr schur svd triangular_solve tridiagonal_solve ffi_call "
@@ -244,6 +244,8 @@ def _nested_work(equation: _Equation) -> tuple[list[core.Jaxpr | core.ClosedJaxp
     name, params = equation.name, equation.params
     if name in _ARITHMETIC or name in _FUSED or name in _REDUCTIONS or _symbolic(equation):
         return None, 1.0, True
+    if name.startswith("scatter"):  # its jaxpr combines two elements
+        return None, 1.0, True
     if name == "scan":
         return [params["jaxpr"]], float(params["length"]), True
     if name == "while":
@@ -318,6 +320,9 @@ def _equation_cost(equation: _Equation) -> _Cost:
         return _Cost(elementwise=sum(_elements(v) for v in equation.operands), bytes=_sizes(equation.results))
     if name in _CONTROL:
         return _CONTROL[name](equation)
+    if name.startswith("scatter"):
+        updates = sum(_elements(v) for v in equation.operands[2:3])
+        return _Cost(elementwise=updates if list(_nested(equation.params)) else 0, bytes=_traffic(equation))
     inner = list(_nested(equation.params))
     if inner:
         body = _sum(_count(jaxpr) for jaxpr in inner)
