@@ -154,6 +154,10 @@ def test_backend_that_shows_no_hlo_is_refused(text, fact):
         pytest.param("s4[7]{0}", 4, 4, 0, id="half bytes round up"),
         pytest.param("pred[]", 1, 1, 0, id="predicate"),
         pytest.param("f32[<=8,2]{1,0}", 64, 64, 0, id="bounded dynamic dimension"),
+        pytest.param("f32[?,2]{1,0}", 0, 0, 0, id="unbounded dynamic dimension"),
+        pytest.param("f32[2,3,5]{2,1,0:T(8,128)}", 120, 2 * 8 * 128 * 4, 0, id="a tile for each matrix"),
+        pytest.param("f32[3,2,130]{2,0,1:T(8,128)}", 3120, 2 * 8 * 256 * 4, 0, id="a tile for each transposed matrix"),
+        pytest.param("f32[130]{0:T(128)}", 520, 1024, 0, id="vector in tiles"),
     ],
 )
 def test_shapes_are_read_with_padding_and_space(text, size, padded, space):

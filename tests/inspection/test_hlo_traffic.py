@@ -69,11 +69,52 @@ ENTRY main {
 }
 """
 INDICES = 4096 * 3 * 4
+ROW = 128 * 4
+
+
+def alone(*lines: str) -> str:
+    """Operations outside of fusions, on a matrix of 512 rows, two rows, indices of rows and a number."""
+    arguments = "f32[512,128]", "f32[2,128]", "s32[2,1]", "s32[]"
+    parameters = [f"%{name} = {of} parameter({i})" for i, (name, of) in enumerate(zip("abij", arguments, strict=True))]
+    return "ENTRY main {\n  " + "\n  ".join([*parameters, *lines]) + "\n}\n"
+
+
+UPDATE = alone("ROOT %r = f32[512,128] dynamic-update-slice(%a, %b, %j, %j)")
+SLICE = alone("ROOT %r = f32[2,128] slice(%a), slice={[0:2], [0:128]}")
+TAKEN = alone(
+    "ROOT %r = f32[2,128] gather(%a, %i), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, "
+    "index_vector_dim=1, slice_sizes={1,128}"
+)
+ADDED = alone(
+    "ROOT %r = f32[512,128] scatter(%a, %i, %b), update_window_dims={1}, inserted_window_dims={0}, "
+    "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add"
+)
+INTO_VMEM = alone(
+    "%s = (f32[512,128]{1,0:S(1)}, f32[512,128]{1,0}, u32[]) copy-start(%a)",
+    "%d = f32[512,128]{1,0:S(1)} copy-done(%s)",
+    "ROOT %r = f32[512,128]{1,0:S(1)} negate(%d)",
+)
+OUT_OF_VMEM = alone(
+    "%n = f32[512,128]{1,0:S(1)} negate(%a)",
+    "%s = (f32[512,128]{1,0}, f32[512,128]{1,0:S(1)}, u32[]) copy-start(%n)",
+    "ROOT %d = f32[512,128]{1,0} copy-done(%s)",
+)
+ROWS_INTO_VMEM = alone(
+    "%s = ((f32[512,128]{1,0}), f32[2,128]{1,0:S(1)}, s32[]) slice-start(%a), slice={[0:2], [0:128]}",
+    "ROOT %d = f32[2,128]{1,0:S(1)} slice-done(%s)",
+)
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
     [
+        pytest.param(UPDATE, 2 * 2 * ROW, id="an update reads and writes its rows"),
+        pytest.param(SLICE, 2 * 2 * ROW, id="a slice reads and writes its rows"),
+        pytest.param(TAKEN, 2 * 4 + 2 * 2 * ROW, id="a gather also reads its indices"),
+        pytest.param(ADDED, 2 * 4 + 3 * 2 * ROW, id="a scatter reads two rows, and reads and writes two"),
+        pytest.param(INTO_VMEM, 512 * ROW, id="a copy into VMEM reads"),
+        pytest.param(OUT_OF_VMEM, 2 * 512 * ROW, id="a copy out of VMEM writes"),
+        pytest.param(ROWS_INTO_VMEM, 2 * ROW, id="a slice into VMEM reads its rows"),
         pytest.param(SCATTER, INDICES + 2 * 4096 * 4, id="a scatter changes its operand in place"),
         pytest.param(ZEROS, INDICES + 8 * 512 * 8192 * 4, id="a scatter into new zeros writes them"),
         pytest.param(GATHER, INDICES + 4096 * 2 + 4096 * 4, id="a gather reads what it takes, in the narrow type"),

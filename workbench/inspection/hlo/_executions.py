@@ -157,7 +157,7 @@ class _LoopValues:
         if direction in ("GT", "GE"):
             value, step, bound, direction = -value, -step, -bound, {"GT": "LT", "GE": "LE"}[direction]
         if direction == "NE":
-            iterations = (bound - value) / step if step else -1
+            iterations = 0.0 if value == bound else (bound - value) / step if step else -1
             return iterations if iterations >= 0 and iterations == int(iterations) else None
         if direction not in ("LT", "LE"):
             return None
