@@ -177,6 +177,24 @@ def test_collectives_of_absent_chips_are_named_whatever_their_form(sample):
     assert {c.executions for c in found.values()} == {1.0}
 
 
-@pytest.mark.parametrize("sample", sorted(path.name.removesuffix(".hlo.txt") for path in DATA.glob("*.hlo.txt")))
+every_file = pytest.mark.parametrize(
+    "sample", sorted(path.name.removesuffix(".hlo.txt") for path in DATA.glob("*.hlo.txt"))
+)
+
+
+@every_file
+def test_call_tree_adds_up_to_the_module(sample):
+    module = inspect_module(text_of(sample), mesh=MESH)
+    total = module.call_tree.root.total
+    assert total.flops_matmul == pytest.approx(module.flops)
+    assert total.flops_elementwise == pytest.approx(
+        sum(i.elementwise_flops * i.executions for i in module.instructions)
+    )
+    assert total.traffic_bytes == pytest.approx(module.accessed_bytes)
+    sent = sum(c.wire_bytes * c.executions for c in module.collectives)
+    assert sum(total.sent_bytes.values()) == pytest.approx(sent)
+
+
+@every_file
 def test_nothing_in_what_compilers_wrote_is_unknown(sample):
     assert inspect_module(text_of(sample)).notes == ()
