@@ -3,6 +3,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -331,3 +333,32 @@ def test_dask_workers_with_another_version_are_named(cluster: Any, monkeypatch: 
     monkeypatch.setattr(_executor, "__version__", "9.9")
     with pytest.raises(EngineError, match=r"do not have workbench 9\.9, which this process runs: inproc://.*: 0\."):
         Executor(cluster.get_executor()).run(fedavg, start(), client_data())
+
+
+_STRANGER = """
+import os, sys
+import distributed
+if os.getuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+security = distributed.Security(require_encryption=False)
+with distributed.Client(sys.argv[1], timeout=20, security=security) as client:
+    print("ran as", *client.run(os.getuid).values())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "no TLS"])
+def test_other_users_of_a_dask_cluster_are_refused_with_tls_and_noted_without(tls: bool):
+    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    pytest.importorskip("cryptography", reason="certificates need it")
+    settings = {"protocol": "tls://" if tls else "tcp://", "security": tls or None, "dashboard_address": None}
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, **settings) as started,
+        distributed.Client(started) as client,
+    ):
+        run = Executor(client.get_executor()).run(fedavg, start(), client_data())
+        stranger = [sys.executable, "-c", _STRANGER, started.scheduler_address]
+        asked = subprocess.run(stranger, capture_output=True, text=True)
+    assert any("does not use TLS" in note for note in run.notes) is not tls
+    assert ("ran as" in asked.stdout) is not tls, asked.stderr
+    np.testing.assert_allclose(run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)

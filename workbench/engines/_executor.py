@@ -127,6 +127,11 @@ class Executor(Engine):
         work.recorder.warmup_seconds += time.perf_counter() - started
         shared = Values(stage, work.shared, fingerprint(work.shared, digest))
         values: Any = self._put(shared)
+        if (client := getattr(self.pool, "_client", None)) is not None and client.scheduler.address.startswith("tcp:"):
+            work.recorder.note(
+                "the Dask cluster does not use TLS: everyone who can connect to its scheduler can run code as you. "
+                "Start the cluster with `LocalCluster(security=True)`, or with certificates."
+            )
         reader, holdings = self._held(work)
 
         def send(batch: Batch) -> Future:
