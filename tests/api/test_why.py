@@ -80,6 +80,27 @@ def constrained(x, mesh):
     return jax.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P()))  # asks
 
 
+def helper(x, weights):
+    return x @ weights  # the helper's sum
+
+
+def two_calls(x, first, second):
+    x = jnp.tanh(helper(x, first))  # first call
+    return helper(x, second)  # second call
+
+
+def test_a_collective_in_a_shared_helper_is_named_with_the_line_that_calls_the_helper(shape):
+    weights = shape((32, 32), "model")
+    found = wb.why(two_calls)(shape((64, 32), "data", "model"), weights, weights)
+    lines = [line_of(two_calls, f"# {name} call") for name in ("first", "second")]
+    assert [[caller.line for caller in each.callers] for each in found.collectives] == [[line] for line in lines]
+    assert {each.source and each.source.line for each in found.collectives} == {line_of(helper, "# the helper's sum")}
+    headlines = [line for line in str(found).splitlines() if "all-reduce over model" in line]
+    assert [headline.rpartition(", called at ")[2] for headline in headlines] == [
+        f"test_why.py:{line}" for line in lines
+    ]
+
+
 def test_constraint_that_undoes_a_sharding_is_named_with_its_line(shape, mesh):
     found = wb.why(lambda x: constrained(x, mesh))(shape((64, 32), "data"))
     (collective,) = found.collectives

@@ -11,6 +11,7 @@ from pathlib import Path
 from workbench.inspection._flow import CompiledFlow, Origins, likeness, planned_origins
 from workbench.inspection._why_causes import find_causes
 from workbench.inspection.call_tree import shown_file
+from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ProgramRecord
 from workbench.records.program import SourceLine
 from workbench.records.sharding import (
@@ -59,7 +60,8 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
         )
         propagation = PropagationRecord()
     sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
-    reader = _Reader(propagation, sizes, () if record.module is None else record.module.instructions)
+    module = record.module
+    reader = _Reader(propagation, sizes, () if module is None else module.instructions, record.call_tree)
     compiled = () if record.module is None else record.module.collectives
     if record.module is not None:
         reasons = [reader.compiled(collective) for collective in compiled]
@@ -178,9 +180,18 @@ def _unexplained(axes: Sequence[str], line: SourceLine | None) -> _Cause:
 
 class _Reader:
     def __init__(
-        self, propagation: PropagationRecord, sizes: dict[str, int], instructions: Sequence[InstructionRecord] = ()
+        self,
+        propagation: PropagationRecord,
+        sizes: dict[str, int],
+        instructions: Sequence[InstructionRecord] = (),
+        call_tree: CallTreeRecord | None = None,
     ) -> None:
         self.propagation = propagation
+        self._call_tree = call_tree
+        self._nodes: dict[str, list[CallNodeRecord]] = {}  # of the call tree, by the name of an instruction
+        for node in () if call_tree is None else call_tree.nodes:
+            for name in node.instructions:
+                self._nodes.setdefault(name, []).append(node)
         self._flow = CompiledFlow(instructions)
         self._origins_of = planned_origins(propagation.values)
         self.users: dict[str, list[PlannedValueRecord]] = {}
@@ -226,6 +237,8 @@ class _Reader:
         elif alternatives:
             sentence += f" Or: {alternatives[0].sentence} Both explanations fit the compiled instruction."
         value = cause.value
+        source = next((source for source in collective.sources if (source.file, source.line) == _line_of(value)), line)
+        source = source or (value.source if value else None)
         return WhyCollectiveRecord(
             kind=collective.kind,
             axes=axes or collective.axes,
@@ -234,13 +247,29 @@ class _Reader:
             reason=cause.reason,
             sentence=sentence,
             operation="" if value is None else _called(value) if value.operation == "custom_call" else value.operation,
-            source=next(
-                (source for source in collective.sources if (source.file, source.line) == _line_of(value)), line
-            )
-            or (value.source if value else None),
+            source=source,
+            callers=self._callers(collective, source),
             operands=self._told(value) if value else (),
             advice=cause.advice,
         )
+
+    def _callers(self, collective: CollectiveRecord, source: SourceLine | None) -> tuple[SourceLine, ...]:
+        """The lines that call the function of a collective's line, innermost first; empty if the path is unknown."""
+        if self._call_tree is None or source is None:
+            return ()
+        here = shown_file(source.file), source.line
+        nodes = sorted(self._nodes.get(collective.name, ()), key=lambda node: -node.instructions[collective.name])
+        for path in map(self._call_tree.path, nodes):
+            places = [(shown_file(node.file or ""), node.line) for node in path]
+            if here not in places:
+                continue
+            calls = [node for node in path[: places.index(here)] if node.kind == "call" and not node.hidden]
+            return tuple(
+                SourceLine(file=node.file, line=node.line, column=node.column)
+                for node in reversed(calls)
+                if node.file is not None and node.line is not None
+            )
+        return ()
 
     def _named_so(self, collective: CollectiveRecord) -> list[PlannedValueRecord]:
         """The operations that have the collective's name and line."""

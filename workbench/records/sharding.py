@@ -278,6 +278,7 @@ class WhyCollectiveRecord(Record):
     sentence: str
     operation: str = ""
     source: SourceLine | None = None  # the line that needs the exchange
+    callers: tuple[SourceLine, ...] = ()  # lines that lead to the call of that line's function, innermost first
     operands: tuple[WhyOperandRecord, ...] = ()
     advice: str = ""
 

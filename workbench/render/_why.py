@@ -12,6 +12,7 @@ _INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # a layer's number: `layers[
 
 _FEW = 8  # maximum number of reasons listed one by one; more are grouped
 _MOST_PLACES = 3  # places of a group, largest first
+_MOST_CALLERS = 3  # lines of a call path, innermost first
 
 
 def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
@@ -85,14 +86,15 @@ def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
         over = axes_text(group[0].axes)
         title = _TITLES[group[0].reason].format(over=over)
         lines.append(f"{number}. {title}: {counted}, {bytes_text(_total(group))} of payload in a call")
-        places: dict[str, list[WhyCollectiveRecord]] = {}
+        places: dict[tuple[str, str], list[WhyCollectiveRecord]] = {}
         for collective in group:
-            places.setdefault(_without_indices(collective.sentence), []).append(collective)
+            place = _without_indices(collective.sentence), _callers(collective)
+            places.setdefault(place, []).append(collective)
         ordered = sorted(places.items(), key=lambda place: -_total(place[1]))
-        for sentence, alike in ordered[:_MOST_PLACES]:
+        for (sentence, callers), alike in ordered[:_MOST_PLACES]:
             times = f" in {len(alike)} collectives" if len(alike) > 1 else ""
             text = sentence if len({collective.sentence for collective in alike}) > 1 else alike[0].sentence
-            lines.append(f"   · {bytes_text(_total(alike))}{times}: {text}")
+            lines.append(f"   · {bytes_text(_total(alike))}{times}{callers}: {text}")
         rest = ordered[_MOST_PLACES:]
         if rest:
             where = dict.fromkeys(line_text(c.source) for _, alike in rest for c in alike if c.source)
@@ -138,8 +140,14 @@ def _without_indices(text: str) -> str:
 def _headline(collective: WhyCollectiveRecord) -> tuple[str, str]:
     times = "" if collective.executions is None else f"{count_text(collective.executions)} × "
     unknown = ", once per iteration of a loop of unknown length" if collective.executions is None else ""
-    where = f" at {line_text(collective.source)}" if collective.source else ""
+    where = f" at {line_text(collective.source)}{_callers(collective)}" if collective.source else ""
     return f"{times}{collective.kind} over {axes_text(collective.axes)}{unknown}", where
+
+
+def _callers(collective: WhyCollectiveRecord) -> str:
+    """The innermost lines that call the function of the collective's line."""
+    names = [line_text(caller).rpartition("/")[2] for caller in collective.callers[:_MOST_CALLERS]]
+    return f", called at {', '.join(names)}" if names else ""
 
 
 def _reason_lines(collective: WhyCollectiveRecord, details: bool) -> list[str]:
