@@ -1,7 +1,10 @@
+import jax
 import pytest
 import records_parts as parts
+from jax.sharding import NamedSharding, PartitionSpec as P
 from workbench_widgets._roofline_state import roofline_state
 
+import workbench as wb
 from workbench.cost import known_chip
 from workbench.records.compiled import InstructionRecord, ModuleRecord
 from workbench.records.program import SourceLine
@@ -40,6 +43,32 @@ def test_a_program_without_a_chip_says_which_one_is_assumed():
     made = roofline_state(module(DOT), None)
     assert made is not None
     assert (made["assumed"], made["chip"]["name"]) == (True, "v5e")
+
+
+def test_communication_of_a_record_from_cpus_is_counted_as_on_the_assumed_chip():
+    mesh = wb.make_mesh(model=8)
+    with jax.set_mesh(mesh):
+        x = jax.ShapeDtypeStruct((1024, 1024), "float32", sharding=NamedSharding(mesh, P(None, "model")))
+        w = jax.ShapeDtypeStruct((1024, 1024), "float32", sharding=NamedSharding(mesh, P("model")))
+        program = wb.trace(lambda x, w: x @ w)(x, w)
+        here, there = program.inspect(), program.inspect(on="v5e")  # predicted from the same CPU program
+    made = roofline_state(here.module, None)
+    assert made is not None
+    assert made["communication"] > 0
+    assert there.cost is not None
+    assert made["seconds"] + made["communication"] == pytest.approx(there.cost.seconds)
+
+
+def test_communication_of_unknown_time_is_not_counted_as_none():
+    known = module(DOT)
+    (collective, *_) = known.collectives
+    started = DOT.replace(name=collective.name, opcode=collective.kind, flops=0.0, executions=1.0)
+    unknown = known.replace(
+        instructions=(DOT, started), collectives=(collective.replace(wire_bytes=None, group_size=8),)
+    )
+    made = roofline_state(unknown, None)
+    assert made is not None
+    assert made["communication"] is None
 
 
 def test_nothing_is_drawn_where_nothing_multiplies_matrices():

@@ -1,8 +1,9 @@
 """Source lines of a program in a chip's roofline; the cost view draws them as dots."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from workbench.cost import CHIPS, product_peak, time_module
+from workbench.cost import CHIPS, InstructionTime, product_peak, time_module
 from workbench.records.compiled import InstructionRecord, ModuleRecord
 from workbench.records.hardware import ChipRecord
 from workbench.render.units import source_text
@@ -43,9 +44,23 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
         "chip": roofs | {"peaks": peaks},
         "assumed": chip is None,
         "seconds": total,
+        "communication": _communication_seconds(module, times),
         "dots": dots[:MOST_LINES],
         "without_products": [len(rows) - len(dots), (total - sum(dot["seconds"] for dot in dots)) / total],
     }
+
+
+def _communication_seconds(module: ModuleRecord, times: Mapping[str, InstructionTime]) -> float | None:
+    """The time that collectives add to a call in seconds; None if the time of any collective is unknown."""
+    total = 0.0
+    for instruction in module.instructions:
+        time = times.get(instruction.name)
+        if time is None or not time.is_collective:
+            continue
+        if time.seconds is None or instruction.executions is None:
+            return None
+        total += instruction.executions * time.seconds
+    return total
 
 
 def chip_roofs(chip: ChipRecord) -> dict[str, Any]:

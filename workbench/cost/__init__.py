@@ -15,4 +15,4 @@ from workbench.cost._operations import (
 )
 from workbench.cost._rates import family_of as family_of
 from workbench.cost._scaling import estimate_scaled as estimate_scaled, scaled_placement as scaled_placement
-from workbench.cost._timeline import time_module as time_module
+from workbench.cost._timeline import InstructionTime as InstructionTime, time_module as time_module

@@ -47,6 +47,7 @@ def render_search_text(search: SearchRecord) -> str:
                 choice.how,
             )
         )
+    hows = {choice.how for choice in search.choices[:_SHOWN]}
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     sharded = search.best.specs if any(map(any, search.best.specs.values())) else {}
@@ -57,7 +58,7 @@ def render_search_text(search: SearchRecord) -> str:
             head,
             "",
             *table,
-            "* no other choice is both faster and smaller",
+            f"* no other {'compiled ' if {'compiled'} < hows else ''}choice is both faster and smaller",
             *(["chunk: number of clients that a device processes at a time"] if chunked else []),
             "",
             f"{search.best.name}:",

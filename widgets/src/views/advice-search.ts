@@ -137,6 +137,8 @@ export class ShardingSearch {
     const heads = ["choice", "how", ...(chunked ? ["chunk"] : []), "seconds", "peak", "sent by one device"];
     const head = heads.map((name) => h("th", { scope: "col" }, name));
     const rows = found.rows.map((row, number) => this.row(row, number, chunked));
+    const hows = new Set(found.rows.map(({ how }) => how));
+    const partly = hows.size > 1 && hows.has("compiled");
     replace(
       this.table,
       h(
@@ -145,7 +147,7 @@ export class ShardingSearch {
         h("thead", {}, h("tr", {}, head)),
         h("tbody", {}, rows),
       ),
-      h("p", { class: "wb-note" }, "★ no other choice is both faster and smaller"),
+      h("p", { class: "wb-note" }, `★ no other ${partly ? "compiled " : ""}choice is both faster and smaller`),
       found.notes.map((note) => h("p", { class: "wb-note" }, asSentence(note))),
     );
     rove<HTMLElement>(this.table, { items: () => this.rows(), choose: (row) => this.choose(Number(row.dataset.row)) });

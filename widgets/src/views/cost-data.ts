@@ -38,6 +38,8 @@ export interface LinesRoofline {
   assumed: boolean;
   /** Of compute and memory traffic of all lines, those without dots too; communication is not in it. */
   seconds: number;
+  /** Seconds that collectives add to a call; null where the time of any of them is unknown. */
+  communication: number | null;
   dots: {
     place: string;
     line: string | null;

@@ -16,6 +16,7 @@ const lines = {
   assumed: false,
   dots: [{ ...line, seconds: 2e-3 }],
   seconds: 3e-6,
+  communication: 0,
   without_products: [0, 0] as [number, number],
 };
 

@@ -153,11 +153,18 @@ class Cost {
     const time = target.seconds === null ? "" : formatSeconds(target.seconds);
     const { lines } = target;
     const least = target.at_least ? "at least " : "";
-    const assumed = time || !lines ? "" : `${least}${formatSeconds(lines.seconds)}`;
+    const sent = lines?.communication ?? 0;
+    const assumed = time || !lines ? "" : `${least}${formatSeconds(lines.seconds + sent)}`;
+    const communication =
+      lines?.communication === null
+        ? "Communication is not counted, because its time is unknown. "
+        : sent
+          ? `Communication takes ${formatSeconds(sent)} of it. `
+          : "";
     const note = time
       ? `on ${target.chip}`
       : assumed
-        ? `on ${lines?.chip.name}, which is assumed: the program names no chip. Communication is not counted. ${target.work}.`
+        ? `on ${lines?.chip.name}, which is assumed: the program names no chip. ${communication}${target.work}.`
         : [target.work && `${target.work}.`, this.whyNoSeconds(target)].filter(Boolean).join(" ");
     return h(
       "div",

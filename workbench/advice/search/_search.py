@@ -130,6 +130,9 @@ class Search:
         """The note that a mesh brings no gain, returned only if the best choice does not shard anything."""
         if self.program.mesh.size < 2 or not choices or any(map(any, choices[0].specs.values())):
             return []
+        best = choices[0].seconds
+        if any(best is not None and other.seconds is not None and other.seconds < best for other in choices):
+            return []  # a choice that was only planned may be faster
         return [
             "the mesh brings no gain: no choice that shards an argument is faster than replicating all arguments "
             "(then every device computes the same result)"
