@@ -161,11 +161,11 @@ def test_an_nnx_loop_without_results_is_timed_and_its_metrics_are_read():
     optimizer = nnx.Optimizer(model, optax.sgd(1e-3), wrt=nnx.Param)
     metrics = nnx.MultiMetric(loss=nnx.metrics.Average("loss"))
     train_step = wb.watch(train_step, show=False)
-    totals = []
+    means = []
     for _ in range(4):
         train_step(model, optimizer, metrics, jnp.ones((3, 4)))
-        totals.append(float(metrics.loss.total[...]))
-    assert [record.metrics["total"] for record in train_step.record.history] == pytest.approx(totals)
+        means.append(float(metrics.loss.total[...]) / float(metrics.loss.count[...]))
+    assert [record.metrics["loss"] for record in train_step.record.history] == pytest.approx(means)
     assert _cost_of(train_step).flops > 0
 
 
@@ -683,8 +683,109 @@ def test_metrics_that_a_step_updates_in_place_have_the_name_of_their_argument():
 
     watched = wb.watch(step, show=False)
     watched(metrics, jnp.ones(3))
+    watched(metrics, jnp.zeros(3))
     watched.close()
-    assert {"metrics.accuracy.total", "metrics.loss.total"} <= set(watched.history[-1].metrics)
+    outputs = [{name: step.metrics[name] for name in ("metrics.accuracy", "metrics.loss")} for step in watched.history]
+    assert outputs == [{"metrics.accuracy": 1.0, "metrics.loss": 3.0}, {"metrics.accuracy": 0.5, "metrics.loss": 1.5}]
+    assert not any("total" in name for name in watched.to_pandas())
+
+
+def test_names_of_outputs_of_a_jitted_method_are_those_of_its_return():
+    class Trainer:
+        def __init__(self):
+            self.step = jax.jit(self.update)
+
+        def update(self, w):
+            loss = (w**2).sum()
+            return w - 0.1, loss
+
+    watched = wb.watch(Trainer().step, show=False)
+    watched(jnp.ones(2))
+    watched.close()
+    assert watched.history[-1].metrics["loss"] == 2.0
+
+
+def test_a_function_that_is_traced_twice_inside_the_first_compilation_is_no_retrace():
+    @jax.jit
+    def inner(x, scale):
+        return x * scale
+
+    @jax.jit
+    def step(w):
+        return inner(w, 1.0) + inner(w, jnp.float32(2.0)), w.sum()
+
+    watched = wb.watch(step, show=False)
+    for _ in range(2):
+        watched(jnp.ones(3))
+    watched.close()
+    assert watched.record.retraces == ()
+    assert "retraced" not in str(watched)
+
+
+def test_a_compilation_under_pmap_has_a_reason_and_the_name_of_the_function():
+    def train_step(w, x):
+        return w - x, (w * x).sum()
+
+    step = wb.watch(jax.pmap(train_step), show=False)
+    w, x = jnp.ones((8, 3)), np.ones((8, 3), "float32")
+    for _ in range(3):
+        w, _ = step(w, x)
+    step.close()
+    (problem,) = step.record.problems
+    assert problem.round == 1
+    assert problem.what.startswith("step 1 compiled `train_step` in ")
+    assert "argument `w`: now f32[8,3] on 8 devices" in problem.what
+    assert "before f32[8,3] on one device" in problem.what
+    assert "argument `x`" not in problem.what
+
+
+def test_reasons_of_a_compilation_are_written_once_and_few(make_sgd):
+    step = wb.watch(jax.jit(lambda **arrays: sum(x.sum() for x in arrays.values())), name="many", show=False)
+    for size in (2, 3):
+        step(**{f"array{number}": jnp.ones(size) for number in range(6)})
+    step.close()
+    text = str(step)
+    assert text.count("array0") == 1
+    assert text.count("its shape changed") == 3
+    assert "; and 3 more" in text
+
+
+def test_steps_before_the_cost_was_known_have_rates_too(monkeypatch):
+    """The cost is read in a thread: a short loop is over before that."""
+    over, know = threading.Event(), _watch_core.Core._know
+    monkeypatch.setattr(_watch_core.Core, "_know", lambda core, *rest: over.wait(60) and know(core, *rest))
+    step = wb.watch(jax.jit(lambda w: (w @ w * 1e-3, w.sum())), name="short", show=False)
+    w = jnp.ones((64, 64))
+    for _ in range(4):
+        w, _ = step(w)
+    assert all("flops_per_second" not in found.metrics for found in step.record.history)
+    over.set()
+    step.close()
+    table = step.to_pandas()
+    assert table.index.name == "step"
+    assert list(table["flops_per_second"].notna()) == [False, True, True, True]
+    assert (table["flops_per_second"] * table["seconds"])[1:].tolist() == pytest.approx([step.record.flops] * 3)
+
+
+def test_a_loop_without_outputs_says_how_to_choose_some():
+    step = wb.watch(jax.jit(lambda w: w * 2), name="silent", show=False)
+    step(jnp.ones(3))
+    step.close()
+    assert "no output is recorded, because the results contain no floating-point scalar" in str(step)
+
+
+@pytest.mark.parametrize(
+    ("share", "steps", "text"),
+    [
+        (0.6, 0.9, "60% of the time (input-bound)"),
+        (0.6, 0.02, "60% of the time, before 2.0% of the steps"),
+        (0.1, 0.0, "10% of the time"),
+    ],
+)
+def test_a_loop_is_input_bound_only_if_most_steps_wait(share, steps, text):
+    record = WatchRecord(name="f", status="running", steps=9, idle_share=share, idle_steps_share=steps)
+    (line,) = [line for line in str(record).splitlines() if "devices wait" in line]
+    assert line.endswith(text)
 
 
 def test_figures_are_those_of_the_program_that_a_step_ran() -> None:

@@ -143,9 +143,17 @@ class Heard:
         """Seconds by function, slowest first."""
         return _compilations(self.durations)
 
-    def retraces(self) -> tuple[RetraceRecord, ...]:
-        """Retraced functions, with reasons."""
-        return _retraces(self.misses)
+    def retraces(self, *, compiled_only: bool = False) -> tuple[RetraceRecord, ...]:
+        """Retraced functions, with reasons.
+
+        Args:
+            compiled_only: Whether to omit functions that were traced as a part of another function.
+        """
+        retraces = _retraces(self.misses)
+        if not compiled_only:
+            return retraces
+        compiled = {name for phase, name, _, _ in self.durations if phase != "trace"}
+        return tuple(retrace for retrace in retraces if retrace.function in compiled)
 
 
 def start_hearing(heard: Heard) -> "contextvars.Token[tuple[Heard, ...]]":

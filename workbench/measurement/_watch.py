@@ -25,7 +25,16 @@ from workbench.measurement._profile import RunningProfile
 from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker, describe_run, trackers_of
 from workbench.measurement._watch_core import Core, WatchedStep, WatchStatus, copy_of
-from workbench.measurement._watch_outputs import Reader, Wanted, WatchedCall, arrays_of, outputs_by_name, shapes_of
+from workbench.measurement._watch_outputs import (
+    Reader,
+    Wanted,
+    WatchedCall,
+    arguments_of,
+    arrays_of,
+    changes_between,
+    outputs_by_name,
+    shapes_of,
+)
 from workbench.records.compiled import ProgramRecord
 from workbench.records.live import ProblemRecord, WatchRecord
 from workbench.render import display_object
@@ -83,6 +92,7 @@ class Watch:
         self._reader: Reader | None = None
         self._shown_problems = 0
         self._compiled: dict[tuple[Any, ...], None] = {}  # shapes of the arguments of calls that compiled something
+        self._arguments: dict[str, str] = {}  # of the latest call that compiled something: their types and shardings
         self._opened = False
         self._open_lock = threading.Lock()
         self._here = threading.local()
@@ -228,6 +238,11 @@ class Watch:
                 return
             self._reader = reader
             core.donated |= reader.of_state
+            if reader.is_empty and self._wanted is None:
+                core.note(
+                    "no output is recorded, because the results contain no floating-point scalar: choose outputs by "
+                    'name or function, such as outputs={"norm": lambda result: …}'
+                )
             self._note_problems()
         versions = self._compiled
         # With many arrays, shapes are compared only after the function was compiled for several shapes.
@@ -238,6 +253,9 @@ class Watch:
         if step.heard or step.version not in versions:  # a call may run a program that was compiled before the loop
             versions[step.version] = None
             self._look(call, step.version)
+        if step.heard:
+            arguments = arguments_of(self._fn, call)
+            step.changed, self._arguments = changes_between(self._arguments, arguments), arguments
         reader = self._reader
         try:
             step.probe, step.values = reader.read(call)
@@ -383,7 +401,10 @@ class Watch:
 
     @property
     def status(self) -> WatchStatus:
-        """The state of the record: ready, running, paused (drawing only), finished or failed."""
+        """The state of the record: ready, running, waiting, paused (drawing only), finished or failed.
+
+        A running loop is waiting from the end of its notebook cell to the next call.
+        """
         return self._core.status
 
     @property
@@ -417,7 +438,7 @@ class Watch:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Returns one row per stored step: the time and its parts, outputs, rates, memory."""
-        return History(self.record.history).summary()
+        return History(self.record.history).summary().rename_axis("step")
 
     def pause(self) -> None:
         """Stops drawing; the loop continues and is recorded."""
@@ -450,6 +471,12 @@ class Watch:
                 self._core.callbacks.remove(heard)
 
         return unsubscribe
+
+    def end_cell(self) -> int:
+        """Waits for the results of a notebook cell, and marks the loop as waiting; returns the number of steps."""
+        self._core.flush()
+        self._core.rest()
+        return self._core.finished
 
     def show_progress(self) -> None:
         """Writes one line to the terminal, and updates the line as steps finish."""

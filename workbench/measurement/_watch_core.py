@@ -4,6 +4,7 @@ import collections
 import contextlib
 import math
 import queue
+import re
 import statistics
 import threading
 import time
@@ -27,13 +28,14 @@ from workbench.measurement._memory import device_label
 from workbench.measurement._profile import RunningProfile
 from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker
+from workbench.measurement._watch_outputs import Mean
 from workbench.mesh import read_here
 from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import CollectiveRecord, ProgramRecord
 from workbench.records.live import CompilationRecord, ProblemRecord, RetraceRecord, RoundRecord, WatchRecord
 from workbench.render.units import amount_text
 
-WatchStatus = Literal["ready", "running", "paused", "finished", "failed"]
+WatchStatus = Literal["ready", "running", "waiting", "paused", "finished", "failed"]
 
 RECENT = 1000  # steps for medians
 _TOGETHER = 10  # steps per mean
@@ -41,19 +43,24 @@ _KEPT, _WHOLE = 4096, 2048  # maximum number of steps in the history, and number
 _MOST_PROBLEMS = 100
 _MOST_VERSIONS = 8  # maximum number of programs of one function, for arguments of different shapes
 _MOST_CHANGED_LINES = 12
+_MOST_REASONS = 3  # maximum number of reasons in the message about a compilation
 _TIMED_STEPS = 5  # fewer steps do not show whether a time differs
 _TIMES = frozenset(("time of a call", "time until the call returns", "time between calls"))
 _MOST_WAITING = 10_000  # maximum number of calls whose results are not ready yet
 _NOTIFY_SECONDS = 0.25
 _MEMORY_SECONDS = 0.25
 _PATIENCE_AT_EXIT_SECONDS = 60.0
+_WAITING_SHARE = 0.3  # of the time of a step: devices that wait longer wait for the host
+_ARGUMENTS = re.compile(r"; (?=argument `)")  # between the parts of a reason
+_IN_PMAP = "_fun"  # the function that `jax.pmap` compiles
 
 
 class WatchedStep:
     """One call on its way from the user's thread to the record."""
 
     __slots__ = (
-        "between", "called", "end", "heard", "index", "probe", "profile", "ready", "returned", "values", "version",
+        "between", "called", "changed", "end", "heard", "index", "probe", "profile", "ready", "returned", "values",
+        "version",
     )  # fmt: skip
 
     def __init__(self, index: int, called: float, between: float | None) -> None:
@@ -64,6 +71,7 @@ class WatchedStep:
         self.probe: jax.Array | None = None
         self.values: dict[str, Any] = {}
         self.heard: Heard | None = None
+        self.changed = ""  # arguments that differ from those of the compilation before
         self.profile: RunningProfile | None = None
         self.version: tuple[Any, ...] = ()  # shapes of the arguments
 
@@ -110,6 +118,8 @@ class Core:
             collections.deque(maxlen=RECENT)
         )
         self._versions: dict[tuple[Any, ...], StepProgram] = {}
+        # Steps that finished before the cost of their program was known.
+        self._unrated: collections.deque[tuple[int, tuple[Any, ...]]] = collections.deque(maxlen=_KEPT)
         self._last_ready: float | None = None
         self._devices: list[Device] = []
         self._memory: tuple[int, int | None] | None = None
@@ -123,6 +133,8 @@ class Core:
         """The number of the next step."""
         with self._lock:
             self._count += 1
+            if self.status == "waiting":
+                self.status = "running"
             return self._count - 1
 
     def put(self, step: WatchedStep) -> None:
@@ -192,9 +204,15 @@ class Core:
     def pause(self, paused: bool) -> None:
         """Pauses or resumes drawing; steps are still recorded."""
         self._paused = paused
-        if self.status in ("running", "paused"):
+        if self.status in ("running", "waiting", "paused"):
             self.status = "paused" if paused else "running"
         self._notify(force=True)
+
+    def rest(self) -> None:
+        """Marks a loop whose cell has ended: the next call, if any, is in another cell."""
+        if self.status == "running":
+            self.status = "waiting"
+            self._notify(force=True)
 
     def inspect(self, call: TracedCall, shapes: tuple[Any, ...]) -> None:
         """Inspects the compiled step in a thread; JAX already has the executable."""
@@ -286,6 +304,7 @@ class Core:
             self._notify()
         if self._reading is not None:
             self._reading.join(_PATIENCE_AT_EXIT_SECONDS)
+        self._fill_rates()
         self._finish()
 
     def _finish(self) -> None:
@@ -314,6 +333,8 @@ class Core:
             period = ready - (last if last is not None else step.called)
             self._recent.append((seconds, dispatch, step.between, idle, max(period, 1e-9), step.version))
             metrics |= {name: rate / seconds for name, rate in self._of(step.version).rates.items()}
+            if step.version not in self._versions:
+                self._unrated.append((step.index, step.version))
         metrics |= self._memory_now(step)
         if step.profile is not None:
             metrics |= self._join(step)
@@ -353,13 +374,18 @@ class Core:
         """The time that the call spent compiling, in seconds."""
         if step.heard is None or not step.heard:
             return 0.0
-        compilations, retraces = step.heard.compilations(), step.heard.retraces()
+        compilations = step.heard.compilations()
+        # A function inside the step may be traced several times in one compilation, which is not a reason for it.
+        retraces = step.heard.retraces(compiled_only=True) if step.index else ()
         self._compilations = added_compilations(self._compilations, compilations)
         self._retraces = added_retraces(self._retraces, retraces)
         seconds = sum(compilation.seconds for compilation in compilations)
         if step.index and compilations:
-            names = ", ".join(f"`{compilation.function}`" for compilation in compilations[:3])
-            reasons = "; ".join(reason for retrace in retraces for reason, _ in retrace.reasons)
+            functions = [compilation.function for compilation in compilations[:3]]
+            names = ", ".join(f"`{self.name if name == _IN_PMAP else name}`" for name in functions)
+            found = [part for retrace in retraces for reason, _ in retrace.reasons for part in _ARGUMENTS.split(reason)]
+            more = f"; and {len(found) - _MOST_REASONS} more" if len(found) > _MOST_REASONS else ""
+            reasons = "; ".join(found[:_MOST_REASONS]) + more or step.changed
             self.problem(
                 step.index, f"step {step.index} compiled {names} in {seconds:.2g} s" + (f": {reasons}" * bool(reasons))
             )
@@ -382,9 +408,25 @@ class Core:
         return {"memory_bytes": float(used)} | ({"peak_bytes": float(max(peaks))} if peaks else {})
 
     def _keep(self, record: RoundRecord) -> None:
-        self._history.append(record)
-        if len(self._history) >= _KEPT:
-            self._history = [*self._history[: _KEPT - _WHOLE : 2], *self._history[_KEPT - _WHOLE :]]
+        with self._lock:
+            self._history.append(record)
+            if len(self._history) >= _KEPT:
+                self._history = [*self._history[: _KEPT - _WHOLE : 2], *self._history[_KEPT - _WHOLE :]]
+
+    def _fill_rates(self) -> None:
+        """Adds the rates of steps that finished before the cost of their program was known."""
+        with self._lock:
+            if not any(version in self._versions for _, version in self._unrated):
+                return
+            waiting = dict(self._unrated)
+            for place, record in enumerate(self._history):
+                version = self._versions.get(waiting.get(record.round, _NO_VERSION))
+                if version is not None and record.seconds:
+                    rates = {name: rate / record.seconds for name, rate in version.rates.items()}
+                    self._history[place] = record.replace(metrics={**record.metrics, **rates})
+            rest = [entry for entry in self._unrated if entry[1] not in self._versions]
+            self._unrated.clear()
+            self._unrated.extend(rest)
 
     def _of(self, shapes: tuple[Any, ...]) -> StepProgram:
         return self._versions.get(shapes, _UNKNOWN)
@@ -501,6 +543,7 @@ class Core:
     @property
     def history(self) -> History:
         """The kept steps."""
+        self._fill_rates()
         return History(tuple(self._history))
 
     @property
@@ -533,6 +576,7 @@ class Core:
 
     def record(self, *, history: bool = True) -> WatchRecord:
         """Everything so far."""
+        self._fill_rates()
         recent, shown = tuple(self._recent), self.shown
         module = None if shown.program is None else shown.program.module
         step_seconds = self.step_seconds
@@ -555,6 +599,9 @@ class Core:
             dispatch_seconds=_median(entry[1] for entry in recent),
             between_seconds=_median(entry[2] for entry in recent if entry[2] is not None),
             idle_share=min(1.0, sum(entry[3] for entry in recent) / periods) if periods else None,
+            idle_steps_share=(
+                sum(entry[3] > _WAITING_SHARE * entry[4] for entry in recent) / len(recent) if recent else None
+            ),
             flops=None if module is None else module.flops,
             accessed_bytes=None if module is None else module.accessed_bytes,
             flops_per_second=rates.get("flops_per_second"),
@@ -586,6 +633,8 @@ class Core:
 
 def _numbers_of(leaf: Foreign) -> float | tuple[float, ...]:
     """Converts an output to Python numbers; returns one number if all are equal, as under `pmap`."""
+    if isinstance(leaf, Mean):
+        return float(np.mean(_numbers_of(leaf.total))) / max(float(np.mean(_numbers_of(leaf.count))), 1.0)
     if getattr(leaf, "shape", ()) == () and getattr(leaf, "is_fully_addressable", True):
         return float(leaf)  # fast path for nearly all outputs, without a numpy array
     data = read_here(leaf)
@@ -595,9 +644,9 @@ def _numbers_of(leaf: Foreign) -> float | tuple[float, ...]:
     return tuple(array.reshape(-1).tolist())
 
 
-def copy_of(leaf: jax.Array) -> jax.Array:
-    """Copies an array on the devices, without waiting, because the next call may donate the array."""
-    return jnp.copy(leaf)
+def copy_of(leaf: Any) -> Any:
+    """Copies an output on the devices, without waiting, because the next call may donate its arrays."""
+    return jax.tree.map(jnp.copy, leaf)
 
 
 def changes_of(
@@ -640,6 +689,7 @@ def _median(values: Any) -> float | None:
 
 
 _UNKNOWN = StepProgram()
+_NO_VERSION = (object(),)
 
 
 def _typical(seconds: list[float]) -> float | None:

@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import inspect
 import operator
 import re
@@ -22,6 +23,7 @@ Wanted: TypeAlias = str | Callable[[Any], Any] | Sequence[str] | Mapping[str, st
 
 MOST_DEFAULT_OUTPUTS = 8
 MOST_NUMBERS = 1024  # of one output
+_MOST_CHANGES = 3  # maximum number of arguments in the reason for a compilation
 # maximum number of keys in the path of a metric such as `loss` or `metrics["loss"]`; deeper scalars belong to a state
 _SHALLOW = 3
 _METRIC = re.compile(r"learning_rate|\blr\b|loss|norm|accuracy|total")
@@ -33,6 +35,13 @@ class WatchedCall(NamedTuple):
     result: Argument
     args: tuple[Argument, ...]
     kwargs: dict[str, Argument]
+
+
+class Mean(NamedTuple):
+    """An output that a metric of NNX stores as two arrays."""
+
+    total: Any
+    count: Any
 
 
 class Reader:
@@ -48,6 +57,7 @@ class Reader:
 
     Attributes:
         problems: Messages about chosen outputs that do not exist.
+        is_empty: Whether there is no output to read.
         of_state: Names of outputs deep inside a result; the next call may donate these outputs.
     """
 
@@ -69,6 +79,9 @@ class Reader:
             smallest, chosen = None, {}
         self._probe = None if smallest is None else _getter(smallest[0], call, smallest[1])
         self._outputs = {name: _getter(path, call, leaf) for name, (path, leaf) in chosen.items()}
+        if selection is None:
+            self._outputs = _means(self._outputs, named, call)
+        self.is_empty = not self._outputs and not self._functions
         self.of_state = {name for name, (path, _) in chosen.items() if len(path) > _SHALLOW and path[0].idx == 0}
 
     def read(self, call: WatchedCall) -> tuple[jax.Array | None, dict[str, Any]]:
@@ -99,7 +112,7 @@ class Reader:
                 for name, entry in named.items()
                 if _is_metric(entry[1]) and (len(entry[0]) <= _SHALLOW or _METRIC.search(name))
             }
-            depth = {name: (entry[0][0].idx, len(entry[0])) for name, entry in scalars.items()}
+            depth = {name: (entry[0][0].idx, len(entry[0]), "loss" not in name) for name, entry in scalars.items()}
             return {name: scalars[name] for name in sorted(scalars, key=depth.__getitem__)[:MOST_DEFAULT_OUTPUTS]}
         chosen = {}
         for name, place in outputs_by_name(selection).items():
@@ -172,6 +185,57 @@ def shapes_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> tuple[
     )
 
 
+def arguments_of(fn: Callable | None, call: WatchedCall) -> dict[str, str]:
+    """The type and sharding of each argument array, and the values of static arguments, by name."""
+    parameters = _parameters(fn)
+    described = {}
+    try:
+        leaves = jax.tree_util.tree_flatten_with_path((call.args, call.kwargs))[0]
+    except (TypeError, ValueError):
+        return {}
+    for path, leaf in leaves:
+        place, *rest = path[1:]
+        index = getattr(place, "idx", None)
+        first = jax.tree_util.keystr((place,), simple=True)
+        if index is not None and index < len(parameters):
+            first = parameters[index]
+        name = first + jax.tree_util.keystr(tuple(rest))
+        if isinstance(leaf, jax.Array):
+            aval: Any = leaf.aval
+            weak = ", weakly typed" if getattr(aval, "weak_type", False) else ""
+            described[name] = f"{aval.str_short(short_dtypes=True)}{weak} on {_layout(leaf.sharding)}"
+        elif isinstance(leaf, _ARRAYS):
+            described[name] = f"{leaf.dtype}{list(leaf.shape)} of NumPy"
+        else:
+            described[name] = repr(leaf)[:80] if isinstance(leaf, bool | str) else type(leaf).__name__
+    return described
+
+
+def _layout(sharding: Any) -> str:
+    devices = len(sharding.device_set)
+    if devices == 1:
+        return "one device"
+    if sharding.is_fully_replicated:
+        return f"{devices} devices, replicated"
+    spec = getattr(sharding, "spec", None)
+    return f"{devices} devices, {type(sharding).__name__ if spec is None else spec}"
+
+
+def changes_between(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Describes the arguments that differ between two calls; empty if no argument differs, or there is no call before.
+
+    Example:
+        >>> changes_between({"x": "f32[8] on one device"}, {"x": "f32[6] on one device"})
+        'argument `x`: now f32[6] on one device, before f32[8] on one device'
+    """
+    if not before:
+        return ""
+    changed = [name for name in now if before.get(name) != now[name]]
+    texts = [f"argument `{name}`: now {now[name]}, before {before.get(name, 'absent')}" for name in changed]
+    more = f"; and {len(texts) - _MOST_CHANGES} more arguments" if len(texts) > _MOST_CHANGES else ""
+    return "; ".join(texts[:_MOST_CHANGES]) + more
+
+
 def _name_of(item: object) -> str:
     name = item if isinstance(item, str) else getattr(item, "__name__", type(item).__name__)
     return "value" if name == "<lambda>" else str(name)
@@ -214,6 +278,37 @@ def _named(
         short = last if lasts[last] == 1 and not last.isdigit() else ".".join(parts)
         named[short if short not in named else f"{short} ({len(named)})"] = (path, leaf)
     return named
+
+
+def _means(getters: dict[str, Getter], named: dict[str, tuple[Any, Any]], call: WatchedCall) -> dict[str, Getter]:
+    """Replaces the `total` of a metric that also has a `count`, as in NNX, with the mean."""
+    found: dict[str, Getter] = {}
+    for name, getter in getters.items():
+        path, leaf = named[name]
+        key = next((key for key in reversed(path) if jax.tree_util.keystr((key,), simple=True) != "value"), None)
+        place = path.index(key) if key in path else 0
+        is_total = key is not None and jax.tree_util.keystr((key,), simple=True) == "total"
+        count = next(
+            (
+                (other, size)
+                for other, size in named.values()
+                if len(other) == len(path) and other[:place] == path[:place] and other[place + 1 :] == path[place + 1 :]
+                and jax.tree_util.keystr((other[place],), simple=True) == "count" and size.shape == leaf.shape
+            ),
+            None,
+        ) if is_total else None  # fmt: skip
+        if count is None:
+            found[name] = getter
+        else:
+            parent = jax.tree_util.keystr((path[place - 1],), simple=True)
+            found[name.removesuffix("total").rstrip(".") or parent] = _mean_of(
+                getter, _getter(count[0], call, count[1])
+            )
+    return found
+
+
+def _mean_of(total: Getter, count: Getter) -> Getter:
+    return lambda call: Mean(total(call), count(call))
 
 
 def _getter(path: tuple[Any, ...], call: WatchedCall, leaf: object) -> Getter:
@@ -264,6 +359,9 @@ def _returned_names(fn: Callable | None) -> list[str] | None:
     """The names in a function's `return` statements; None if the statements differ."""
     inner: Any = getattr(fn, "func", fn)
     inner = getattr(inner, "__wrapped__", inner)
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    inner = getattr(inner, "__func__", inner)  # of a method
     if fn is None or not inspect.isfunction(inner) or hasattr(inner, "__wrapped__"):
         return None  # `jax.grad(f)` also wraps `f`, but returns other values
     try:

@@ -317,13 +317,15 @@ class WatchRecord(Record):
     """
 
     name: str
-    status: str  # "ready", "running", "finished", "failed"
+    status: str  # "ready", "running", "waiting" (the cell of the loop has ended), "paused", "finished", "failed"
     steps: int
     history: tuple[RoundRecord, ...] = ()  # the stored steps; every second, fourth, … of older steps
     step_seconds: float | None = None  # from the call, or the end of the previous step, until the results are ready
     dispatch_seconds: float | None = None  # until the call returned
     between_seconds: float | None = None  # time on the host from one call to the next
     idle_share: float | None = None  # share of the time between steps in which devices waited for the next call, 0..1
+    # share of the steps before which devices waited for more than 30 % of the step's time, 0..1
+    idle_steps_share: float | None = None
     flops: float | None = None
     accessed_bytes: float | None = None
     flops_per_second: float | None = None

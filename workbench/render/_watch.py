@@ -6,6 +6,7 @@ from workbench.records.live import RoundRecord, WatchRecord
 from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text
 
 _SHOWN_PROBLEMS = 8
+_WAITING_SHARE, _TYPICAL_SHARE = 0.3, 0.5
 _MEASURED = ("_seconds", "_bytes", "_share", "_per_second")
 
 
@@ -19,7 +20,11 @@ def render_watch_text(record: WatchRecord) -> str:
     pace = "" if record.step_seconds is None else f", {seconds_text(record.step_seconds)} each"
     lines = [f"Watch of `{record.name}`, {record.status}: {counted_text(record.steps, 'step')}{pace}"]
     lines += _indented(_host(record), _work(record), _memory(record), _outputs(record), _compilations(record))
+    problems = [problem.what for problem in record.problems]
     for retrace in record.retraces:
+        starts = [reason.partition("; argument `")[0] for reason, _ in retrace.reasons]
+        if any(start in problem for problem in problems for start in starts):
+            continue  # the line of the compilation gives the reasons
         reasons = "; ".join(reason for reason, _ in retrace.reasons[:3])
         lines.append(f"  retraced {count_text(retrace.count)} ×: {retrace.function} ({retrace.defined}): {reasons}")
     if record.changes:
@@ -54,7 +59,11 @@ def _host(record: WatchRecord) -> str:
     if record.between_seconds is not None:
         parts.append(f"{seconds_text(record.between_seconds)} between calls")
     if record.idle_share is not None:
-        waiting = " (input-bound)" if record.idle_share > 0.3 else ""
+        waiting = ""
+        if record.idle_share > _WAITING_SHARE:
+            steps = record.idle_steps_share
+            is_typical = steps is None or steps >= _TYPICAL_SHARE
+            waiting = " (input-bound)" if is_typical else f", before {steps:.1%} of the steps"
         parts.append(f"devices wait for the host {record.idle_share:.0%} of the time{waiting}")
     return ", ".join(parts)
 
