@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from workbench import render
-from workbench.records.live import RoundRecord, SampleRecord, TimelineRecord
+from workbench.records.live import ProblemRecord, RoundRecord, SampleRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup
 from workbench.render.units import seconds_text
 from workbench_widgets._clients_state import floats
@@ -194,7 +194,7 @@ class RunDigest:
                 for name, points in self.curves.items()
             ],
             "map": self._map(),
-            "problems": [f"{getattr(run, 'unit', 'round')} {p.round}: {p.what}" for p in run.problems][-20:],
+            "problems": [_problem_text(p, getattr(run, "unit", "round")) for p in run.problems][-20:],
         }
 
     def _map(self) -> dict[str, Any] | None:
@@ -214,6 +214,11 @@ class RunDigest:
             "values": floats(grid.ravel()),
             "latest": floats(self.latest) if clients > MOST_ROWS else b"",
         }
+
+
+def _problem_text(problem: ProblemRecord, unit: str) -> str:
+    at = f"{unit} {problem.round}"
+    return problem.what if at in problem.what else f"{at}: {problem.what}"
 
 
 class MergedMap:

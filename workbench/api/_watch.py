@@ -1,6 +1,7 @@
 """`watch`: the public function, which also shows the live view."""
 
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,19 @@ def _display(watched: Watch) -> None:
     events = getattr(get_ipython(), "events", None)
     if handle is None or events is None:
         return
+    alive, steps = weakref.ref(watched), 0
 
     def renew(*_: object) -> None:
-        events.unregister("post_run_cell", renew)
-        record = watched.record  # waits for the last results to arrive
-        del record
-        view.renew()
-        handle.update(view)
+        nonlocal steps
+        loop = alive()
+        count = 0 if loop is None else loop.end_cell()
+        if count > steps:
+            steps = count
+            view.renew()
+            # JupyterLab adds a second view if an output is replaced by an output of the same type.
+            handle.update({"text/plain": ""}, raw=True)
+            handle.update(view)
+        if loop is None or loop.status in ("finished", "failed"):
+            events.unregister("post_run_cell", renew)
 
     events.register("post_run_cell", renew)

@@ -1,6 +1,6 @@
 // A chart over rounds or seconds: uPlot with the colours of the page, a shared crosshair and keys.
 import uPlot from "uplot";
-import { h, keepKeys } from "../lib/dom";
+import { h, keepKeys, replace } from "../lib/dom";
 import { clamp, consume } from "../lib/keyboard";
 import type { Theme } from "../lib/view";
 
@@ -26,6 +26,8 @@ export interface Plot {
   format: (value: number) => string;
   formatX: (value: number) => string;
   range?: readonly [number, number];
+  /** Follows the values below the chart. */
+  note?: string;
   /** The same for charts that stand side by side. */
   rangeX?: readonly [number, number];
   /** Ticks at powers of two. */
@@ -102,7 +104,7 @@ export class Chart {
     this.node.setAttribute("aria-label", plot.label);
     const shape = JSON.stringify([
       plot.log,
-      plot.range,
+      Boolean(plot.range),
       Boolean(plot.rangeX),
       plot.lines.map(({ label, colour, width, dash }) => [label, colour, width, dash]),
       plot.bands.map(({ colour }) => colour),
@@ -144,7 +146,7 @@ export class Chart {
         cursor: { sync: { key: this.options.sync }, points: { size: 7 }, drag: { x: true, y: false } },
         scales: {
           x: plot.rangeX ? { time: false, range: () => this.rangeX() } : { time: false },
-          y: plot.range ? { range: () => [...(plot.range as [number, number])] } : { distr: plot.log ? 3 : 1 },
+          y: plot.range ? { range: () => [...(this.plot?.range ?? [0, 1])] } : { distr: plot.log ? 3 : 1 },
         },
         axes: [
           {
@@ -217,18 +219,25 @@ export class Chart {
           own.findLastIndex((value) => value !== null),
           0,
         );
-    const shown = plot.lines.map(({ label, values }) => {
+    const several = plot.lines.length > 1;
+    const shown = plot.lines.map(({ label, values, colour }) => {
       const value = values[at];
-      return value === null || value === undefined ? null : `${label} ${plot.format(value)}`;
+      const known = value !== null && value !== undefined;
+      if (!several) return known ? `${label} ${plot.format(value)}` : null;
+      const key = h("span", { class: "wb-linekey", "aria-hidden": "true" });
+      key.style.background = this.options.theme.colour(colour);
+      return h("span", { class: "wb-linename" }, key, known ? `${label} ${plot.format(value)}` : label);
     });
     const bands = plot.bands.map(({ low, high }) =>
       low[at] === null || high[at] === null || low[at] === undefined
         ? null
         : `band ${plot.format(low[at] as number)} to ${plot.format(high[at] as number)}`,
     );
-    const parts = [plot.formatX(plot.x[at]), ...shown, ...bands].filter((part) => part !== null);
-    this.readout.textContent = (parts.length > 8 ? [...parts.slice(0, 7), `and ${parts.length - 7} more`] : parts).join(
-      " · ",
+    const all = [plot.formatX(plot.x[at]), ...shown, ...bands, plot.note ?? null].filter((part) => part !== null);
+    const parts = all.length > 9 ? [...all.slice(0, 8), `and ${all.length - 8} more`] : all;
+    replace(
+      this.readout,
+      parts.map((part, place) => (place ? [" · ", part] : part)),
     );
   }
 

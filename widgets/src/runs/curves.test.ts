@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { acrossSeeds, aligned, bandOf, canBeLog, curveOf, union } from "./curves";
+import { acrossSeeds, aligned, bandOf, canBeLog, curveOf, topWithoutPeaks, union } from "./curves";
 
 const points = [0, 2, 1, 3, 1, 1.5, 1, Number.NaN];
 const spread = [0.5, 1.1, 1.5, 2, 2.5, 2.9, 1.0, 1, 1.2, 1.5, 1.7, 1.9];
@@ -45,5 +45,17 @@ describe("several seeds", () => {
       least: [0.2, 0.4],
       most: [0.4, 0.4],
     });
+  });
+});
+
+describe("a chart", () => {
+  const steady = Array.from({ length: 100 }, (_, step) => 1 + (step % 5) / 10);
+  it("is not flattened by a few peaks", () => {
+    expect(topWithoutPeaks([steady, [...steady.slice(1), 60]])).toBeCloseTo(1.15 * 1.4);
+  });
+  it("shows all values where none is far above the others, or where there are few", () => {
+    expect(topWithoutPeaks([steady])).toBeNull();
+    expect(topWithoutPeaks([[1, 1, null, 60]])).toBeNull();
+    expect(topWithoutPeaks([])).toBeNull();
   });
 });

@@ -97,3 +97,14 @@ export function acrossSeeds(curves: readonly (readonly number[])[]): {
     most: rows.map((row) => Math.max(...row)),
   };
 }
+
+const FEWEST_VALUES = 20; // fewer values have no typical size
+
+/** The top of a chart that a few peaks would flatten; null where all values fit. */
+export function topWithoutPeaks(columns: readonly (readonly (number | null)[])[]): number | null {
+  const values = columns.flatMap((column) => column.filter((value) => value !== null)).sort((a, b) => a - b);
+  const typical = values[Math.floor(0.98 * (values.length - 1))] ?? 0;
+  return values.length >= FEWEST_VALUES && typical > 0 && values[values.length - 1] > 3 * typical
+    ? 1.15 * typical
+    : null;
+}

@@ -16,11 +16,24 @@ import { position, range, suitsLog } from "../lib/scale";
 import { legend } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line } from "./chart";
-import { aligned, BANDS, type BandKind, bandOf, type Curve, canBeLog, curveOf, type SentCurve, union } from "./curves";
+import {
+  aligned,
+  BANDS,
+  type BandKind,
+  bandOf,
+  type Curve,
+  canBeLog,
+  curveOf,
+  type SentCurve,
+  topWithoutPeaks,
+  union,
+} from "./curves";
 
 const OVER = new Set(["finished", "stopped", "interrupted", "failed"]);
 const MOST_LINES = 12; // devices drawn one by one
 const PARTS = "seconds of a step"; // the chart of a watched loop's seconds; compilations are events in the list
+
+const RATES = /_per_second$|_share$|_bytes$/; // what `watch` itself measures, after the outputs and the seconds
 
 type Bytes = DataView | ArrayBuffer | null;
 type Axis = "round" | "seconds";
@@ -85,13 +98,18 @@ class RunView {
     const body = h(
       "div",
       { class: "wb-scrolls" },
+      this.isLoop ? this.problems : null,
       this.grid,
       this.heat.node,
-      this.problems,
+      this.isLoop ? null : this.problems,
       h("h3", {}, "Notes"),
       notes,
       this.simulated(),
     );
+    if (this.isLoop) {
+      this.grid.classList.add("wb-loop");
+      this.problems.classList.add("wb-events");
+    }
     const live = context.live("status") !== undefined;
     head.hidden = !live;
     host.append(h("div", { class: "wb-runbar" }, head, live ? this.tools() : null), body);
@@ -198,7 +216,7 @@ class RunView {
       {},
       problems.map((text) => h("li", {}, text)),
     );
-    replace(this.problems, problems.length ? [h("h3", {}, "Problems"), list] : null);
+    replace(this.problems, problems.length ? [h("h3", {}, this.isLoop ? "Events" : "Problems"), list] : null);
   }
 
   private drawHead(state: string): void {
@@ -222,9 +240,10 @@ class RunView {
           ? " · the time left is known after two rounds"
           : ` · about ${left} left`;
     this.times.textContent = `${context.live("elapsed")} ${over ? "in all" : "so far"} · ${context.live("pace")} per ${unit}${ahead}`;
-    this.pause.disabled = over || state === "paused";
-    this.resume.disabled = state !== "paused";
-    this.stop.disabled = over;
+    const alone = !context.hasKernel; // a saved page: nothing can be asked
+    this.pause.disabled = alone || over || state === "paused";
+    this.resume.disabled = alone || state !== "paused";
+    this.stop.disabled = alone || over;
   }
 
   /** What all charts have on their axis. */
@@ -240,6 +259,7 @@ class RunView {
     if (known) return known.chart;
     const chart = new Chart({ theme: this.context.theme, signal: this.context.signal, sync: this.sync });
     const node = h("div", { class: "wb-tile" }, h("h3", {}, metricTitle(name)), chart.node);
+    if (this.isLoop) node.style.order = String(name === PARTS ? 1 : RATES.test(name) ? 2 : 0);
     this.charts.set(name, { node, chart });
     this.grid.append(node);
     return chart;
@@ -292,8 +312,10 @@ class RunView {
   private drawParts(parts: readonly Curve[]): void {
     const along = (each: Curve) => (this.axis === "seconds" ? each.seconds : each.round);
     const x = union(parts.map(along));
-    const lines = parts.map((each, i): Line => {
-      const isWhole = each.name === "seconds";
+    const whole = ({ name }: Curve) => name === "seconds";
+    const ordered = [...parts.filter((each) => !whole(each)), ...parts.filter(whole)]; // the whole is on top
+    const lines = ordered.map((each, i): Line => {
+      const isWhole = whole(each);
       return {
         label: isWhole ? "step" : each.name.replace(/_seconds$/, ""),
         values: aligned(along(each), each.mean, x),
@@ -301,12 +323,17 @@ class RunView {
         width: isWhole ? 2.4 : 1.4,
       };
     });
-    const last = parts.find(({ name }) => name === "seconds")?.mean.at(-1);
+    const last = parts.find(whole)?.mean.at(-1);
+    const columns = lines.map(({ values }) => values);
+    const log = this.log.checked && canBeLog(columns);
+    const top = log ? null : topWithoutPeaks(columns);
+    const peaks = top === null ? 0 : x.filter((_, at) => columns.some((values) => (values[at] ?? 0) > top)).length;
     this.chartOf(PARTS).draw({
       x,
       lines,
       bands: [],
-      log: this.log.checked && canBeLog(lines.map(({ values }) => values)),
+      log,
+      ...(top === null ? {} : { range: [0, top] as const, note: `${plural(peaks, "peak")} above the chart` }),
       rangeX: this.span,
       binary: false,
       label: `${PARTS}: ${last == null ? "nothing yet" : formatSeconds(last)}`,
