@@ -27,6 +27,7 @@ from workbench.engines.flower._runtime import FlowerProcesses, _answers, _progra
 pytestmark = [needs_flower, needs_deployment, *flower_warnings]
 PAGE = Path(__file__).parents[2] / "docs" / "federated-systems.md"
 SERVER = """
+import time
 from pathlib import Path
 
 import numpy as np
@@ -41,16 +42,20 @@ app = ServerApp()
 
 class Marked(FedAvg):
     folder = Path()
+    waits_in = 0
 
-    def configure_train(self, server_round, *rest):
+    def configure_train(self, server_round, arrays, config, grid):
         (self.folder / f"round-{server_round}").touch()
-        return super().configure_train(server_round, *rest)
+        while server_round == self.waits_in and len(list(grid.get_node_ids())) < 2:
+            time.sleep(0.5)
+        return super().configure_train(server_round, arrays, config, grid)
 
 
 @app.main()
 def main(grid, context):
     strategy = Marked(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
     strategy.folder = Path(context.run_config["results"])
+    strategy.waits_in = context.run_config["waits-in"]
     rounds = context.run_config["rounds"]
     result = strategy.start(grid=grid, initial_arrays=flower.to_arrays(init()), num_rounds=rounds)
     params = flower.from_arrays(result.arrays, init())
@@ -74,6 +79,7 @@ clientapp = "my_app.client_app:app"
 [tool.flwr.app.config]
 results = ""
 rounds = 3
+waits-in = 0
 """
 
 
@@ -136,15 +142,15 @@ class Federation:
         status = self.wait(lambda: self.processes.ended.pop(name, None), name)
         assert status == 0, self.processes.log(name)
 
-    def submit(self, rounds: int) -> Path:
-        """Submits the project, and returns the folder of its results."""
+    def submit(self, rounds: int, waits_in: int = 0) -> Path:
+        """Submits the project, whose server waits in one round for both nodes; returns the folder of its results."""
         results = Path(tempfile.mkdtemp(dir=self.folder))
-        config = ["--run-config", f"results='{results}' rounds={rounds}"]
+        config = ["--run-config", f"results='{results}' rounds={rounds} waits-in={waits_in}"]
         self.flwr("flwr run", "run", str(self.folder / "project"), "here", *config)
         return results
 
     def wait(self, ready: Any, task: str) -> Any:
-        return self.processes.wait(ready, task, lambda: None, 300)
+        return self.processes.wait(ready, task, lambda: None, 900)
 
     def result(self, results: Path) -> dict[str, np.ndarray]:
         """The parameters that the strategy returned."""
@@ -237,10 +243,12 @@ def test_supernode_without_a_registered_key_is_refused(federation: Federation):
     assert status != 0
 
 
-def test_rounds_go_on_without_a_killed_supernode(federation: Federation):
+def test_rounds_go_on_without_a_killed_supernode_and_with_it_when_it_is_started_again(federation: Federation):
     """Flower's heartbeats notice it; its round and the next one are those of the other client."""
-    results = federation.submit(rounds=3)
+    results = federation.submit(rounds=5, waits_in=4)
     federation.wait(lambda: (results / "round-2").exists() or None, "the second round")
     os.kill(federation.processes.pids["supernode 1"], signal.SIGKILL)
     federation.wait(lambda: federation.processes.ended.pop("supernode 1", None), "the kill")
-    assert_close(federation.result(results), on_the_mesh([0, 1], [0], [0]))
+    federation.wait(lambda: (results / "round-4").exists() or None, "the fourth round")
+    federation.node(1)
+    assert_close(federation.result(results), on_the_mesh([0, 1], [0], [0], [0, 1], [0, 1]))

@@ -1,12 +1,14 @@
 """Who may use the SuperLink of a deployment: only the user who started it."""
 
 import asyncio
+import importlib
 import os
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flower_tests import needs_flower
 
 from workbench.engines._same_user import can_identify_users, only_same_user, user_of
 from workbench.engines.flower import _runtime
@@ -68,6 +70,17 @@ def test_deployment_is_refused_where_users_cannot_be_identified(monkeypatch: pyt
     monkeypatch.setattr(_runtime._same_user, "can_identify_users", lambda: False)
     with pytest.raises(EngineError, match=r"does not authenticate users.*insecure=True"):
         _runtime.check_users()
+
+
+@needs_flower
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_new_processes_have_more_than_30_seconds_to_ask_for_their_task(monkeypatch: pytest.MonkeyPatch):
+    names = [f"flwr.supercore.corestate.{name}" for name in ("in_memory_corestate", "sql_corestate")]
+    modules = [importlib.import_module(name) for name in names]
+    for module in modules:
+        monkeypatch.setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", 30)
+    _runtime._same_user._wait_for_tasks(240.0)
+    assert [module.HEARTBEAT_DEFAULT_INTERVAL for module in modules] == [240.0, 240.0]
 
 
 def test_ray_of_the_simulation_asks_for_a_token_of_its_own():

@@ -9,6 +9,8 @@ each request.
 
 # pyright: reportMissingImports=false
 
+import contextlib
+import importlib
 import importlib.metadata
 import os
 import sys
@@ -78,10 +80,19 @@ def main() -> None:
         self.loaded_app = only_same_user(self.loaded_app)
 
     uvicorn.Config.load = load_guarded
+    _wait_for_tasks(float(os.environ.get("WORKBENCH_FLOWER_PATIENCE", 240)))
     name = sys.argv[1]
     (program,) = importlib.metadata.entry_points(group="console_scripts", name=name)
     sys.argv = [name, *sys.argv[2:]]
     sys.exit(program.load()())
+
+
+def _wait_for_tasks(seconds: float) -> None:
+    """Gives a new process more time to request its task than Flower's 30 s, which a busy machine exceeds."""
+    for name in ("in_memory_corestate", "sql_corestate"):
+        with contextlib.suppress(ImportError):  # an unsupported version of Flower
+            module: Any = importlib.import_module(f"flwr.supercore.corestate.{name}")
+            module.HEARTBEAT_DEFAULT_INTERVAL = max(seconds, module.HEARTBEAT_DEFAULT_INTERVAL)
 
 
 def _written(host: str, port: int) -> str:
