@@ -131,6 +131,34 @@ def test_combined_collective_is_shared_by_the_size_of_its_parts(round_module):
     assert combined.stage_shares == {"2": weights / (weights + FLOAT), "3": FLOAT / (weights + FLOAT)}
 
 
+@pytest.mark.parametrize(
+    ("names", "shares"),
+    [
+        pytest.param("wb:2:reduce/psum:wb:3:reduce/psum", {"2": 0.75, "3": 0.25}, id="two stages"),
+        pytest.param("wb:2:reduce/psum:wb:2:reduce/psum", {}, id="one stage"),
+        pytest.param("wb:2:reduce/psum:add", {}, id="a part outside all stages"),
+    ],
+)
+def test_names_of_a_combined_collective_share_its_bytes_in_order(names, shares):
+    text = f"""HloModule combined, is_scheduled=true, num_partitions=8
+
+    add {{
+      a = f32[] parameter(0)
+      b = f32[] parameter(1)
+      ROOT c = f32[] add(a, b)
+    }}
+
+    ENTRY main {{
+      large = f32[48] parameter(0)
+      small = f32[16] parameter(1)
+      ROOT sums = (f32[48], f32[16]) all-reduce(large, small), channel_id=1, replica_groups={{}}, to_apply=add, \
+metadata={{op_name="jit(f)/({names})"}}
+    }}
+    """
+    (combined,) = inspect_module(text).collectives
+    assert combined.stage_shares == shares
+
+
 def test_the_line_with_most_bytes_of_a_combined_collective_comes_first():
     def step(weights, x):
         def loss(weights):

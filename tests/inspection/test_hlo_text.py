@@ -94,6 +94,12 @@ def test_source_in_the_metadata_itself_is_read():
     assert str(line) == "mine.py:7"
 
 
+def test_operations_of_the_tree_have_the_names_that_jax_gave_them():
+    text = TEXT.replace('op_name="jit(f)/add"', 'op_name="jit(f)/layer/double"')
+    (double,) = [node for node in inspect_module(text).call_tree.nodes if "twice" in node.instructions]
+    assert (double.name, double.scope) == ("double", "layer")
+
+
 def test_cublas_call_counts_by_its_dimension_numbers():
     call = (
         '(f32[4,2]{1,0}, s8[1024]{0}) custom-call(%x, %y), custom_call_target="__cublas$gemm", '
@@ -163,6 +169,11 @@ def test_backend_that_shows_no_hlo_is_refused(text, fact):
 def test_shapes_are_read_with_padding_and_space(text, size, padded, space):
     (leaf,) = parse_shape(text).leaves
     assert (leaf.size_bytes, leaf.padded_bytes, leaf.space) == (size, padded, space)
+
+
+def test_shape_without_arrays_is_empty():
+    empty = parse_shape("()")
+    assert (empty.dimensions, empty.elements, empty.size_bytes, empty.main_bytes, empty.space) == ((), 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
