@@ -197,3 +197,14 @@ def test_fusion_of_several_stages_is_divided_over_them():
     clients, reduction = sorted(estimate_cost(module).stages, key=lambda stage: stage.stage)
     assert (clients.flops, clients.elementwise_flops, clients.accessed_bytes) == (2 * 4 * 2 * 8, 0, (8 + 16) * FLOAT)
     assert (reduction.flops, reduction.elementwise_flops, reduction.accessed_bytes) == (0, 4 * 8, 8 * FLOAT)
+
+
+@pytest.mark.parametrize(
+    ("op_name", "stage"),
+    [('op_name="jit(f)/wb:1:clients/d"', "1"), ('op_name="jit(f)/d"', "2")],
+    ids=["of the product", "of the only named part"],
+)
+def test_fusion_without_a_name_has_the_stage_of_its_parts(op_name, stage):
+    head, entry = SUMMED_WHERE_IT_IS_MADE.split("ENTRY")
+    text = head.replace('op_name="jit(f)/wb:1:clients/d"', op_name) + "ENTRY" + entry.split(", metadata")[0] + "\n}\n"
+    assert {i.name: i.stage for i in inspect_module(text).instructions}["out"] == stage

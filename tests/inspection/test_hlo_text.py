@@ -57,6 +57,15 @@ def test_convolution_without_labels_is_noted():
     assert "FLOPs of `product` are not counted: no dim_labels" in inspect_module(text).notes
 
 
+@pytest.mark.parametrize(
+    "comment",
+    ["/* %r = f32[9,9]{1,0} dot(%p, %q) */", "/* a {\n  ROOT %r = f32[]\n}\n\nENTRY %other { (\n */", "// } ("],
+    ids=["inside of a line", "over several lines", "to the end of the line"],
+)
+def test_comments_are_left_out(comment):
+    assert inspect_module(TEXT.replace("  ROOT %product", f"  {comment}\n  ROOT %product")).flops == 2 * 4 * 8 * 2
+
+
 def test_text_without_percent_signs_is_read():
     assert inspect_module(TEXT.replace("%", "")).flops == 2 * 4 * 8 * 2
 

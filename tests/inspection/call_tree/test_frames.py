@@ -2,7 +2,7 @@
 
 import pytest
 
-from workbench.inspection.call_tree import Frame, read_op_name, shown_file, split_stack, trim
+from workbench.inspection.call_tree import Frame, below_outer, read_op_name, shown_file, split_stack, trim
 
 HELPER = ("step", "helper")
 
@@ -24,6 +24,7 @@ def shown(frames: tuple[Frame, ...]) -> str:
         # an inlined body repeats the stack of its caller
         ("<module>:9 step:3 run:4 <module>:9 step:3 run:4 layer:1", "step:3 run:4 layer:1"),
         ("<module>:9 step:3 run:4 step:3 run:4 layer:1", "step:3 run:4 layer:1"),
+        ("<module>:9 step:3 loop:4 body:5 loop:4 body:5", "step:3 loop:4 body:5"),
         # a function that was traced for its first caller, called at another line: the caller's line is meant
         ("<module>:9 main:2 step:8 run:4 <module>:9 main:2 step:3 run:4 layer:1", "step:8 run:4 layer:1"),
         # a function that was traced for another program
@@ -36,6 +37,11 @@ def shown(frames: tuple[Frame, ...]) -> str:
 def test_every_call_appears_once_below_the_program(given, expected):
     outer = frozenset({("train.py", "main")})
     assert shown(trim(stack(given), "step", outer, HELPER)) == expected
+
+
+def test_stack_without_outer_frames_is_kept_whole():
+    frames = stack("step:3 run:4 layer:1")
+    assert below_outer(frames, frozenset()) == frames
 
 
 def test_frames_of_libraries_below_the_users_line_are_kept_apart():

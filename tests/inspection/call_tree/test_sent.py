@@ -8,19 +8,29 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import workbench as wb
 
-SENT = {  # of an operand of 1,024 bytes at each of 8 devices
-    "psum": (lambda x: lax.psum(x, "x"), 2 * 1024 * 7 / 8),
-    "all_gather": (lambda x: lax.all_gather(x, "x"), 1024 * 7),
-    "psum_scatter": (lambda x: lax.psum_scatter(x, "x", tiled=True), 1024 * 7 / 8),
-    "ppermute": (lambda x: lax.ppermute(x, "x", [(i, (i + 1) % 8) for i in range(8)]), 1024),
-    "all_to_all": (lambda x: lax.all_to_all(x.reshape(8, -1), "x", 0, 0), 1024 * 7 / 8),
+SENT = {  # of an operand of 1,024 bytes at each of n devices
+    "psum": (lambda x, n: lax.psum(x, "x"), lambda n: 2 * 1024 * (n - 1) / n),
+    "all_gather": (lambda x, n: lax.all_gather(x, "x"), lambda n: 1024 * (n - 1)),
+    "psum_scatter": (lambda x, n: lax.psum_scatter(x, "x", tiled=True), lambda n: 1024 * (n - 1) / n),
+    "ppermute": (lambda x, n: lax.ppermute(x, "x", [(i, (i + 1) % n) for i in range(n)]), lambda n: 1024),
+    "all_to_all": (lambda x, n: lax.all_to_all(x.reshape(n, -1), "x", 0, 0), lambda n: 1024 * (n - 1) / n),
 }
 
 
-@pytest.mark.parametrize("name", SENT)
-def test_traced_collective_sends_what_a_ring_sends(name):
-    fn, sent = SENT[name]
-    mesh = AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
+def traced(name, devices):
+    operation, _ = SENT[name]
+    mesh = AbstractMesh((devices,), ("x",), axis_types=(AxisType.Auto,))
+    fn = lambda x: operation(x, devices)  # noqa: E731
     whole = jax.shard_map(fn, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
-    tree = wb.trace(whole)(jnp.ones(8 * 256)).call_tree
-    assert tree.root.total.sent_bytes == pytest.approx({"x": sent})
+    return wb.trace(whole)(jnp.ones(devices * 256)).call_tree
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("name", SENT)
+def test_traced_collective_sends_what_a_ring_sends(name, devices):
+    assert traced(name, devices).root.total.sent_bytes == pytest.approx({"x": SENT[name][1](devices)})
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_traced_collective_of_one_device_sends_nothing(name):
+    assert traced(name, 1).root.total.sent_bytes == {}
