@@ -6,12 +6,14 @@ import math
 import jax
 import numpy as np
 import pytest
+import scipy.sparse.csgraph
 from hypothesis import given, strategies as st
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh
 
 from workbench import errors
 from workbench.inspection import inspect_mesh
-from workbench.inspection.sharding import place_clients
+from workbench.inspection.sharding import link_distances, order_of_jax, place_clients
 from workbench.records.program import PlacementRecord
 
 
@@ -61,6 +63,13 @@ def test_abstract_mesh_has_numbered_devices_without_hops():
     assert [(axis.mean_hops, axis.max_hops) for axis in record.axes] == [(None, None)] * 2
 
 
+def test_devices_of_an_abstract_mesh_are_of_its_abstract_device():
+    device = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
+    named, nameless = (inspect_mesh(AbstractMesh((2,), ("a",), abstract_device=each)) for each in (device, None))
+    assert {(each.platform, each.kind) for each in named.devices} == {("tpu", "TPU v5 lite")}
+    assert {(each.platform, each.kind) for each in nameless.devices} == {("", "")}
+
+
 def test_empty_mesh_has_neither_axes_nor_devices():
     record = inspect_mesh(AbstractMesh((), ()))
     assert (record.axes, record.devices) == ((), ())
@@ -95,6 +104,64 @@ def test_hops_are_torus_distances_of_mesh_neighbours(kind, extent, mesh_shape, e
 def test_axis_between_slices_has_no_hops_but_the_others_do():
     # A slice of 2x4 row by row: 3 hops, 4 to the next row, 3 hops, 4 back.
     assert hops(torus("TPU v5 lite", (2, 4), (2, 8), slices=2)) == [(None, None), (14 / 8, 4)]
+
+
+# Ends are wired together at every multiple of 4 (v4, v5p), or at 16 only (v5e).
+WRAPS = {
+    ("TPU v5 lite", (2, 4)): (False, False),
+    ("TPU v5 lite", (4, 16)): (False, True),
+    ("TPU v5 lite", (1, 8)): (False, False),
+    ("TPU v5p", (2, 4, 8)): (False, True, True),
+    ("TPU v4", (4, 4, 2)): (True, True, False),
+}
+
+
+@pytest.mark.parametrize(("kind", "extent"), WRAPS)
+def test_wraparound_links_are_those_of_the_generation(kind, extent):
+    assert inspect_mesh(torus(kind, extent, extent)).wraps == WRAPS[kind, extent]
+
+
+def links_of_torus(extent, wraps):
+    """Adjacency of chips, in order of their coordinates."""
+    places = list(np.ndindex(*extent))
+    linked = np.zeros((len(places),) * 2)
+    for number, place in enumerate(places):
+        for axis, size in enumerate(extent):
+            if place[axis] + 1 < size or wraps[axis]:
+                ahead = (*place[:axis], (place[axis] + 1) % size, *place[axis + 1 :])
+                linked[number, places.index(ahead)] = linked[places.index(ahead), number] = 1
+    return linked
+
+
+@pytest.mark.parametrize(("kind", "extent"), WRAPS)
+def test_link_distances_are_shortest_paths_on_the_torus(kind, extent):
+    paths = scipy.sparse.csgraph.shortest_path(links_of_torus(extent, WRAPS[kind, extent]))
+    np.testing.assert_array_equal(link_distances(inspect_mesh(torus(kind, extent, (math.prod(extent),)))), paths)
+
+
+def test_only_one_slice_of_up_to_2048_chips_has_link_distances():
+    assert link_distances(inspect_mesh(torus("TPU v5 lite", (2, 4), (2, 8), slices=2))) is None
+    assert link_distances(inspect_mesh(Mesh(np.array(jax.devices()), ("a",)))) is None
+    assert link_distances(inspect_mesh(torus("TPU v5p", (16, 16, 8), (2048,)))).shape == (2048, 2048)
+    assert link_distances(inspect_mesh(torus("TPU v5p", (16, 16, 9), (2304,)))) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "extent", "shape"),
+    [("TPU v5 lite", (2, 4, 1), (4, 2)), ("TPU v5 lite", (2, 4, 1), (8,)), ("TPU v5p", (2, 2, 2), (2, 4))],
+)
+def test_order_of_jax_is_that_of_its_mesh_utils(kind, extent, shape):
+    mesh = torus(kind, extent, shape)
+    ordered = order_of_jax(place_clients(inspect_mesh(mesh), PlacementRecord(name="clients", size=8)))
+    expected = Mesh(mesh_utils.create_device_mesh(shape, list(mesh.devices.flat)), mesh.axis_names)
+    assert ordered == inspect_mesh(expected)
+    reverse = Mesh(np.flip(mesh.devices), mesh.axis_names)
+    assert order_of_jax(inspect_mesh(reverse)) == ordered
+
+
+def test_order_of_jax_needs_coordinates_of_one_slice():
+    assert order_of_jax(inspect_mesh(Mesh(np.array(jax.devices()), ("a",)))) is None
+    assert order_of_jax(inspect_mesh(torus("TPU v5 lite", (2, 4), (2, 8), slices=2))) is None
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def _named(sharding: NamedSharding, shape: tuple[int, ...], device_ids: tuple[in
     return _Layout(
         spec=tuple(spec),
         shard_shape=shard_shape,
-        replication=mesh.size // used if used else 1,
+        replication=mesh.size // used,
         kind=cast(ShardingKind, kinds.pop()) if len(kinds) == 1 else "mixed" if kinds else "auto",
         device_ids=device_ids,
         mesh=mesh,
