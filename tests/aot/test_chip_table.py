@@ -51,9 +51,22 @@ def test_rest_comes_from_jax_where_jax_knows_it(name, version):
 
     if version not in {str(known.value) for known in tpu.ChipVersion}:
         pytest.skip("this JAX does not know the chip")
+    core = tpu.get_tpu_info_for_chip(tpu.ChipVersion(version), 1)
     chip = known_chip(name)
     assert chip is not None
-    assert (chip.name, chip.links) == (version, 0)
+    assert (chip.name, chip.links, chip.link_bytes_per_second) == (version, 0, 0)
+    assert (chip.hbm_bytes, chip.hbm_bytes_per_second) == (core.hbm_capacity_bytes, core.mem_bw_bytes_per_second)
+    rates = {"bfloat16": core.bf16_ops_per_second, "float8_e5m2": core.fp8_ops_per_second}
+    for dtype, rate in rates.items():
+        assert chip.peak_flops_per_second.get(dtype, 0) == pytest.approx(rate)
+
+
+def test_misspelt_name_is_answered_with_a_near_one():
+    with pytest.raises(MeshError, match=r"'H100 PCI'.*did you mean 'H100 PCIe'.*one of v4, v5e.*JAX's own names v2"):
+        known_chip("H100 PCI")
+    with pytest.raises(MeshError) as error:
+        known_chip("quantum")
+    assert "did you mean" not in str(error.value)
 
 
 # Width of the memory bus in bits and data rate of a pin in Gbit/s: their product is the bandwidth.
@@ -207,7 +220,24 @@ def test_mig_slice_is_its_part_of_the_gpu():
     assert part.name == "A100 40GB MIG 1g.5gb"
     assert part.peak_flops_per_second["bfloat16"] == whole.peak_flops_per_second["bfloat16"] / 7
     assert part.hbm_bytes_per_second == whole.hbm_bytes_per_second / 8
-    assert (part.hbm_bytes, part.links) == (5 * 10**9, 0)
+    assert part.vector_flops_per_second == whole.vector_flops_per_second / 7
+    assert (part.hbm_bytes, part.links, part.link_bytes_per_second, part.domain) == (5 * 10**9, 0, 0, 1)
+
+
+def test_largest_mig_slice_computes_like_the_gpu_without_its_links():
+    whole, part = known_chip("NVIDIA H100 80GB HBM3"), known_chip("NVIDIA H100 80GB HBM3 MIG 7g.80gb")
+    assert whole is not None
+    assert part is not None
+    assert part.peak_flops_per_second == whole.peak_flops_per_second
+    assert (part.hbm_bytes, part.hbm_bytes_per_second) == (whole.hbm_bytes, whole.hbm_bytes_per_second)
+    assert (part.links, known_chip("cpu"), known_chip("CPU MIG 1g.5gb")) == (0, None, None)
+
+
+def test_network_of_a_cpu_or_of_a_chip_is_what_its_name_states():
+    assert known_chip("cpu@8x400G") is None
+    chip = known_chip("h100@8x400G")
+    assert chip is not None
+    assert chip.dcn_bytes_per_second == 400e9 / 8  # of each of the 8 GPUs
 
 
 @pytest.mark.parametrize("name", CHIPS)
