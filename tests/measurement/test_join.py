@@ -54,8 +54,8 @@ MODULE = toy_module(
 )
 
 
-def event(device, name, start, seconds, *, module="jit_round"):
-    return DeviceEvent(device=device, name=name, module=module, run=1, start_seconds=start, seconds=seconds)
+def event(device, name, start, seconds, *, module="jit_round", run=1):
+    return DeviceEvent(device=device, name=name, module=module, run=run, start_seconds=start, seconds=seconds)
 
 
 def join(*events, mesh=MESH, others=()):
@@ -104,6 +104,21 @@ def test_each_execution_is_compared_with_the_same_execution_elsewhere():
         event(1, "over_model", 9.0, 3.0),
     )
     assert list(waits(joined).values()) == [4.0, 0.0, 0.0, 1.0]
+
+
+def test_executions_without_run_numbers_are_those_that_overlap_although_each_device_lost_an_event():
+    joined = join(
+        event(0, "over_model", 0.0, 5.0, run=None),
+        event(0, "over_model", 10.0, 2.0, run=None),
+        event(1, "over_model", 9.0, 3.0, run=None),
+        event(1, "over_model", 20.0, 1.0, run=None),
+    )
+    assert list(waits(joined).values()) == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_execution_that_one_device_lost_is_left_out_of_its_run():
+    joined = join(event(0, "over_model", 0.0, 5.0), event(0, "over_model", 10.0, 2.0), event(1, "over_model", 9.0, 3.0))
+    assert list(waits(joined).values()) == [0.0, 0.0, 1.0]
 
 
 def test_computing_never_waits():

@@ -15,6 +15,7 @@ from measurement_examples import FakeDevice
 from workbench.errors import MeasureError, MissingDependencyError
 from workbench.measurement import watch_devices
 from workbench.measurement._memory import largest_arrays, live_bytes
+from workbench.measurement._monitor import DeviceMonitor
 from workbench.measurement._nvml import NvmlReader
 from workbench.measurement._sampling import Sampler
 from workbench.measurement._tpu_metrics import TpuMetrics
@@ -150,6 +151,37 @@ def test_broken_subscriber_is_removed_and_named_while_others_go_on():
         monitor.subscribe(received.append)
         wait_for(lambda: len(received) >= 3)
         assert list(monitor.problems) == ["A subscriber failed and was removed: ValueError: no such widget"]
+
+
+class SlowSampler:
+    def __init__(self):
+        self.order, self.samples = [], threading.Event()
+
+    def sample(self, started):
+        self.order.append("begins")
+        self.samples.set()
+        time.sleep(0.3)
+        self.order.append("ends")
+        raise ValueError("no device")
+
+    def close(self):
+        self.order.append("closed")
+
+
+def test_sampler_is_closed_after_its_last_sample():
+    sampler = SlowSampler()
+    monitor = DeviceMonitor(sampler, interval_seconds=PATIENCE, history=1)
+    assert sampler.samples.wait(PATIENCE)
+    monitor.stop()
+    assert sampler.order == ["begins", "ends", "closed"]
+
+
+def test_subscriber_may_stop_the_monitor():
+    monitor = watch_devices(0.02)
+    monitor.subscribe(lambda sample: monitor.stop())
+    wait_for(lambda: not monitor._thread.is_alive())
+    assert not monitor.running
+    assert list(monitor.problems) == []
 
 
 def test_forgotten_monitor_stops():

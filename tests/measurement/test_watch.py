@@ -13,10 +13,12 @@ import optax
 import pytest
 import workbench_widgets
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.errors import MeasureError
 from workbench.measurement import Watch, _watch_core
+from workbench.measurement._watch_outputs import _is_metric
 from workbench.records.live import WatchRecord
 
 
@@ -209,6 +211,24 @@ def test_a_method_is_watched_with_its_object():
     assert float(Trainer().step(jnp.ones(2))) == 6.0
     assert Trainer.step.record.steps == 1
     Trainer.step.close()  # JAX keeps the object as a static argument, and so its class
+
+
+@pytest.mark.parametrize(
+    ("devices", "values", "spec", "expected"),
+    [
+        (2, [1.0, 2.0], P("devices"), True),
+        (8, [1.0] * 8, P("devices"), True),
+        (2, [1.0] * 4, P("devices"), False),
+        (2, [1.0, 2.0], P(), False),
+        (1, [1.0], P("devices"), False),
+        (2, [1, 2], P("devices"), False),
+        (1, 1.0, P(), True),
+        (1, 1, P(), False),
+    ],
+)
+def test_metric_is_a_scalar_or_one_scalar_per_device(devices, values, spec, expected):
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:devices]), ("devices",)), spec)
+    assert _is_metric(jax.device_put(jnp.asarray(values), sharding)) == expected
 
 
 def test_pmap_gives_one_number_for_the_loss_of_all_devices():
