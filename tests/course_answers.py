@@ -29,6 +29,14 @@ def running_divided_by_all(x):
     return jax.lax.scan(lambda total, value: (total + value, (total + value) / len(x)), jnp.float32(0), x)[1]
 
 
+def without_scan(x):
+    @jax.jit
+    def scan_mean(x):
+        return jnp.cumsum(x) / jnp.arange(1.0, len(x) + 1)
+
+    return scan_mean(x)
+
+
 def per_example(w, x, y):
     return jax.jacrev(lambda w: jnp.stack([(a @ w - b) ** 2 for a, b in zip(x, y, strict=True)]))(w)
 
@@ -84,6 +92,11 @@ def share_by_sum(x, threshold):
 @wb.program(clients=4)
 def share_below(x, threshold):
     return wb.reduce_mean(wb.map_fn(lambda own, t: jnp.float32(own < t), (x, wb.broadcast(threshold))))
+
+
+@wb.program(clients=4)
+def share_at_least(x, threshold):
+    return wb.reduce_mean(wb.map_fn(lambda own, t: jnp.float32(own >= t), (x, wb.broadcast(threshold))))
 
 
 @wb.program(clients=4)
@@ -155,8 +168,19 @@ def damped_momentum(params, momentum, update):
 
 
 def shuffled_split(x, y):
+    rows, count = np.random.default_rng(5).permutation(len(x)), len(x) // 5
+    return (x[rows[count:]], y[rows[count:]]), (x[rows[:count]], y[rows[:count]])
+
+
+def ten_rows(x, y):
     rows = np.random.default_rng(5).permutation(len(x))
     return (x[rows[10:]], y[rows[10:]]), (x[rows[:10]], y[rows[:10]])
+
+
+def stratified(x, y):
+    own = [np.flatnonzero(y == label)[: len(x) // 5 // len(set(y.tolist()))] for label in sorted(set(y.tolist()))]
+    rest = np.delete(np.arange(len(x)), np.concatenate(own))
+    return (x[rest], y[rest]), (x[np.concatenate(own)], y[np.concatenate(own)])
 
 
 def every_fifth(x, y):
@@ -233,6 +257,21 @@ def slope_of_last_step(loss, w, rate, steps):
 def clipped(update, limit):
     norm = jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(update)))
     return jax.tree.map(lambda leaf: leaf * limit / jnp.maximum(limit, norm), update)
+
+
+def clipped_to(bound_of):
+    """Clips to a norm that `bound_of` computes from the limit."""
+
+    def clip(update, limit):
+        norm = jnp.sqrt(squared(update))
+        return jax.tree.map(lambda leaf: leaf * jnp.minimum(1.0, bound_of(limit) / norm), update)
+
+    return clip
+
+
+def clipped_unit_vector(update, limit):
+    norm = jnp.sqrt(squared(update))
+    return jax.tree.map(lambda leaf: leaf / norm * jnp.minimum(norm, limit), update)
 
 
 def clipped_by_numbers(update, limit):
@@ -415,6 +454,15 @@ def bootstrapped(values, seed):
     return tuple(np.percentile(means, (2.5, 97.5)))
 
 
+def normal_interval(values, seed):
+    error = 1.96 * values.std() / len(values) ** 0.5
+    return values.mean() - error, values.mean() + error
+
+
+def narrow_interval(values, seed):
+    return np.quantile(np.random.default_rng(seed).choice(values, (2000, len(values))).mean(1), [0.05, 0.95])
+
+
 def of_values(values, seed):
     return np.quantile(values, [0.025, 0.975])
 
@@ -435,6 +483,11 @@ def holm(p_values):
     order = np.argsort(p_values)
     scaled = np.minimum(1, np.maximum.accumulate(p_values[order] * np.arange(len(p_values), 0, -1)))
     return scaled[np.argsort(order)]
+
+
+def holm_above_one(p_values):
+    order = np.argsort(p_values)
+    return np.maximum.accumulate(p_values[order] * np.arange(len(p_values), 0, -1))[np.argsort(order)]
 
 
 def bonferroni(p_values):
@@ -472,6 +525,10 @@ def inverted(grad_w, grad_b):
     return jnp.mean(grad_w[:, used] / grad_b[used][None], axis=1)
 
 
+def of_the_largest_sign(grad_w, grad_b):
+    return grad_w[:, jnp.argmax(grad_b)] / grad_b[jnp.argmax(grad_b)]
+
+
 def of_the_first_unit(grad_w, grad_b):
     return grad_w[:, 0] / grad_b[0]
 
@@ -483,6 +540,24 @@ def pair_masks(key, clients, size):
     for (i, j), word in zip(pairs, words, strict=True):
         rows = rows.at[i].add(word).at[j].add(-word)
     return rows
+
+
+def folded_masks(fold):
+    """Each client computes its own mask; both clients of a pair draw their words from the key `fold(key, i, j)`."""
+
+    def masks(key, clients, size):
+        def words(i, j):
+            drawn = jax.random.bits(fold(key, min(i, j), max(i, j)), (size,), jnp.uint32)
+            return drawn if i < j else -drawn
+
+        rows = [[words(i, j) for j in range(clients) if j != i] for i in range(clients)]
+        return jnp.stack([jnp.stack(row).sum(0, dtype=jnp.uint32) for row in rows])
+
+    return masks
+
+
+def folded_twice(key, i, j):
+    return jax.random.fold_in(jax.random.fold_in(key, i), j)
 
 
 def dealer_masks(key, clients, size):
@@ -570,6 +645,11 @@ def by_chance(counts, size):
     return 0.5 * sum(stats.binom(size, p).expect(lambda k, p=p: np.abs(k / size - p)) for p in shares) + 0 * k[0]
 
 
+def largest_by_chance(counts, size):
+    shares = np.asarray(counts) / np.sum(counts)
+    return np.abs(np.random.default_rng(0).multinomial(size, shares, 5_000) / size - shares).max(1).mean()
+
+
 def twice_by_chance(counts, size):
     shares = np.asarray(counts) / np.sum(counts)
     return np.abs(np.random.default_rng(0).multinomial(size, shares, 5_000) / size - shares).sum(1).mean()
@@ -625,6 +705,11 @@ def metropolis(edges):
         matrix[i, j] = min(1 / (1 + degree[i]), 1 / (1 + degree[j]))
     np.fill_diagonal(matrix, 1 - matrix.sum(0))
     return matrix
+
+
+def largest_degree(edges):
+    degree = edges.sum(1)
+    return edges / (1 + degree.max()) + np.diag(1 - degree / (1 + degree.max()))
 
 
 def mean_of_neighbours(edges):
@@ -706,7 +791,7 @@ RIGHT = {
     "05.1": [["all-gather", "all-reduce"], {"all-reduce", "all-gather"}],
     "05.2": [1, 1.0],
     "06.1": [481, 2 * 197e12 / 819e9],
-    "06.2": [(960_000, 2 * 128 * 512 * 4 * 2 * 7 / 8)],
+    "06.2": [(1_441_792, 2 * 128 * 512 * 4 * 2 * 7 / 8), (1.44e6, 917_504)],
     "07.1": [8, 8.0],
     "07.2": [1.634e11],
     "08.1": [momentum_step],
@@ -764,7 +849,7 @@ RIGHT = {
     "23.2": [63],
     "23.3": [{"up": P(None, "model"), "down": P("model")}],
     "24.1": [inverted],
-    "24.2": [pair_masks, masks_of_a_matrix],
+    "24.2": [pair_masks, masks_of_a_matrix, folded_masks(folded_twice)],
     "24.3": [4 * 100**2],
     "24.4": [(0.0282, 1.0), [math.exp(1) * 0.01 + 0.001, 1]],
     "25.1": [first_order],
@@ -804,6 +889,7 @@ WRONG = {
     "00.2": [
         (lambda x: jnp.cumsum(x) / jnp.arange(1.0, 5.0), "no `scan`"),
         (running_divided_by_all, "the mean so far"),
+        (without_scan, "no `scan`"),
     ],
     "00.3": [
         (lambda w, x, y: per_example(w, x, y).mean(0), "shape"),
@@ -811,10 +897,18 @@ WRONG = {
     ],
     "00.4": [((32, 24, 5), "Divide"), ((8, 24, 5), "Divide")],
     "01.1": [((True, False), "weights are values"), ((None, None), "should be True or False")],
-    "01.2": [(4 * 2410 * 10, "however many|count the parameters once"), (2412, "count the parameters once")],
+    "01.2": [
+        (4 * 2410 * 10, "however many|count the parameters once"),
+        (2412, "count the parameters once"),
+        (9640, "plus the loss"),
+    ],
     "01.3": [(sends_the_data, "may disclose at most 4,096"), (sum_of_gradients, "values differ")],
     "02.1": [(three_reductions, "3 reductions; two would be enough"), (sample_variance, "E\\[x²\\]")],
-    "02.2": [(share_below, "Compare at the client"), (share_of_sent_values, "discloses")],
+    "02.2": [
+        (share_below, "Compare at the client"),
+        (share_of_sent_values, "discloses"),
+        (share_at_least, "is not above it"),
+    ],
     "02.3": [(mean_of_means, "Pods with few clients count less"), (of_rows, "discloses 24 bytes .* at most 8")],
     "02.4": [(share_at_the_server, "the server divides"), (mean_square, "Each client divides")],
     "03.1": [(mean_square, "largest square")],
@@ -831,12 +925,21 @@ WRONG = {
     "05.1": [({"all-reduce"}, "two kinds"), ("all-reduce", "two kinds")],
     "05.2": [(2, "combines")],
     "06.1": [(240, "per byte"), (962, "per byte")],
-    "06.2": [((960_000, 2 * 128 * 512 * 4), "One all-reduce"), ((10, 917_504), "include the executions")],
+    "06.2": [
+        ((960_000, 2 * 128 * 512 * 4), "One all-reduce"),
+        ((10, 917_504), "include the executions"),
+        ((1e7, 917_504), "4 × 2"),
+    ],
     "07.1": [(4, "Try 2, 4, 8"), (16, "Try 2, 4, 8")],
     "07.2": [(1e12, "next slowest"), (5e10, "next slowest")],
     "08.1": [(damped_momentum, "m ← 0.9 m"), (lambda p, m, u: (p - 0.5 * u, m), "m ← 0.9 m")],
     "08.2": [((0.5, 0.9), "90 of 100"), ((0.9, 0.9), "count equally")],
-    "08.3": [(lambda x, y: ((x, y), (x[:10], y[:10])), "in both splits"), (every_fifth, "labels")],
+    "08.3": [
+        (lambda x, y: ((x, y), (x[:10], y[:10])), "in both splits"),
+        (every_fifth, "labels"),
+        (ten_rows, "of 100 images"),
+        (stratified, "without reading"),
+    ],
     "09.1": [
         (lambda c_i, c, x, y, steps, rate: (x - y) / (steps * rate), "option II"),
         (lambda c_i, c, x, y, steps, rate: c_i - c + (y - x) / (steps * rate), "option II"),
@@ -850,6 +953,7 @@ WRONG = {
         (lambda z: 1 / (1 + np.exp(-np.asarray(z))), "jax.numpy"),
         (jnp.tanh, "between -"),
         (lambda z: jnp.float32(0.5), "increase"),
+        (lambda z: (1 + jnp.sin(z)) / 2, "increase"),
     ],
     "11.2": [((4.4, 4.5), "finer"), ((5.3, 2.3), "smaller than the best rate for five")],
     "11.3": [(slope_of_last_step, "through every one of them")],
@@ -857,6 +961,9 @@ WRONG = {
         (clipped_by_numbers, "jax.numpy|traces"),
         (clipped_by_leaf, "norm is over all leaves"),
         (lambda u, c: jax.tree.map(lambda v: v * 2 * c, clipped(u, 0.5)), "does not change"),
+        (clipped_to(lambda limit: 1.0), "With C = 2"),
+        (clipped_to(jnp.square), "With C = 2"),
+        (clipped_unit_vector, "do not divide 0 by 0"),
     ],
     "12.2": [(ValueError("a wrong shape"), "different error"), ("memory", "the exception")],
     "12.3": [((13, 3), "count per word"), ((8, 4), "5 bits more")],
@@ -914,9 +1021,18 @@ WRONG = {
     "20.1": [(lambda updates, staleness: updates.mean(0), "values differ"), (stale_by_weight, "divide by the number")],
     "20.2": [(2.4e10, "received the model"), (1300 * 40e6, "received the model")],
     "20.3": [(30, "Each survivor"), (970, "Each survivor")],
-    "21.1": [(of_values, "with"), (lambda values, seed: (values.mean(),) * 2, "replacement")],
+    "21.1": [
+        (of_values, "with"),
+        (normal_interval, "with"),
+        (narrow_interval, "with"),
+        (lambda values, seed: (values.mean(),) * 2, "replacement"),
+    ],
     "21.2": [(one_sided, r"the p-value is 0\.125")],
-    "21.3": [(bonferroni, r"\[0\.03, 0\.06, 0\.06\]"), (lambda p: p, "the result is")],
+    "21.3": [
+        (holm_above_one, r"\[1, 1, 0.004"),
+        (bonferroni, r"\[0\.03, 0\.06, 0\.06\]"),
+        (lambda p: p, "the result is"),
+    ],
     "22.1": [
         (whole_rows, "a device sends 1,792 bytes; a ring needs 448"),
         (lambda x: jax.lax.psum(x, "ring"), "ppermute|Every device"),
@@ -927,9 +1043,10 @@ WRONG = {
     "23.2": [(62, "bubble"), (70, "bubble")],
     "23.3": [
         ({"up": P(None, "model"), "down": P(None, "model")}, "all-gather"),
-        ({"up": P(), "down": P()}, "no collective"),
+        ({"up": P(), "down": P()}, "an eighth"),
+        ({"up": P(None, "model"), "down": P()}, r"\(256, 64\) of `down`"),
     ],
-    "24.1": [(of_the_first_unit, "values differ")],
+    "24.1": [(of_the_first_unit, "values differ"), (of_the_largest_sign, "absolute value")],
     "24.2": [
         (lambda key, clients, size: jax.random.bits(key, (clients, size), jnp.uint32), "is not 0"),
         (constant_masks, "repeats words"),
@@ -938,7 +1055,9 @@ WRONG = {
         (dealer_masks, "clients 0 and 1 share 0 random words"),
         (dealer_masks_with_idle_words, "clients 0 and 1 share 0 random words"),
         (ring_masks, "clients 0 and 2 share 0 random words"),
-        (masks_of_one_key, r"a random word is in the masks of the clients \[0, 1, 3\]"),
+        (masks_of_one_key, r"a random word is in the masks of the clients \[0,"),
+        (folded_masks(lambda key, i, j: jax.random.fold_in(key, i + j)), r"the clients \[0, 1, 2, 3\]"),
+        (lambda key, clients, size: pair_masks(jax.random.key(0), clients, size), "another key"),
     ],
     "24.3": [(10_000, "differ by up to 2 C"), (1_000, "Central")],
     "24.4": [((0.0282, 29.8), "at most 1"), ((0.01, 1), "FPR"), ((2.8, 100), "FPR")],
@@ -954,6 +1073,7 @@ WRONG = {
     "25.4": [
         (twice_by_chance, r"the mean for clients with 4 images is 0\.188"),
         (lambda counts, size: 0.0, "overall fraction"),
+        (largest_by_chance, r"\(40, 30, 10, 10, 10\)"),
     ],
     "26.1": [(counted_by_pairs, "every pair goes"), (present_words, "counts its own 40 words")],
     "26.2": [((80_000, 80_000), "each distinct word"), ((10_000, 700), "each occurrence")],
@@ -967,7 +1087,11 @@ WRONG = {
         (lambda updates, present, p: (present[:, None] * updates).mean(0), "average to the mean of all rows"),
         (lambda updates, present, p: (present[:, None] * updates).sum(0) / present.sum(), "average to the mean"),
     ],
-    "28.1": [(mean_of_neighbours, "larger degree"), (metropolis_of_all, "must not communicate")],
+    "28.1": [
+        (mean_of_neighbours, "larger degree"),
+        (metropolis_of_all, "must not communicate"),
+        (largest_degree, "larger degree"),
+    ],
     "28.2": [(3498, "smallest integer t"), (10, "logarithms")],
     "28.3": [(only_gossip, "where the mean gradient is 0"), (by_a_server, "no communication")],
     "28.4": [

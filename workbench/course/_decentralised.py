@@ -9,6 +9,9 @@ import numpy as np
 from workbench.course._grading import called, exercise, expect_number, expect_values, several, wrong
 
 _PATH = np.array([[0, 1, 0, 0], [1, 0, 1, 1], [0, 1, 0, 0], [0, 1, 0, 0]], float)  # client 1 is in the middle
+_TREE = np.zeros((5, 5))
+for _i, _j in ((0, 1), (1, 2), (1, 3), (3, 4)):  # the edge from 3 to 4 has a larger weight than the others
+    _TREE[_i, _j] = _TREE[_j, _i] = 1
 _RING = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]], float)
 
 
@@ -17,11 +20,22 @@ def metropolis_weights(answer: object) -> str:
     for edges, expected in (
         (_PATH, [[0.75, 0.25, 0, 0], [0.25, 0.25, 0.25, 0.25], [0, 0.25, 0.75, 0], [0, 0.25, 0, 0.75]]),
         (_RING, (_RING + np.eye(4)) / 3),
+        (
+            _TREE,
+            [
+                [3 / 4, 1 / 4, 0, 0, 0],
+                [1 / 4, 1 / 4, 1 / 4, 1 / 4, 0],
+                [0, 1 / 4, 3 / 4, 0, 0],
+                [0, 1 / 4, 0, 5 / 12, 1 / 3],
+                [0, 0, 0, 1 / 3, 2 / 3],
+            ],
+        ),
     ):
+        count = len(edges)
         matrix = np.asarray(called(answer, edges.copy()))
-        if matrix.shape != (4, 4):
-            wrong(f"W has shape {matrix.shape}; 4 clients need (4, 4).")
-        if np.any(np.abs(matrix[(edges == 0) & ~np.eye(4, dtype=bool)]) > 1e-9):
+        if matrix.shape != (count, count):
+            wrong(f"W has shape {matrix.shape}; {count} clients need ({count}, {count}).")
+        if np.any(np.abs(matrix[(edges == 0) & ~np.eye(count, dtype=bool)]) > 1e-9):
             wrong("W is not 0 between two clients without an edge: they must not communicate.")
         if not np.allclose(matrix.sum(1), 1):
             wrong("the rows of W should sum to one: the diagonal is one minus the sum of the edge weights.")

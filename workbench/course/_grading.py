@@ -181,6 +181,12 @@ def expect_clients_apart(function: Argument, args: Sequence[object], clients: in
             )
 
 
+def primitives_of(jaxpr: Jaxpr) -> set[str]:
+    """The names of the operations in a traced function, including its inner functions."""
+    inner = [inner_jaxpr for equation in jaxpr.eqns for inner_jaxpr in _jax_compat.inner_jaxprs(equation)]
+    return {equation.primitive.name for equation in jaxpr.eqns}.union(*map(primitives_of, inner))
+
+
 def reads_other_clients(jaxpr: Jaxpr) -> bool:
     """Finds collectives over all clients in inner functions, such as `jax.lax.all_gather`."""
     inner = [inner_jaxpr for equation in jaxpr.eqns for inner_jaxpr in _jax_compat.inner_jaxprs(equation)]

@@ -32,6 +32,10 @@ def clip_update(answer: object) -> str:
     )
     result = called(answer, short, 1.0)
     expect_values([result["a"][0], result["b"][0]], [0.3, 0.4], "An update shorter than C does not change.")
+    result = called(answer, long, 2.0)
+    expect_values([result["a"][0], result["b"][0]], [1.2, 1.6], "With C = 2 an update of norm 5 is scaled to norm 2.")
+    result = called(answer, jax.tree.map(jnp.zeros_like, long), 1.0)
+    expect_values([result["a"][0], result["b"][0]], [0, 0], "An update of zeros has norm 0: do not divide 0 by 0.")
     traced = called(jax.jit(lambda update: called(answer, update, 1.0)), long)  # later cells clip inside programs
     expect_values([traced["a"][0], traced["b"][0]], [0.6, 0.8], "Under `jax.jit` the result differs.")
     return "long updates are scaled down, short updates do not change."
@@ -131,34 +135,34 @@ def reconstruct(answer: object) -> str:
     random = np.random.default_rng(3)
     x, w, b = random.normal(size=6), random.normal(size=(6, 4)), random.normal(size=4)
     active = jnp.array([0.0, 1.0, 1.0, 1.0])  # the first unit has no gradient
-
-    def loss(w: jax.Array, b: jax.Array) -> jax.Array:
-        return (active * (x @ w + b) ** 2).sum()
-
-    grad_w, grad_b = jax.grad(loss, argnums=(0, 1))(jnp.asarray(w), jnp.asarray(b))
     hint = "Each column of the weights' gradient is x times the bias's gradient of that column: divide."
-    expect_values(called(answer, grad_w, grad_b), x, hint, atol=1e-3)
+    for slope in (active, active * jnp.array([1.0, 1.0, -2.0, 0.5]), -active):  # also where no gradient is positive
+
+        def loss(w: jax.Array, b: jax.Array, slope: jax.Array = slope) -> jax.Array:
+            return (slope * jnp.exp(0.1 * (x @ w + b))).sum()
+
+        grad_w, grad_b = jax.grad(loss, argnums=(0, 1))(jnp.asarray(w), jnp.asarray(b))
+        expect_values(called(answer, grad_w, grad_b), x, hint, atol=1e-3)
+        hint = "Some gradients are negative: the largest gradient is the one with the largest absolute value."
     return "one example's gradient of a layer with a bias *is* the example."
 
 
 class RandomWords(PythonInterpreter):
-    """Evaluates a function with one random word changed; `drawn` counts the random words."""
+    """Evaluates a function with one random word replaced wherever it is drawn; `drawn` contains all random words."""
 
-    def __init__(self, changed: int = -1) -> None:
-        self.changed: int = changed
-        self.drawn: int = 0
+    def __init__(self, changed: int | None = None) -> None:
+        self.changed: int | None = changed
+        self.drawn: set[int] = set()
 
     def bind(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         """The results of one operation."""
         results = super().bind(equation, operands)
         if equation.primitive.name == "random_bits":
             (bits,) = results
-            place = self.changed - self.drawn
-            self.drawn += bits.size
-            if 0 <= place < bits.size:
-                results = [
-                    jnp.ravel(bits).at[place].add(jnp.asarray(1_540_483_477).astype(bits.dtype)).reshape(bits.shape)
-                ]
+            self.drawn.update(np.ravel(bits).tolist())
+            if self.changed is not None:
+                other = bits + jnp.asarray(1_540_483_477).astype(bits.dtype)
+                results = [jnp.where(np.asarray(bits) == self.changed, other, bits)]
         return results
 
 
@@ -171,10 +175,10 @@ def expect_pairwise(answer: object, clients: int, size: int) -> None:
         return np.asarray(words.run(closed, [key])[0])
 
     before = masks(counter := RandomWords())
-    if counter.drawn > 1000:
-        wrong(f"{counter.drawn:,} random words are drawn for {clients} clients and {size} numbers: draw fewer.")
+    if (count := len(counter.drawn)) > 1000:
+        wrong(f"{count:,} random words are drawn for {clients} clients and {size} numbers: draw fewer.")
     hidden = {pair: np.zeros(size, bool) for pair in itertools.combinations(range(clients), 2)}
-    for word in range(counter.drawn):
+    for word in counter.drawn:
         changes = masks(RandomWords(word)) != before
         owners, entries = np.flatnonzero(changes.any(1)).tolist(), changes.any(0)
         if owners and len(owners) != 2:
@@ -206,6 +210,8 @@ def pairwise_masks(answer: object) -> str:
     ones = np.unpackbits(masks.view(np.uint8), axis=1).mean(axis=1)
     if (np.abs(ones - 0.5) > 0.15).any() or any(len(np.unique(row)) < 12 for row in masks):
         wrong("a client's mask repeats words or has too few bits set: use `jax.random.bits` for every word.")
+    if np.mean(masks == np.asarray(called(answer, jax.random.key(1), 5, 16))) > 0.05:
+        wrong("another key gives the same masks, so anyone can compute them. Draw all words from `key`.")
     expect_pairwise(answer, 4, 2)
     return "each pair shares words that no other client uses, and they cancel in the sum."
 

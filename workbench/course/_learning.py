@@ -41,22 +41,32 @@ def two_means(answer: object) -> str:
 
 @exercise("08.3", "hold out a fifth of a client's images")
 def hold_out(answer: object) -> str:
-    x, y = np.arange(50.0)[:, None], np.arange(50) % 10
-    (train_x, train_y), (test_x, test_y) = several(called(answer, x, y), 2, "(x, y) to train, (x, y) to test")
-    if set(np.ravel(train_x)) & set(np.ravel(test_x)):
-        wrong("some images are in both splits, so the test would reward memorising them.")
-    if len(train_x) + len(test_x) != 50 or len(test_x) != 10:
-        wrong(f"of 50 images, {len(train_x)} are for training and {len(test_x)} for testing; expected 40 and 10.")
-    if list(np.ravel(train_x).astype(int) % 10) != list(train_y) or list(np.ravel(test_x).astype(int) % 10) != list(
-        test_y
-    ):
-        wrong("images and labels no longer match: select both with the same rows.")
-    for labels in (y, np.sort(y)):
+    for count in (50, 100):
+        x, y = np.arange(float(count))[:, None], np.arange(count) % 10
+        (train_x, train_y), (test_x, test_y) = several(called(answer, x, y), 2, "(x, y) to train, (x, y) to test")
+        if set(np.ravel(train_x)) & set(np.ravel(test_x)):
+            wrong("some images are in both splits, so the test would reward memorising them.")
+        if len(train_x) + len(test_x) != count or len(test_x) != count // 5:
+            wrong(
+                f"of {count} images, {len(train_x)} are for training and {len(test_x)} for testing; expected "
+                f"{count - count // 5} and {count // 5}."
+            )
+        splits = (train_x, train_y), (test_x, test_y)
+        if any(list(np.ravel(rows).astype(int) % 10) != list(labels) for rows, labels in splits):
+            wrong("images and labels no longer match: select both with the same rows.")
+    x, equal = np.arange(50.0)[:, None], []
+    for labels in (np.arange(50) % 10, np.repeat(np.arange(10), 5)):
         (_, (_, test)) = several(called(answer, x, labels), 2, "(x, y) to train, (x, y) to test")
         if len(set(np.ravel(test))) <= 2:
             wrong(
                 f"the test images have only the labels {sorted(set(map(int, np.ravel(test))))}: choose rows at random."
             )
+        equal.append(len(set(np.ravel(test))) == 10)
+    if all(equal):
+        wrong(
+            "each test split has exactly one image of each label, so the labels determine the split. Choose the rows "
+            "without reading `y`."
+        )
     return "no image is in both splits, and the splits do not depend on the labels."
 
 
@@ -138,7 +148,7 @@ def half_the_bytes(answer: Callable) -> str:
 
 @exercise("11.1", "a momentum that stays between 0 and 1")
 def bounded_momentum(answer: Callable) -> str:
-    z = np.array([-8.0, -1.0, 0.0, 1.0, 8.0])
+    z = np.array([-8.0, *np.arange(-5, 5.5, 0.5), 8.0])
     momenta = np.array([float(called(answer, jnp.float32(v))) for v in z])
     if not ((momenta > 0) & (momenta < 1)).all():
         wrong(f"for z from −8 to 8 the momentum is between {momenta.min():.3g} and {momenta.max():.3g}.")
@@ -304,12 +314,12 @@ def weighted_draw(answer: object) -> str:
 
 @exercise("21.1", "a bootstrap interval of a mean")
 def bootstrap_interval(answer: object) -> str:
-    values = np.array([0.1, 0.4, 0.2, 0.9, 0.3, 0.5, 0.35, 0.6, 0.45])
+    values = np.array([0.3, 0.1, 2.2, 0.15, 0.7, 0.05, 0.45, 1.1, 0.2])  # skewed: no symmetric interval is close
     low, high = np.mean([several(called(answer, values, seed), 2, "lower end, upper end") for seed in range(5)], axis=0)
     resampled = np.random.default_rng(0).choice(values, (100_000, 9)).mean(1)
     expected = np.quantile(resampled, [0.025, 0.975])
     expect_values(
-        [low, high], expected, "Quantiles 0.025 and 0.975 of means of nine values drawn *with* replacement.", atol=0.02
+        [low, high], expected, "Quantiles 0.025 and 0.975 of means of nine values drawn *with* replacement.", atol=0.04
     )
     return f"{low:.2f} to {high:.2f} around {values.mean():.2f}."
 
@@ -335,7 +345,7 @@ def holm(answer: object) -> str:
     for p_values, expected in (
         ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
         ([0.7, 0.02], [0.7, 0.04]),
-        ([0.5, 0.6, 0.001, 0.02], [1, 1, 0.004, 0.06]),
+        ([0.6, 0.7, 0.001, 0.02], [1, 1, 0.004, 0.06]),
     ):
         expect_values(
             called(answer, np.array(p_values)), expected, f"Given {p_values}, the result is {expected}. {hint}"
@@ -404,7 +414,7 @@ def best_mixture(answer: object) -> str:
 
 @exercise("25.4", "the total variation that IID clients have by chance")
 def by_chance(answer: object) -> str:
-    for counts, size in (((1, 1), 4), ((1, 1), 1), ((10, 20, 70), 20)):
+    for counts, size in (((1, 1), 4), ((1, 1), 1), ((10, 20, 70), 20), ((40, 30, 10, 10, 10), 8)):
         shares = np.array(counts) / sum(counts)
         distances = [
             math.comb(size, k) * p**k * (1 - p) ** (size - k) * abs(k / size - p) / 2

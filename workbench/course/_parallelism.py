@@ -92,6 +92,10 @@ def tensor_parallel(answer: object) -> str:
         return jax.lax.with_sharding_constraint(out, NamedSharding(mesh, PartitionSpec()))
 
     weights = {"up": placed((64, 256), answer["up"]), "down": placed((256, 64), answer["down"])}
+    for name, weight in weights.items():
+        shard = weight.sharding.shard_shape(weight.shape)
+        if np.prod(shard) > weight.size // 8:
+            wrong(f"a device stores {shard} of `{name}` {weight.shape}, which is more than an eighth of the array.")
     records = collectives(compiled(mlp, weights, placed((32, 64), PartitionSpec()), mesh=mesh))
     if [record.kind for record in records] != ["all-reduce"]:
         wrong(

@@ -96,13 +96,18 @@ def rows_to_ridge(answer: object) -> str:
 
 @exercise("06.2", "bytes that one device sends on 4 × 2 and on 8 × 1 devices")
 def two_meshes(answer: object) -> str:
-    grid, flat = (float(v) for v in several(answer, 2, "bytes on 4 × 2, bytes on 8 × 1"))
-    model = 2 * 128 * 512 * 4
+    grid, flat = several(answer, 2, "bytes on 4 × 2, bytes on 8 × 1")
+    model, activations = 2 * 128 * 512 * 4, 16 * 32 * 128 * 4
     expect_number(
         flat, 2 * model * 7 / 8, "One all-reduce of the whole model over 8 devices.", what="the flat mesh", rtol=0.01
     )
-    if not grid > flat:
-        wrong("on 4 × 2 every step also sums activations over `model`; include the executions of these all-reduces.")
+    expect_number(
+        grid,
+        2 * (model / 2) * 3 / 4 + 4 * 2 * activations / 2,
+        "On 4 × 2 every step also sums activations over `model`; include the executions of these all-reduces.",
+        what="the 4 × 2 mesh",
+        rtol=0.01,
+    )
     return "without the `model` axis nothing is sent inside a step."
 
 
