@@ -93,8 +93,20 @@ def _round(w, rows, counts, key, x, y, test_x, test_y):
 # In its frame, a view fills the page: without the name of the page and its date, and without margins.
 FRAMED = (
     "<style>.wb-pagehead, .wb-heighthandle {display: none} .wb-page {padding: 0 !important} "
-    ".wb-shell {height: 100vh !important; border: 0 !important; border-radius: 0 !important}</style></head>"
+    ".wb-shell {height: 100vh !important; border: 0 !important; border-radius: 0 !important}"
 )
+# The player has no room for details, and opens on the last step, where every client has a curve and parameters.
+PLAYER_ALONE = (
+    ".wb-detail, .wb-handle {display: none !important} .wb-splitter {grid-template: minmax(0, 1fr) / 100% !important}"
+)
+OPENED = """<script>
+(function open() {
+  const slider = document.querySelector('input[aria-label="Moment of the round"]');
+  if (!slider) return void setTimeout(open, 50);
+  slider.value = slider.max;
+  slider.dispatchEvent(new Event("input"));
+})();
+</script></body>"""
 
 
 def write_player(path: Path) -> None:
@@ -105,7 +117,8 @@ def write_player(path: Path) -> None:
     w = jnp.zeros((64, 10))
     for _ in range(2):
         w = names["fedavg"](w, names["clients"])
-    write_framed(wb.trace(names["fedavg"])(w, names["clients"]).play(), path, "A round of federated averaging", 0.85)
+    player = wb.trace(names["fedavg"])(w, names["clients"]).play()
+    write_framed(player, path, "A round of federated averaging", PLAYER_ALONE, OPENED)
 
 
 def write_explorer(path: Path) -> None:
@@ -115,13 +128,15 @@ def write_explorer(path: Path) -> None:
     mesh, arguments = nnx_transformer.call()
     with jax.set_mesh(mesh):
         explorer = wb.explore(nnx_transformer.train_step, view="explorer")(*arguments)
-    write_framed(explorer, path, "A train step in the explorer", 0.6)
+    explorer.settings = {"split": 0.6}
+    write_framed(explorer, path, "A train step in the explorer")
 
 
-def write_framed(view: WorkbenchWidget, path: Path, title: str, split: float) -> None:
-    """Writes a view as a page for a frame; `split` is the share of its main pane."""
-    view.settings = {"split": split}
-    path.write_text(view.to_html(title=title, author="").replace("</head>", FRAMED, 1), encoding="utf-8")
+def write_framed(view: WorkbenchWidget, path: Path, title: str, style: str = "", end: str = "</body>") -> None:
+    """Writes a view as a page for a frame, with more styles, and with `end` at its end."""
+    head, _, rest = view.to_html(title=title, author="").partition("</head>")
+    body, _, after = rest.rpartition("</body>")
+    path.write_text(f"{head}{FRAMED} {style}</style></head>{body}{end}{after}", encoding="utf-8")
 
 
 def main() -> None:
