@@ -2,11 +2,13 @@
 
 `WORKBENCH_EXECUTED=FOLDER python -m pytest tests/notebooks` leaves the notebooks with their outputs in a folder, and
 `python -m benchmarks.notebook_pictures FOLDER` makes `docs/images/notebooks/NN-name.png` of them, and `docs/course.md`
-and its map of all notebooks.
+and its map of all notebooks. Notebooks are stored without outputs, so that their differences stay small. Code hosts
+show the pictures in `notebooks/README.md`.
 """
 
 import argparse
 import base64
+import html
 import io
 import json
 import re
@@ -23,6 +25,13 @@ PICTURES = Path(__file__).parents[1] / "docs" / "images" / "notebooks"
 PAGE = PICTURES.parents[1] / "course.md"
 MAP = PICTURES.parent / "course-map.html"
 NOTEBOOKS = PAGE.parents[1] / "notebooks"
+LIST = NOTEBOOKS / "README.md"
+LIST_OPENING = """# The course
+
+Each notebook asks one question. The notebooks are stored without outputs, and each picture shows one of their results.
+`workbench lab` opens a copy of the course in JupyterLab, and `workbench course site` executes the notebooks and writes
+them as web pages.
+"""
 WIDTH = 560
 OPENING = """# The course
 
@@ -72,7 +81,9 @@ def main() -> None:
         small = chosen.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
         small.quantize(128).save(PICTURES / f"{path.stem}.png", optimize=True)
         print(f"{path.stem}: {len(figures)} figures, {(PICTURES / f'{path.stem}.png').stat().st_size / 1024:.0f} KiB")
-    PAGE.write_text(page(sorted(NOTEBOOKS.glob("*.ipynb"))), encoding="utf-8")
+    notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
+    PAGE.write_text(page(notebooks), encoding="utf-8")
+    LIST.write_text(notebook_list(notebooks), encoding="utf-8")
 
 
 def cut(image: Image.Image) -> Image.Image:
@@ -108,6 +119,20 @@ def card(path: Path) -> str:
             f":target: course/{path.stem}.html\n```\n"
         )
     return f"::::{{container}} wb-card\n{picture}{named}  \n{{doc}}`{question} <course/{path.stem}>`\n::::"
+
+
+def notebook_list(notebooks: list[Path]) -> str:
+    """The page of the notebooks' folder on a code host: a picture of each notebook and its question."""
+    text, shows = LIST_OPENING, json.loads(SHOWS.read_text(encoding="utf-8"))
+    for part, paths in parts_of(notebooks).items():
+        text += f"\n## {part}\n\n| | |\n|---|---|\n"
+        for path in paths:
+            (title,) = titles_of([path]).values()
+            named = " · ".join(filter(None, (title.number, f"{title.minutes} minutes", difficulty_of(title.number))))
+            source, alt = f"../docs/images/notebooks/{path.stem}.png", html.escape(shows[title.number])
+            picture = f'<img src="{source}" alt="{alt}" width="280">'
+            text += f"| {picture} | **[{title.question}]({path.name})**<br>{named} |\n"
+    return text
 
 
 def figures_of(path: Path) -> list[Image.Image]:

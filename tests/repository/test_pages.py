@@ -156,3 +156,12 @@ def test_notebooks_have_numbers_of_their_own():
     numbers = [name.removeprefix("notebooks/")[:3] for name in NOTEBOOKS]
     assert [number for number in numbers if not re.fullmatch(r"\d\d-", number)] == []
     assert len(set(numbers)) == len(numbers)
+
+
+def test_list_of_notebooks_links_each_of_them_with_a_picture():
+    page = (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\]\(([\w-]+\.ipynb)\)", page)
+    pictures = re.findall(r'src="([^"]+)"', page)
+    assert sorted(f"notebooks/{name}" for name in linked) == sorted(NOTEBOOKS)
+    assert len(pictures) == len(linked)
+    assert [picture for picture in pictures if not (ROOT / "notebooks" / picture).exists()] == []

@@ -100,7 +100,11 @@ def test_editable_installation_brings_the_labextension_too(source, wheel, tmp_pa
 
 
 def test_wheel_holds_the_course(wheel):
-    notebooks = {name.removeprefix("notebooks/") for name in tracked_files() if name.startswith("notebooks/")}
+    notebooks = {
+        name.removeprefix("notebooks/")
+        for name in tracked_files()
+        if name.startswith("notebooks/") and name.endswith(".ipynb")
+    }
     assert {f"workbench/course/{name}" for name in notebooks} <= wheel
 
 
