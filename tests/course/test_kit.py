@@ -96,6 +96,7 @@ def test_page_folds_solutions_and_checks_and_leads_to_its_neighbours(tmp_path):
     page = (tmp_path / "site" / "00-first.html").read_text()
     visible = re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL)
     assert "answer" in visible
+    assert '<body class="jp-Notebook">' in page  # a named light theme would keep views light in dark mode
     assert [word for word in ("solution", "✓ Right", "assert") if word in visible.partition("<body")[2]] == []
     assert '<a href="01-second.html">Is it 01-second? →</a>' in visible
     assert 'Start with <a href="01-second.html">' in index.read_text()

@@ -225,7 +225,8 @@ def write_site(
                 cell.source = re.sub(r"\]\((\d\d-[\w-]+)\.ipynb", r"](\1.html", cell.source)
         exporter = HTMLExporter(raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True)
         body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "dark": DARK})
-        body = re.sub(r"<body[^>]*>", rf"\g<0>{HOME.format(mark=mark(18))}", body, count=1)
+        # without the name of a light theme, so that views follow the dark mode of the system
+        body = re.sub(r"<body[^>]*>", f'<body class="jp-Notebook">{HOME.format(mark=mark(18))}', body, count=1)
         turn = _neighbours(ordered, path, titles)
         body = re.sub(r"</body>", lambda end, turn=turn: turn + end[0], body, count=1)
         (folder / f"{path.stem}.html").write_text(body, encoding="utf-8")
