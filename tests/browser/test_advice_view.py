@@ -166,6 +166,7 @@ def test_search_shows_what_each_choice_costs_and_its_specs(searched):
     expect(rows).to_have_count(3)
     expect(rows.nth(1)).to_contain_text("2 KiB over data")
     expect(rows.nth(2)).to_contain_text("does not fit")
+    expect(view.get_by_text("★ no other compiled choice is both faster and smaller")).to_be_visible()
     detail = view.get_by_role("complementary", name="Details of the shardings")
     expect(detail).to_contain_text("P('data')")
     rows.nth(2).click()

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,9 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
+from workbench.advice.search._search import Search
 from workbench.errors import InspectionError
-from workbench.records.advice import SearchRecord
+from workbench.records.advice import SearchRecord, ShardingChoiceRecord
 
 optax = pytest.importorskip("optax")
 
@@ -323,3 +325,21 @@ def test_code_of_equal_layers_with_several_products_shards_every_layer():
     assert len(kernels) == 6
     assert len({spec for spec in kernels[::2]}) == len({spec for spec in kernels[1::2]}) == 1
     assert pasted.module.memory.argument_bytes <= 1.05 * search.best.argument_bytes
+
+
+def test_a_choice_that_was_only_planned_may_still_be_faster_than_replicating():
+    """No compiled choice shards anything, because the time ran out, and a planned choice is predicted to be faster."""
+    slow = ShardingChoiceRecord(
+        name="replicated", mesh={"data": 8}, specs={}, seconds=5e-5, peak_bytes=9, argument_bytes=9, how="compiled"
+    )
+    quick = slow.replace(name="found 1", specs={"x": (("data",),)}, seconds=2e-5, how="planned")
+    search = types.SimpleNamespace(program=types.SimpleNamespace(mesh=types.SimpleNamespace(size=8)))
+    assert Search._gain_notes(search, [slow, quick]) == []
+    (note,) = Search._gain_notes(search, [slow, quick.replace(seconds=6e-5)])
+    assert note.startswith("the mesh brings no gain")
+    record = SearchRecord(
+        name="f", chip="v5e", target="v5e:2x4", choices=(slow.replace(pareto=True), quick), groups=(), planned_count=1,
+        compiled_count=1, seconds_spent=1.0, ended="time",
+    )  # fmt: skip
+    assert "* no other compiled choice is both faster and smaller" in str(record)
+    assert "* no other choice is both faster and smaller" in str(record.replace(choices=(slow,)))
