@@ -383,9 +383,9 @@ class Core:
         if step.index and compilations:
             functions = [compilation.function for compilation in compilations[:3]]
             names = ", ".join(f"`{self.name if name == _IN_PMAP else name}`" for name in functions)
-            found = [part for retrace in retraces for reason, _ in retrace.reasons for part in _ARGUMENTS.split(reason)]
-            more = f"; and {len(found) - _MOST_REASONS} more" if len(found) > _MOST_REASONS else ""
-            reasons = "; ".join(found[:_MOST_REASONS]) + more or step.changed
+            parts = [part for retrace in retraces for reason, _ in retrace.reasons for part in _ARGUMENTS.split(reason)]
+            more = f"; and {len(parts) - _MOST_REASONS} more" if len(parts) > _MOST_REASONS else ""
+            reasons = "; ".join(parts[:_MOST_REASONS]) + more or step.changed
             self.problem(
                 step.index, f"step {step.index} compiled {names} in {seconds:.2g} s" + (f": {reasons}" * bool(reasons))
             )

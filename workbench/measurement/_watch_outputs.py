@@ -282,7 +282,7 @@ def _named(
 
 def _means(getters: dict[str, Getter], named: dict[str, tuple[Any, Any]], call: WatchedCall) -> dict[str, Getter]:
     """Replaces the `total` of a metric that also has a `count`, as in NNX, with the mean."""
-    found: dict[str, Getter] = {}
+    outputs: dict[str, Getter] = {}
     for name, getter in getters.items():
         path, leaf = named[name]
         key = next((key for key in reversed(path) if jax.tree_util.keystr((key,), simple=True) != "value"), None)
@@ -298,13 +298,13 @@ def _means(getters: dict[str, Getter], named: dict[str, tuple[Any, Any]], call: 
             None,
         ) if is_total else None  # fmt: skip
         if count is None:
-            found[name] = getter
+            outputs[name] = getter
         else:
             parent = jax.tree_util.keystr((path[place - 1],), simple=True)
-            found[name.removesuffix("total").rstrip(".") or parent] = _mean_of(
+            outputs[name.removesuffix("total").rstrip(".") or parent] = _mean_of(
                 getter, _getter(count[0], call, count[1])
             )
-    return found
+    return outputs
 
 
 def _mean_of(total: Getter, count: Getter) -> Getter:
