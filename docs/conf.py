@@ -62,6 +62,7 @@ html_static_path = ["_static"]
 html_logo = html_favicon = "_static/mark.svg"
 (ROOT / "docs" / html_logo).write_text(mark(64), encoding="utf-8")
 html_css_files = ["site.css"]
+html_js_files = [("reference.js", {"defer": "defer"})]
 html_copy_source = False
 BRAND = {"light_css_variables": "#005a8f", "dark_css_variables": "#7cc4f2"}  # links in the blue of views and slides
 html_theme_options = {
