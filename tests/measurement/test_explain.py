@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from workbench.measurement import watch_compilations
-from workbench.records.live import ExplanationRecord
+from workbench.measurement._explain import added_compilations, added_retraces
+from workbench.records.live import CompilationRecord, ExplanationRecord, RetraceRecord
 
 
 def test_retraces_are_counted_with_what_changed():
@@ -106,6 +107,31 @@ def test_blocks_in_two_threads_see_what_their_own_thread_did():
     alone = [retraced(times) for times in (2, 4)]
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(retraced, (2, 4))) == alone
+
+
+def test_retraces_of_two_blocks_are_added_by_function_most_frequent_first():
+    rare, often, first, second = (
+        RetraceRecord(
+            function=name,
+            defined=f"{name}.py:1",
+            called="",
+            count=sum(reasons.values()),
+            reasons=tuple(reasons.items()),
+        )
+        for name, reasons in [("a", {"x": 2}), ("b", {"x": 3}), ("c", {"x": 1, "y": 1}), ("c", {"y": 3, "z": 1})]
+    )
+    both = added_retraces((rare, first), (often, second))
+    assert [(each.function, each.count) for each in both] == [("c", 6), ("b", 3), ("a", 2)]
+    assert dict(both[0].reasons) == {"x": 1, "y": 4, "z": 1}
+
+
+def test_compilations_of_two_blocks_are_added_by_function_slowest_first():
+    quick, slow, first, second = (
+        CompilationRecord(function=name, count=count, trace_seconds=1, lower_seconds=2, compile_seconds=seconds)
+        for name, count, seconds in [("a", 1, 3), ("b", 1, 7), ("c", 2, 4), ("c", 3, 5)]
+    )
+    both = added_compilations((quick, first), (slow, second))
+    assert [(each.function, each.count, each.seconds) for each in both] == [("c", 5, 15), ("b", 1, 10), ("a", 1, 6)]
 
 
 def test_inner_and_outer_blocks_both_see_what_happens():
