@@ -46,6 +46,11 @@ def test_deadline_ends_the_round_and_the_slow_client_is_late():
     assert not line.spans[-4].complete  # the upload of client 1
 
 
+def test_deadline_below_a_second_ends_the_round_with_nobody():
+    line = simulate_round(PROFILES, *WORK, deadline_seconds=0.5)
+    assert (line.seconds, line.finished) == (0.5, ())
+
+
 def test_deadline_that_everybody_meets_changes_nothing():
     assert simulate_round(PROFILES, *WORK, deadline_seconds=10).seconds == 4.0
 

@@ -5,6 +5,7 @@ import functools
 import gc
 import threading
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -321,6 +322,35 @@ def test_a_function_of_the_results_that_fails_is_removed(make_sgd):
     watched = wb.watch(step, outputs={"bad": lambda result: result["loss"]}, show=False)
     assert len(_losses(watched, params, opt_state)) == 6
     assert [("'bad'" in problem.what) for problem in watched.record.problems] == [True]
+
+
+def test_a_function_of_the_results_that_fails_leaves_those_after_it():
+    outputs = {"bad": lambda result: result["loss"], "twice": lambda result: result * 2}
+    watched = wb.watch(jax.jit(jnp.sum), outputs=outputs, show=False)
+    watched(jnp.ones(3))
+    watched.close()
+    assert watched.history[-1].metrics["twice"] == 6.0
+
+
+def test_a_single_result_is_named_by_its_return():
+    def step(w):
+        loss = (w**2).sum()
+        return loss
+
+    watched = wb.watch(jax.jit(step), show=False)
+    watched(jnp.ones(3))
+    watched.close()
+    assert watched.history[-1].metrics["loss"] == 3.0
+
+
+def test_memory_is_that_of_the_fullest_device():
+    used = [{}, {"bytes_in_use": 7, "peak_bytes_in_use": 8}, {"bytes_in_use": 5, "peak_bytes_in_use": 9}]
+    devices = [types.SimpleNamespace(process_index=0, memory_stats=lambda stats=stats: stats) for stats in used]
+    core = _watch_core.Core("step", [])
+    step = types.SimpleNamespace(probe=types.SimpleNamespace(sharding=types.SimpleNamespace(device_set=devices)))
+    assert core._memory_now(step)
+    record = core.record()
+    assert (record.memory_bytes, record.peak_bytes) == (7, 9)
 
 
 def test_a_learning_rate_inside_a_donated_state_is_read_in_every_step():
