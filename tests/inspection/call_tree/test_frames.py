@@ -68,6 +68,7 @@ def test_a_cell_of_another_kernel_is_never_called_by_its_temporary_file():
          "tanh", "remat"),
         ("jit(f)/jvp(vmap(eqx.nn.MLP))/eqx.nn.Linear/add", ("eqx.nn.MLP", "eqx.nn.Linear"), "add", "forward"),
         ("jit(f)/jvp(vmap(BTNH,BSNH->BNTS))/dot_general", (), "dot_general", "forward"),
+        ("jit(f)/vmap(Net/layers_0)/mul", ("Net", "layers_0"), "mul", "forward"),
         ("jit(f)/jvp()/cond/branch_1_fun/mul", ("cond",), "mul", "forward"),
         ("jit(f)/shard_map/psum", ("shard_map",), "psum", "forward"),
         ("jit(f)/shard_map/wb:1:clients/wb:1:clients/vmap()/mul", (), "mul", "forward"),

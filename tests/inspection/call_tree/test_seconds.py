@@ -1,13 +1,22 @@
 """Seconds on the nodes of a tree: predicted from a chip's peaks, measured from a profile."""
 
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import workbench as wb
-from workbench.cost import collective_seconds, known_chip
+from workbench.cost import collective_seconds, known_chip, time_module
+from workbench.inspection import inspect_module
+from workbench.inspection.call_tree import predict_seconds
+from workbench.records.hardware import AxisRecord, MeshRecord
+
+RECORDED = Path(__file__).parents[1] / "hlo_samples" / "round_v5e_2x4.hlo.txt"
+MESH = MeshRecord(
+    axes=(AxisRecord(name="clients", size=4), AxisRecord(name="model", size=2)), devices=(), abstract=True
+)
 
 
 def train(x, w):
@@ -35,6 +44,14 @@ def test_predicted_seconds_add_up():
     tree = traced().inspect(on="v5e").call_tree
     parts = sum(node.own.predicted_seconds or 0.0 for node in tree.nodes)
     assert tree.root.total.predicted_seconds == pytest.approx(parts)
+
+
+def test_seconds_of_a_recorded_module_add_up():
+    module, chip = inspect_module(RECORDED.read_text(), mesh=MESH), known_chip("v5e")
+    executions = {each.name: each.executions for each in (*module.instructions, *module.collectives)}
+    seconds = [time.seconds * executions[name] for name, time in time_module(module, chip, "float32").items()]
+    tree = predict_seconds(module.call_tree, module, chip, "float32")
+    assert tree.root.total.predicted_seconds == pytest.approx(sum(seconds))
 
 
 def test_a_collective_takes_its_seconds_once():

@@ -34,3 +34,16 @@ def test_traced_collective_sends_what_a_ring_sends(name, devices):
 @pytest.mark.parametrize("name", SENT)
 def test_traced_collective_of_one_device_sends_nothing(name):
     assert traced(name, 1).root.total.sent_bytes == {}
+
+
+def test_collectives_of_one_kind_are_added_up():
+    def body(x):
+        part = lax.fori_loop(0, 3, lambda _, part: lax.psum(part, "x"), x[:64])
+        return lax.psum(x, "x"), part
+
+    mesh = AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    whole = jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    (total,) = wb.trace(whole)(jnp.ones(8 * 256)).call_tree.root.total.collectives
+    assert (total.kind, total.axes, total.count, total.executions) == ("all-reduce", ("x",), 2, 1 + 3)
+    assert (total.payload_bytes, total.largest_bytes) == (1024 + 3 * 256, 1024)
+    assert total.sent_bytes == 2 * (1024 + 3 * 256) * 7 / 8
