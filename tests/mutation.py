@@ -2,8 +2,9 @@
 
 Needs `pip install cosmic-ray coverage`. A first run of the tests records the tests of each line. A mutant changes one
 operator, number, comparison or branch in a copy of the repository. The tests of the changed line run against it, fast
-tests first. Mutants that no test notices are listed with their lines. Annotations and lines that run only at import are
-left out. The exit status is 1 if the tests notice fewer than 90 % of the mutants.
+tests first, at most 60 of them, in a fork of a process that has imported JAX. Mutants that no test notices are printed
+with their lines. Annotations and lines that run only at import are left out. The exit status is 1 if the tests notice
+fewer than 90 % of the mutants of a package.
 """
 
 import argparse
@@ -28,7 +29,7 @@ OPERATORS = ("Binary", "Comparison", "NumberReplacer", "ReplaceTrue", "ReplaceFa
 NOTICED = 0.9
 MOST_TESTS = 60  # of a mutant, fastest first
 
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider")
+OPTIONS = ("-q", "-n0", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 RECORDER = """
 import json, os, time
@@ -45,6 +46,33 @@ def pytest_runtest_protocol(item):
 def pytest_sessionfinish():
     with open(os.environ["MUTATION_SECONDS"], "w") as file:
         json.dump(seconds, file)
+"""
+
+
+# Reads a list of tests and a time limit from each line of its input, and writes their exit status. A fork takes less
+# time than the import of JAX; the package itself is imported in the fork.
+WORKER = """
+import json, os, signal, sys, time
+import _hypothesis_pytestplugin, hypothesis.strategies, jax, numpy, pytest
+for line in sys.stdin:
+    arguments, seconds = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        os._exit(pytest.main(arguments))
+    end = time.monotonic() + seconds
+    ended, status = 0, 0
+    while not ended and time.monotonic() < end:
+        time.sleep(0.05)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.killpg(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    print(code if code >= 0 else 1, flush=True)
 """
 
 
@@ -70,15 +98,48 @@ def copy_repository(folder: Path) -> None:
 
 def environment(folder: Path) -> dict[str, str]:
     paths = (str(folder), str(folder / "widgets"), os.environ.get("PYTHONPATH", ""))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1", "JAX_PLATFORMS": "cpu"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"}
 
 
-def tests_by_line(folder: Path, sources: str, tests: Sequence[str]) -> tuple[dict[tuple[str, int], set[str]], dict]:
+_times = itertools.count(1_000_000_000)
+
+
+def write(path: Path, source: str) -> None:
+    """Writes a module with a time of change that no other version has: Python compares it with that of the bytecode."""
+    path.write_text(source)
+    seconds = next(_times)
+    os.utime(path, (seconds, seconds))
+
+
+class Worker:
+    """A process with JAX imported that runs tests in forks."""
+
+    def __init__(self, folder: Path) -> None:
+        command, variables = [sys.executable, "-c", WORKER], environment(folder)
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, cwd=folder, env=variables, text=True, **streams)
+
+    def run(self, tests: Sequence[str], seconds: float) -> int:
+        """The exit status of pytest; 1 if the tests do not end within the limit."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([[*OPTIONS, "-x", *tests], seconds]) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+def tests_by_line(
+    folder: Path, sources: Sequence[str], tests: Sequence[str]
+) -> tuple[dict[tuple[str, int], set[str]], dict]:
     """The tests that run each line, and the seconds of each test; the tests must pass as they are."""
     (folder / "mutation_recorder.py").write_text(RECORDER)
     recorded = folder / "mutation_seconds.json"
-    command = [sys.executable, "-m", "coverage", "run", f"--source={sources}", "-m", "pytest", "-q", "-n0", "-p"]
-    command += ["mutation_recorder", "-p", "no:cacheprovider", *tests]
+    include = ",".join(f"{source}/*" if (folder / source).is_dir() else source for source in sources)
+    command = [sys.executable, "-m", "coverage", "run", f"--include={include}", "-m", "pytest", *OPTIONS]
+    command += ["-p", "mutation_recorder", *tests]
     variables = {**environment(folder), "MUTATION_SECONDS": str(recorded)}
     subprocess.run(command, cwd=folder, env=variables, check=True)
     data = importlib.import_module("coverage").CoverageData(str(folder / ".coverage"))
@@ -90,7 +151,7 @@ def tests_by_line(folder: Path, sources: str, tests: Sequence[str]) -> tuple[dic
     seconds = json.loads(recorded.read_text())
     (folder / "mutation_tests.txt").write_text("\n".join(seconds))
     # A name that is not found must not count as a failing test.
-    named = [*PYTEST, "--collect-only", "@mutation_tests.txt"]
+    named = [sys.executable, "-m", "pytest", *OPTIONS, "--collect-only", "@mutation_tests.txt"]
     subprocess.run(named, cwd=folder, env=environment(folder), check=True, stdout=subprocess.DEVNULL)
     return lines, seconds
 
@@ -138,55 +199,56 @@ def mutants(folder: Path, drawn: Sequence[tuple[str, str, int, int]]) -> Iterato
             yield Mutant(file, line, name.partition("/")[2], before, changed, after)
 
 
-def is_noticed(folder: Path, mutant: Mutant, tests: Sequence[str], seconds: float) -> bool:
+def is_noticed(folder: Path, worker: Worker, mutant: Mutant, tests: Sequence[str], seconds: float) -> bool:
     """Whether a test fails, or does not end, with the mutant in place."""
     path = folder / mutant.file
     original = path.read_text()
-    path.write_text(mutant.source)
-    (folder / "mutation_tests.txt").write_text("\n".join(tests))
-    command = [*PYTEST, "-x", "@mutation_tests.txt"]
+    write(path, mutant.source)
     try:
-        ended = subprocess.run(command, cwd=folder, env=environment(folder), timeout=seconds, capture_output=True)
-    except subprocess.TimeoutExpired:
-        return True
+        status = worker.run(tests, seconds)
     finally:
-        path.write_text(original)
-    if ended.returncode > 4:  # nothing was run
-        raise SystemExit(ended.stdout.decode() + ended.stderr.decode())
-    return ended.returncode != 0
+        write(path, original)
+    if status > 4:
+        raise SystemExit("pytest ran none of these tests: " + ", ".join(tests))
+    return status != 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", help="a package or a file, such as workbench/cost")
+    parser.add_argument("sources", nargs="+", help="packages or files, such as workbench/cost")
     parser.add_argument("--tests", nargs="+", required=True, help="files or folders of tests")
-    parser.add_argument("--sample", type=int, default=40, help="number of mutants; 40 by default")
+    parser.add_argument("--sample", type=int, default=40, help="mutants of each source; 40 by default")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample; 0 by default")
     parser.add_argument("--seconds", type=float, default=600, help="time limit of one mutant's tests; 600 by default")
     chosen = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="workbench-mutation-"))
+    folder, few = Path(tempfile.mkdtemp(prefix="workbench-mutation-")), False
     try:
         copy_repository(folder)
         lines, seconds = tests_by_line(folder, chosen.sources, chosen.tests)
         covered = {place for place, tests in lines.items() if tests}
-        possible = places(folder, covered)
-        random.Random(chosen.seed).shuffle(possible)
-        survivors, tried = [], 0
-        for mutant in itertools.islice(mutants(folder, possible), chosen.sample):
-            tests = sorted(lines[mutant.file, mutant.line], key=lambda test: seconds.get(test, 0.0))[:MOST_TESTS]
-            began = time.monotonic()
-            noticed = is_noticed(folder, mutant, tests, chosen.seconds)
-            survivors += [] if noticed else [mutant]
-            tried += 1
-            said = "noticed" if noticed else "NOT NOTICED"
-            print(f"{tried}. {mutant.file}:{mutant.line} {mutant.operator}: {said}, {len(tests)} tests, "
-                  f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+        worker = Worker(folder)
+        if worker.run(sorted(seconds, key=seconds.__getitem__)[:MOST_TESTS], chosen.seconds):
+            raise SystemExit("The tests fail in a fork without a mutant.")
+        for source in chosen.sources:
+            possible = places(folder, {place for place in covered if Path(place[0]).is_relative_to(source)})
+            random.Random(chosen.seed).shuffle(possible)
+            tried = survived = 0
+            for mutant in itertools.islice(mutants(folder, possible), chosen.sample):
+                tests = sorted(lines[mutant.file, mutant.line], key=lambda test: seconds.get(test, 0.0))[:MOST_TESTS]
+                began = time.monotonic()
+                noticed = is_noticed(folder, worker, mutant, tests, chosen.seconds)
+                tried, survived = tried + 1, survived + (not noticed)
+                said = "noticed" if noticed else "NOT NOTICED"
+                print(f"{tried}. {mutant.file}:{mutant.line} {mutant.operator}: {said}, {len(tests)} tests, "
+                      f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+                if not noticed:
+                    print(f"- {mutant.before}\n+ {mutant.after}", flush=True)
+            print(f"{source}: {tried - survived} of {tried} mutants noticed, of {len(possible)} possible changes.\n")
+            few |= survived > (1 - NOTICED) * tried
+        worker.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(f"\n{tried - len(survivors)} of {tried} mutants noticed, of {len(possible)} possible changes.")
-    for mutant in survivors:
-        print(f"\n{mutant.file}:{mutant.line}\n- {mutant.before}\n+ {mutant.after}")
-    raise SystemExit(len(survivors) > (1 - NOTICED) * tried)
+    raise SystemExit(few)
 
 
 if __name__ == "__main__":
