@@ -22,26 +22,26 @@ import numpy as np
 import workbench as wb
 from workbench.engines import Spark, clients_from
 
-USERS, ROWS, FEATURES = 12, 400, 4
+FEATURES = 4
 
 
-def write_events(path: Path, seed: int = 0) -> None:
+def write_events(path: Path, users: int = 12, rows: int = 400, seed: int = 0) -> None:
     """Writes a table of events as production has them: ids, text, numbers with gaps, and a label."""
     import pandas as pd
 
     random = np.random.default_rng(seed)
     events = pd.DataFrame(
         {
-            "user": random.integers(0, USERS, ROWS).astype(str),
-            "at": np.arange(ROWS),
-            "amount": random.lognormal(size=ROWS),
-            "age": pd.array(random.integers(1, 90, ROWS), dtype="Int64"),
-            "device": random.choice(["phone", "web"], ROWS),
+            "user": random.integers(0, users, rows).astype(str),
+            "at": np.arange(rows),
+            "amount": random.lognormal(size=rows),
+            "age": pd.array(random.integers(1, 90, rows), dtype="Int64"),
+            "device": random.choice(["phone", "web"], rows),
         }
     )
     score = np.log(events["amount"]) + (events["device"] == "web") - events["age"].to_numpy(float) / 60
-    events["bought"] = (score + 0.3 * random.normal(size=ROWS) > 0).astype(np.int32)
-    events.loc[random.random(ROWS) < 0.1, "age"] = pd.NA
+    events["bought"] = (score + 0.3 * random.normal(size=rows) > 0).astype(np.int32)
+    events.loc[random.random(rows) < 0.1, "age"] = pd.NA
     events.to_parquet(path)
 
 
@@ -73,14 +73,14 @@ def step(w: Any, data: Any) -> tuple[Any, dict[str, Any]]:
         losses = jax.nn.softplus(z) - y * z
         return jnp.where(jnp.arange(len(y)) < data["n"], losses, 0).sum()
 
-    with wb.program(clients=USERS):
+    with wb.program(clients=len(data["n"])):
         total, gradient = wb.map_fn(jax.value_and_grad(loss), (wb.broadcast(w), data))
         rows = wb.reduce_sum(data["n"]).astype(jnp.float32)
         return w - 2.0 * wb.reduce_sum(gradient) / rows, {"loss": wb.reduce_sum(total) / rows}
 
 
 def run_pipeline(
-    session: Any, folder: Path, rounds: int = 40, callbacks: Sequence[Callable[..., Any]] = ()
+    session: Any, folder: Path, rounds: int = 40, callbacks: Sequence[Callable[..., Any]] = (), users_per_batch: int = 3
 ) -> dict[str, Any]:
     """Runs the whole pipeline in the cluster of a session.
 
@@ -89,11 +89,12 @@ def run_pipeline(
         folder: Has `events.parquet`; the model and the scores are written into it. All executors see it.
         rounds: Steps of training.
         callbacks: As in `run_rounds`.
+        users_per_batch: Number of users that a worker computes together.
 
     Returns:
         The loss of each step, the weights, and the path of the scores.
     """
-    engine = Spark(session, clients_per_batch=3)
+    engine = Spark(session, clients_per_batch=users_per_batch)
     features = features_of(session.read.parquet(str(folder / "events.parquet"))).cache()
     clients = clients_from(features, by="user", columns=["x", "y"], order="at")
     with engine.read(clients) as packed:
@@ -104,8 +105,8 @@ def run_pipeline(
     program = wb.trace(logits)(jax.ShapeDtypeStruct(weights.shape, weights.dtype), many).export()
     program.save(folder / "model.bin")
     np.save(folder / "weights.npy", weights)
-    scored = engine.predict(features, logits, weights, columns="x", out="score").select("at", "score")
-    scored.write.mode("overwrite").parquet(str(folder / "scores.parquet"))
+    scored = engine.predict(features.select("at", "x"), logits, weights, columns="x", out="score")
+    scored.drop("x").write.mode("overwrite").parquet(str(folder / "scores.parquet"))
     return {"losses": run.history.summary()["loss"].tolist(), "weights": weights, "scores": folder / "scores.parquet"}
 
 

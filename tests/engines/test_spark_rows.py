@@ -7,7 +7,8 @@ import pytest
 
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from workbench.engines.spark import _worker  # noqa: E402
+from workbench.engines.spark import _engine, _worker  # noqa: E402
+from workbench.errors import EngineError  # noqa: E402
 
 SPEC = _worker.SparkPass(
     digest="", size=2, sources=(), checks=(), rows=(), made=(), shared=(), partial=(("float32", (3, 2)),), kept=0,
@@ -45,3 +46,46 @@ def test_merged_rows_of_a_key_can_be_read_again():
     values, counts = _worker.read_partial(merged, 0, (("float32", (2,)),))
     assert values[0].tolist() == [10.0, 10.0]
     assert counts[0] == 2
+
+
+def examples(x: Any) -> Any:
+    """Six examples of the clients "ann" (1), "bob" (3) and "eve" (2), sorted."""
+    clients = ["ann", "bob", "bob", "bob", "eve", "eve"]
+    index = [0, 1, 1, 1, 2, 2]
+    return pa.RecordBatch.from_pydict(
+        {"client": clients, "index": index, "batch": [0, 0, 0, 0, 1, 1], "v0": pa.array(x, pa.list_(pa.float32()))}
+    )
+
+
+PACK = _worker.PackExamples(["n", "x"], (("int32", ()), ("float32", (2, 1))), 2)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 6])
+def test_examples_are_packed_cut_and_padded_wherever_arrow_batches_end(cut: int):
+    record = examples([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])
+    first, second = PACK(iter([record.slice(0, cut), record.slice(cut)]))
+    assert (first["held"].to_pylist(), second["held"].to_pylist()) == ([[0, 1]], [[2]])
+    assert (first["rows"].to_pylist(), second["rows"].to_pylist()) == ([4], [2])
+    n, x = (_worker.decode(first[name][0].as_py(), ((kind, shape),))[0].tolist() for name, kind, shape in CELLS)
+    assert (n, x) == ([1, 2], [[[1.0], [0.0]], [[2.0], [3.0]]])
+    n, x = (_worker.decode(second[name][0].as_py(), ((kind, shape),))[0].tolist() for name, kind, shape in CELLS)
+    assert (n, x) == ([2, 2], [[[5.0], [6.0]]] * 2)  # a copy of the first client fills the batch
+
+
+CELLS = ("c0", "int32", (2,)), ("c1", "float32", (2, 2, 1))
+
+
+@pytest.mark.parametrize("wrong", [None, [], [3.0, 4.0], [None]], ids=["null", "short", "long", "null inside"])
+def test_an_example_without_its_numbers_names_the_client(wrong: Any):
+    record = examples([[1.0], [2.0], wrong, [4.0], [5.0], [6.0]])
+    with pytest.raises(ValueError, match="client 'bob' with nulls or unexpected shapes in column 'x'"):
+        list(PACK(iter([record])))
+
+
+def test_a_table_that_loses_examples_when_it_is_read_again_is_refused():
+    packed = pa.table({"batch": [0, 1], "held": [[0, 1], [2]], "rows": [3, 2]})
+    _engine._check_packed(packed, pa.array(["ann", "bob", "eve"]), 2, 5)
+    with pytest.raises(EngineError, match="5 rows instead of 6"):
+        _engine._check_packed(packed, pa.array(["ann", "bob", "eve"]), 2, 6)
+    with pytest.raises(EngineError, match="client 'joe' missing"):
+        _engine._check_packed(packed, pa.array(["ann", "bob", "eve", "joe"]), 2, 5)

@@ -476,7 +476,7 @@ class _Jobs:
 
         if not hasattr(path, "fs"):
             frame.write.parquet(str(path))
-            return self.session.read.parquet(str(path))
+            return self.session.read.schema(frame.schema).parquet(str(path))  # without a job that reads the schema
         written = frame.mapInArrow(WriteFiles(str(path)), "file string").toArrow()
         files = self._files[str(path)] = written.column("file").to_pylist()  # without files of failed attempts
         return self._of_files(files, frame.schema)
@@ -556,7 +556,7 @@ class _Jobs:
         clients = next(
             (x.reader for x in work.rows if isinstance(x, ReadRows) and isinstance(x.reader, _Clients)), None
         )
-        frames = [clients.frame.drop("held")] if clients is not None else []
+        frames = [clients.frame.drop("held", "rows")] if clients is not None else []
         if clients is not None:
             checks.append(("ccrc", tuple(f"c{i}" for i in range(len(clients.avals)))))
         named: list[Batch] | None = None
@@ -800,7 +800,7 @@ class _Jobs:
         Raises:
             EngineError: if the table cannot be read, or its clients have changed.
         """
-        return self._read(clients.frame, clients.struct)
+        return self._read(clients, clients.struct)
 
     def _read(self, source: object, struct: PyTree[Array]) -> "_Clients":
         try:
@@ -819,41 +819,35 @@ class _Jobs:
             raise EngineError(message) from error
 
     def _packed(self, source: Foreign, struct: PyTree[Array]) -> "_Clients":
-        import pyarrow as pa
-
-        from workbench.engines.spark._worker import Pack, shapes_of
+        from workbench.engines.spark._worker import Pack
 
         self._check_folder()
-        table = self._parquet(str(source)) if isinstance(source, str | Path) else source
-        leaves = jax.tree.leaves(struct)
         columns = leaf_names(struct)
-        (clients,) = {x.shape[0] for x in leaves}
-        if missing := [name for name in ["client", *columns] if name not in table.columns]:
-            message = f"[source] no column {', '.join(map(repr, missing))} among {table.columns}"
-            raise ValueError(message)
-        ids = sorted(table.select("client").toArrow().column("client").to_pylist())
-        if len(ids) != clients or len(set(ids)) != len(ids):
+        (clients,) = {x.shape[0] for x in jax.tree.leaves(struct)}
+        if isinstance(source, _Examples):
+            ids, rows = source.ids, source.examples
+        else:
+            table, rows = self._parquet(str(source)) if isinstance(source, str | Path) else source, clients
+            if missing := [name for name in ["client", *columns] if name not in table.columns]:
+                message = f"[source] no column {', '.join(map(repr, missing))} among {table.columns}"
+                raise ValueError(message)
+            ids = table.select("client").toArrow().column("client").combine_chunks().sort()
+        if len(ids) != clients or len(ids.unique()) != clients:
             message = (
-                f"`read_from` returned {len(ids)} clients, {len(set(ids))} of them distinct, but the program has "
+                f"`read_from` returned {len(ids)} clients, {len(ids.unique())} of them distinct, but the program has "
                 f"{clients}. Each client must be in the table exactly once: correct the table, or the shapes and "
                 "`clients` of the program."
             )
             raise EngineError(message)
         size = min(self.engine.clients_per_batch, clients)
-        session = table.sparkSession  # of the user's DataFrame, for the join
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            index = session.createDataFrame(pa.table({"client": ids, "index": pa.array(range(clients), pa.int64())}))
-            view = table.select("client", *(f"`{name}`" for name in columns)).join(index, "client")
-            view = view.selectExpr("*", f"cast(floor(index / {size}) as int) as batch")
-            view = view.repartition(self.tasks, "batch").sortWithinPartitions("index")
-            shapes = shapes_of([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in leaves])
-            schema = ", ".join(
-                ["batch int", "held array<bigint>", "ccrc bigint", *(f"c{i} binary" for i in range(len(leaves)))]
-            )
-            path = self.folder / f"clients-{next(self._numbers)}"
-            packed = self._stored(view.mapInArrow(Pack(columns, shapes, size), schema), path)
-        _check_packed(packed.select("batch", "held").toArrow(), ids, size)
+        path = self.folder / f"clients-{next(self._numbers)}"
+        if isinstance(source, _Examples):
+            batches = source.batches(size, self.tasks)
+        else:
+            table = table.select("client", *(f"`{name}`" for name in columns))
+            batches = _in_batches(table, ids, size, self.tasks, Pack(columns, _shapes_in(struct), size))
+        packed = self._stored(batches, path)
+        _check_packed(packed.select("batch", "held", "rows").toArrow(), ids, size, rows)
         return _Clients(packed, ids, struct, size)
 
     def _parquet(self, path: str) -> Foreign:
@@ -912,39 +906,69 @@ class _Enough(Exception):
 class _Clients(ClientReader):
     """Clients packed by executors into batches; read in this process only if the server needs them."""
 
-    def __init__(self, frame: Foreign, ids: Sequence[Any], struct: PyTree[Array], size: int) -> None:
-        self.frame, self.ids, self.size = frame, tuple(ids), size
-        self._leaves_of = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in jax.tree.leaves(struct)]
-        self._tree = jax.tree.structure(struct)
-        super().__init__(self._rows, clients=len(ids))
+    def __init__(self, frame: Foreign, ids: Foreign, struct: PyTree[Array], size: int) -> None:
+        self.frame, self.ids, self.size = frame, ids, size
+        super().__init__(lambda: _rows_of(frame, ids, struct, size), clients=len(ids))
 
-    def _rows(self) -> Iterator[tuple[Any, Any]]:
-        from workbench.engines.spark._worker import decode, shapes_of
 
-        shapes = shapes_of([jax.ShapeDtypeStruct((self.size, *x.shape), x.dtype) for x in self._leaves_of])
-        for row in self.frame.sort("batch").toLocalIterator():
-            batch = [decode(bytes(row[f"c{i}"]), (shape,))[0] for i, shape in enumerate(shapes)]
-            first = row["batch"] * self.size
-            for slot, identity in enumerate(self.ids[first : first + self.size]):
-                yield identity, jax.tree.unflatten(self._tree, [x[slot] for x in batch])
+def _rows_of(frame: Foreign, ids: Foreign, struct: PyTree[Array], size: int) -> Iterator[tuple[Any, Any]]:
+    """Reads packed clients in this process."""
+    from workbench.engines.spark._worker import decode
+
+    tree, shapes = jax.tree.structure(struct), [(name, (size, *shape)) for name, shape in _shapes_in(struct)]
+    for row in frame.sort("batch").toLocalIterator():
+        batch = [decode(bytes(row[f"c{i}"]), (shape,))[0] for i, shape in enumerate(shapes)]
+        for slot, identity in enumerate(ids.slice(row["batch"] * size, size).to_pylist()):
+            yield identity, jax.tree.unflatten(tree, [x[slot] for x in batch])
+
+
+def _shapes_in(struct: PyTree[Array]) -> Foreign:
+    """Dtypes and shapes of one client's leaves."""
+    from workbench.engines.spark._worker import shapes_of
+
+    return shapes_of([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in jax.tree.leaves(struct)])
+
+
+def _in_batches(
+    table: Foreign, ids: Foreign, size: int, tasks: int, work: Foreign, order: Sequence[str] = ()
+) -> Foreign:
+    """Sorts the rows of a table by client, and packs batches of clients."""
+    import pyarrow as pa
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        index = table.sparkSession.createDataFrame(
+            pa.table({"client": ids, "index": pa.array(range(len(ids)), pa.int64())})
+        )
+        view = table.join(index, "client").selectExpr("*", f"cast(floor(index / {size}) as int) as batch")
+        view = view.repartition(tasks, "batch").sortWithinPartitions("index", *order)
+        cells = (f"c{i} binary" for i in range(len(work.leaves)))
+        return view.mapInArrow(
+            work, ", ".join(["batch int", "held array<bigint>", "rows bigint", "ccrc bigint", *cells])
+        )
 
 
 class _Examples(ClientReader):
-    """Clients of a table with one row per example; `Spark` packs them on the executors."""
+    """Clients of a table with one row per example; `Spark` packs them on the executors.
 
-    def __init__(self, frame: Foreign, clients: int, struct: dict[str, jax.ShapeDtypeStruct]) -> None:
-        self.frame, self.clients, self.structure = frame, clients, jax.tree.structure(struct)
-        self.avals = tuple(jax.tree.leaves(struct))
+    The columns of the table are "client", "v0", "v1" and so on, and "at" if the examples have an order.
+    """
+
+    def __init__(self, frame: Foreign, ids: Foreign, examples: int, struct: dict[str, jax.ShapeDtypeStruct]) -> None:
+        self.frame, self.ids, self.examples, self.clients = frame, ids, examples, len(ids)
+        self.structure, self.avals = jax.tree.structure(struct), tuple(jax.tree.leaves(struct))
+
+    def batches(self, size: int, tasks: int) -> Foreign:
+        """The packed clients, as a frame."""
+        from workbench.engines.spark._worker import PackExamples
+
+        work = PackExamples(leaf_names(self.struct), _shapes_in(self.struct), size)
+        return _in_batches(self.frame, self.ids, size, tasks, work, ["at"] if "at" in self.frame.columns else [])
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Reads the clients in this process."""
-        names = leaf_names(self.struct)
-        for row in self.frame.sort("client").toLocalIterator():
-            values = [
-                np.frombuffer(bytes(row[name]), x.dtype).reshape(x.shape) if x.shape else x.dtype.type(row[name])
-                for name, x in zip(names, self.avals, strict=True)
-            ]
-            yield row["client"], jax.tree.unflatten(self.structure, values)
+        tasks = max(1, self.frame.sparkSession.sparkContext.defaultParallelism)
+        return _rows_of(self.batches(1, tasks), self.ids, self.struct, 1)
 
 
 def table_of_examples(
@@ -955,19 +979,19 @@ def table_of_examples(
     Raises:
         ProgramError: if the table has no rows, or if a column has an unsupported type.
     """
+    from pyarrow import compute
     from pyspark.sql import functions
-
-    from workbench.engines.spark._worker import GroupExamples
 
     types = {field.name: field.dataType.simpleString() for field in frame.schema}
     inner = {name: re.fullmatch(r"(array<)?(\w+)(?(1)>)", types[name]) for name in names}
     lists = [name for name, kind in inner.items() if kind and kind[1]]
     wrong = [f"{name}: {types[name]}" for name, kind in inner.items() if not kind or kind[2] not in _NUMPY_TYPES]
     sizes = [functions.expr(f"{f}(size(`{name}`)) as `{f} {name}`") for name in lists for f in ("min", "max")]
-    groups = frame.groupBy(by).agg(functions.count("*").alias(COUNT), *sizes)
-    over = [functions.expr(f"{f}(`{f} {name}`)") for name in lists for f in ("min", "max")]
-    clients, longest, *widths = groups.agg(functions.count("*"), functions.max(COUNT), *over).first()
-    pairs = dict(zip(lists, zip(widths[::2], widths[1::2], strict=True), strict=True))
+    groups = frame.groupBy(functions.col(f"`{by}`").alias("client")).agg(functions.count("*").alias(COUNT), *sizes)
+    table = groups.toArrow().sort_by("client")
+    clients, ids, counts = len(table), table.column("client").combine_chunks(), table.column(COUNT).to_numpy()
+    extremes = ((name, [table.column(f"{f} {name}") for f in ("min", "max")]) for name in lists)
+    pairs = {name: (compute.min(low).as_py(), compute.max(high).as_py()) for name, (low, high) in extremes}
     wrong += [f"{name}: lists of {low} to {high} numbers" for name, (low, high) in pairs.items() if low != high]
     if wrong or not clients:
         message = (
@@ -976,17 +1000,14 @@ def table_of_examples(
             "same length in every row: cast the columns, or choose others with `columns`."
         )
         raise ProgramError(message)
-    length = longest if length is None else length
+    length = int(counts.max()) if length is None else length
     struct = {COUNT: jax.ShapeDtypeStruct((), np.int32)}
     for name in names:
         dtype = jax.dtypes.canonicalize_dtype(_NUMPY_TYPES[inner[name][2]])  # pyright: ignore[reportOptionalSubscript]
-        struct[name] = jax.ShapeDtypeStruct((length, *pairs.get(name, (None,))[1:]), dtype)
-    group = GroupExamples(by, {name: (struct[name].dtype.name, struct[name].shape) for name in names}, order)
-    schema = ", ".join([f"client {types[by]}", f"{COUNT} int", *(f"`{name}` binary" for name in names)])
-    used = frame.select(*dict.fromkeys([by, *names, *([order] if order else [])]))
-    # A lambda, because Spark would count the `self` of a method as an argument.
-    grouped = used.groupBy(by).applyInArrow(lambda table: group.row(table), schema)
-    return _Examples(grouped, clients, struct)
+        struct[name] = jax.ShapeDtypeStruct((length, *pairs.get(name, ())[1:]), dtype)
+    columns = [f"`{by}` as client", *(f"`{name}` as v{i}" for i, name in enumerate(sorted(names)))]
+    used = frame.selectExpr(*columns, *([f"`{order}` as at"] if order else []))
+    return _Examples(used, ids, int(counts.sum()), struct)
 
 
 def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.ShapeDtypeStruct]:
@@ -1065,20 +1086,22 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
     raise EngineError(message, stage=rows.stage)
 
 
-def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
+def _check_packed(table: Foreign, ids: Foreign, size: int, rows: int) -> None:
     """Checks that reading the data from the frame returned the same clients as reading the ids.
 
     Raises:
-        EngineError: if clients are missing or duplicated.
+        EngineError: if clients are missing or duplicated, or if the number of rows is different.
     """
-    numbers, index_lists = table.column("batch").to_pylist(), table.column("held").to_pylist()
-    times = Counter(index for indices in index_lists for index in indices)
-    placed = all(index // size == number for number, some in zip(numbers, index_lists, strict=True) for index in some)
-    if len(set(numbers)) == len(numbers) and placed and times == Counter(range(len(ids))):
+    numbers, lists = table.column("batch").to_numpy(), table.column("held").combine_chunks()
+    indices, count = lists.flatten().to_numpy(), int(table.column("rows").to_numpy().sum())
+    placed = np.array_equal(indices // size, np.repeat(numbers, lists.value_lengths().to_numpy()))
+    times = np.bincount(indices, minlength=len(ids))
+    if len(set(numbers)) == len(numbers) and placed and (times == 1).all() and count == rows:
         return
-    missing = [ids[i] for i in range(len(ids)) if not times[i]]
-    double = [ids[i] for i in range(len(ids)) if times[i] > 1 or len(set(numbers)) != len(numbers)]
+    missing = ids.take(np.flatnonzero(times == 0)).to_pylist()
+    double = ids.take(np.flatnonzero((times > 1) | (len(set(numbers)) < len(numbers)))).to_pylist()
     facts = [f"{name_clients(some)} {label}" for some, label in ((missing, "missing"), (double, "double")) if some]
+    facts = facts or [f"{count} rows instead of {rows}"]
     message = (
         f"`read_from` returned {len(ids)} clients when their ids were read, but different clients when their data were "
         f"read: {'; '.join(facts)}. A DataFrame with a random or time-dependent step, or `limit` without an order, can "
@@ -1137,8 +1160,8 @@ def _second_level(partitions: int) -> int:
     return groups if partitions > scale + groups else 0
 
 
-def _named(clients: int, size: int, ids: Sequence[Any] | None) -> list[Batch]:
-    names = range(clients) if ids is None else ids
+def _named(clients: int, size: int, ids: Foreign = None) -> list[Batch]:
+    names = range(clients) if ids is None else ids.to_pylist()
     return [
         Batch(number, tuple(names[start : start + size]), []) for number, start in enumerate(range(0, clients, size))
     ]

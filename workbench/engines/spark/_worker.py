@@ -9,6 +9,7 @@ dtypes in the `Spec`.
 import dataclasses
 import functools
 import gc
+import itertools
 import json
 import os
 import socket
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench._open_types import Foreign
-from workbench.engines._clients import COUNT, padded
+from workbench.engines._clients import COUNT
 from workbench.engines._places import place, whole_file
 from workbench.engines._remote import Task, run_task, token
 from workbench.engines._run_recorder import find_nan
@@ -412,28 +413,67 @@ class ReadFiles:
                     yield from pq.ParquetFile(file).iter_batches(batch_size=8)
 
 
-class GroupExamples:
-    """Packs the examples of one client into one row, ordered and padded."""
+class PackExamples:
+    """Packs sorted examples into batches of clients, which are padded and stored as bytes.
 
-    def __init__(self, by: str, columns: dict[str, tuple[str, tuple[int, ...]]], order: str | None) -> None:
-        self.by, self.columns, self.order = by, columns, order
+    The columns of the examples are "client", "index" (number of the client), "batch", and "v0", "v1" and so on.
+    """
 
-    def row(self, table: pa.Table) -> pa.Table:
-        """The row of one client, for `applyInArrow`."""
-        table = table.sort_by(self.order) if self.order else table
-        columns: dict[str, Any] = {"client": table.column(self.by).slice(0, 1), COUNT: None}
-        for name, (dtype, shape) in self.columns.items():
-            column = table.column(name).combine_chunks()
-            values = column.flatten() if pa.types.is_list(column.type) else column
-            array = values.to_numpy(zero_copy_only=False)
-            if values.null_count or array.size != len(table) * int(np.prod(shape[1:], dtype=np.int64)):
-                client = columns["client"][0].as_py()
-                message = f"[source] client {client!r} with nulls or unexpected shapes in column {name!r}"
-                raise ValueError(message)
-            fields = padded({name: array.astype(dtype).reshape(len(table), *shape[1:])}, shape[0])
-            columns[name], columns[COUNT] = pa.array([encode([fields[name]])], pa.binary()), fields[COUNT]
-        columns[COUNT] = pa.array([int(columns[COUNT])], pa.int32())
-        return pa.table(columns)
+    def __init__(self, columns: Sequence[str], leaves: Shapes, size: int) -> None:
+        self.columns, self.leaves, self.size = tuple(columns), leaves, size
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Computes one partition, for `mapInArrow`."""
+        number, parts = -1, []
+        for record in filter(len, batches):
+            numbers = record.column("batch").to_numpy()
+            cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
+            for start, stop in itertools.pairwise(cuts):
+                if parts and numbers[start] != number:
+                    yield self._packed(number, parts)
+                    parts = []
+                number = int(numbers[start])
+                parts.append(record.slice(start, stop - start))
+        if parts:
+            yield self._packed(number, parts)
+
+    def _packed(self, number: int, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        (record,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
+        index = record.column("index").to_numpy()
+        starts = np.flatnonzero(np.diff(index, prepend=-1))
+        counts = np.diff(starts, append=len(index))
+        slots, positions = index - number * self.size, np.arange(len(index)) - np.repeat(starts, counts)
+        cells, numbers = [], itertools.count()
+        for name, (dtype, shape) in zip(self.columns, self.leaves, strict=True):
+            array = np.zeros((self.size, *shape), dtype)
+            if name == COUNT:
+                array[: len(starts)] = np.minimum(counts, max(shape[0] for _, shape in self.leaves if shape))
+            else:
+                values = read_examples(record.column(f"v{next(numbers)}"), name, shape, record.column("client"))
+                mask = positions < shape[0]
+                array[slots[mask], positions[mask]] = values[mask]
+            array[len(starts) :] = array[:1]
+            cells.append(encode([array]))
+        return _packed_batch(number, index[starts], len(index), cells)
+
+
+def read_examples(column: Foreign, name: str, shape: tuple[int, ...], clients: Foreign) -> np.ndarray:
+    """Reads the numbers of a column with one example per row, for clients of the given shape.
+
+    Raises:
+        ValueError: if a value is missing, or if a list has a different length; the message names the client.
+    """
+    values, wrong = column, column.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_nested(column.type):
+        values = column.flatten()
+        wrong = column.value_lengths().fill_null(-1).to_numpy() != np.prod(shape[1:], dtype=np.int64)
+    if values.null_count and not wrong.any():
+        wrong = values.is_null().to_numpy(zero_copy_only=False).reshape(len(column), -1).any(axis=1)
+    if wrong.any():
+        client = clients[int(wrong.argmax())].as_py()
+        message = f"[source] client {client!r} with nulls or unexpected shapes in column {name!r}"
+        raise ValueError(message)
+    return values.to_numpy(zero_copy_only=False).reshape(len(column), *shape[1:])
 
 
 class Pack:
@@ -465,13 +505,18 @@ class Pack:
     def _packed(self, number: int | None, slots: list[list[np.ndarray]], indices: list[int]) -> pa.RecordBatch:
         filled = [*slots, *slots[:1] * (self.size - len(slots))]
         cells = [encode(leaf) for leaf in zip(*filled, strict=True)]
-        columns: dict[str, Any] = {
-            "batch": pa.array([number], pa.int32()),
-            "held": pa.array([indices], pa.list_(pa.int64())),
-            "ccrc": pa.array([crc_of(cells)], pa.int64()),
-            **{f"c{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)},
-        }
-        return pa.RecordBatch.from_pydict(columns)
+        return _packed_batch(number, indices, len(indices), cells)
+
+
+def _packed_batch(number: int | None, indices: Foreign, rows: int, cells: Sequence[bytes]) -> pa.RecordBatch:
+    columns: dict[str, Any] = {
+        "batch": pa.array([number], pa.int32()),
+        "held": pa.array([indices], pa.list_(pa.int64())),
+        "rows": pa.array([rows], pa.int64()),
+        "ccrc": pa.array([crc_of(cells)], pa.int64()),
+        **{f"c{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)},
+    }
+    return pa.RecordBatch.from_pydict(columns)
 
 
 class Predict:
