@@ -19,7 +19,7 @@ from workbench.advice._evidence import with_evidence
 from workbench.advice._host import host_in_loop, retraces
 from workbench.advice._links import device_order, slow_axis
 from workbench.advice._loops import many_small_instructions, small_loop_body, unrolled_layers
-from workbench.advice._memory import missing_donation, one_buffer_peak, recomputation
+from workbench.advice._memory import kept_activations, missing_donation, one_buffer_peak, recomputation
 from workbench.advice._module import Compiled
 from workbench.advice._partitioning import (
     axis_without_name,
@@ -29,6 +29,7 @@ from workbench.advice._partitioning import (
     runtime_shift,
     unsplit_operation,
 )
+from workbench.advice._remat import KEPT
 from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, uneven_shards, unused_axis
 from workbench.advice._specs import costly_constraint, misplaced_spec, partly_sharded
 from workbench.advice._verify import (
@@ -62,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     gathered_for_one_use,
     missing_donation,
     one_buffer_peak,
+    kept_activations,
     recomputation,
     misplaced_spec,
     costly_constraint,
@@ -122,7 +124,8 @@ def advise_record(
 
     Returns:
         The findings and the rules that were checked. Findings are ranked by the predicted time saved or, without a
-        prediction, by their share of a figure. Trade-offs that do not save time come last. There may be no findings.
+        prediction, by their share of a figure. Changes that make the program fit come first, and trade-offs that do not
+        save time come last. There may be no findings.
 
     Raises:
         InspectionError: if the record is only planned, not compiled.
@@ -261,11 +264,11 @@ def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule
     # A compiled change that brings no gain is dropped.
     selection = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > _LEAST_SAVED]
     selection = [f for f in selection if not _is_too_large(f, program)]
-    record = program.record
+    record, available = program.record, program.module.memory.available_bytes
     return AdviceRecord(
         name=record.name,
         target=record.target,
-        findings=tuple(sorted(selection, key=_rank)),
+        findings=tuple(sorted(selection, key=lambda finding: _rank(finding, available))),
         checked=tuple((rule.__doc__ or rule.__name__.replace("_", " ")).strip().splitlines()[0] for rule in checked),
         notes=(*notes, *_unknown_loops(program)),
         error_bar="" if record.cost is None or record.cost.seconds is None else record.cost.error_bar,
@@ -307,11 +310,14 @@ def _is_too_large(finding: FindingRecord, program: Compiled) -> bool:
     return bool(available and peak is not None and peak.before <= available < peak.after)
 
 
-def _rank(finding: FindingRecord) -> tuple[bool, float]:
-    """Sort key: largest predicted saving first, or else largest weight; trade-offs that save no time last."""
+def _rank(finding: FindingRecord, available: float | None = None) -> tuple[bool, bool, float]:
+    """Sort key: changes that make the program fit, then the largest saving; trade-offs that save no time last."""
     saved = finding.saved_seconds
+    peak = next((row for row in finding.compared if row.quantity == "peak bytes"), None)
+    makes_room = bool(available and peak is not None and peak.after <= available < peak.before)
     is_faster = saved is not None and saved > 0
-    return bool(finding.costs) and not is_faster, -(saved if saved is not None else finding.weight)
+    is_trade = bool(finding.costs) or finding.rule == KEPT
+    return not makes_room, is_trade and not is_faster, -(saved if saved is not None else finding.weight)
 
 
 def _without_effects(findings: list[FindingRecord]) -> list[FindingRecord]:

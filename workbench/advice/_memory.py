@@ -1,11 +1,15 @@
-"""Rules about memory: donation, a buffer that dominates the peak, and recomputation."""
+"""Rules about memory: donation, a buffer that dominates the peak, kept activations, and recomputation."""
 
+import contextlib
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from jax.extend.core import ClosedJaxpr
+
 from workbench.advice._module import Compiled, estimated
+from workbench.advice._remat import KEPT, Kept, kept_for_backward
 from workbench.advice.search import pattern_argument
 from workbench.records.advice import FindingRecord
 from workbench.records.sharding import ShardingRecord
@@ -18,6 +22,7 @@ _SMALL = 0.05  # smaller shares of the peak are ignored
 
 _SMALL_BYTES = 1 << 10  # arguments are ignored if they are smaller than this in total
 _WORTH_BYTES = 1 << 20  # ignore smaller buffers
+_WORTH = 0.1  # of the peak: minimum share of the values that layers keep
 
 
 def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
@@ -115,6 +120,81 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
             "not compiled, because the checkpoint is inside the program; memory grows without the checkpoint",
         ),
     )
+
+
+def kept_activations(program: Compiled) -> Iterator[FindingRecord]:
+    """Values that layers keep for the backward pass, although `jax.checkpoint` could recompute them."""
+    peak, recompile = program.module.memory.peak_bytes, program.recompile
+    loops: list[Kept] = []
+
+    def read(closed: ClosedJaxpr, _: object) -> tuple[ClosedJaxpr, int]:
+        loops.extend(kept_for_backward(closed))
+        return closed, 0  # nothing is changed, so nothing is compiled
+
+    if recompile is None or not peak or "transpose(" not in program.module.text:
+        return
+    with contextlib.suppress(Exception):  # the other rules work even if the program cannot be traced again
+        recompile(rewrite=read)
+    for loop in loops[:2]:
+        size = min(loop.size_bytes, _alive(program, loop))
+        if size < max(_WORTH * peak, _WORTH_BYTES):
+            continue
+        change, code = _wrapping(loop)
+        name = loop.function.rpartition("<locals>.")[2].strip("<>")
+        calls = f"{loop.copies} calls of `{name}`" if name not in ("", "lambda") else f"{loop.copies} iterations"
+        yield FindingRecord(
+            rule=KEPT,
+            what=f"{calls} keep {bytes_text(size)} for the backward pass, {size / peak:.0%} of the peak memory.",
+            why="The gradient of a layer needs values of its forward pass. These values stay in memory until the "
+            "backward pass reaches the layer.",
+            change=f"{change} The backward pass then computes each layer again: less memory, more FLOPs.",
+            evidence=(f"loop at {loop.source}", *(f"each iteration keeps {value}" for value in loop.values)),
+            weight=size / peak,
+            code=code,
+            size_bytes=float(size),
+            sources=(loop.source,),
+            gain=estimated(
+                "peak bytes",
+                float(peak),
+                peak - size * (1 - 1 / loop.copies),
+                "one layer's values in memory at a time; the FLOPs grow",
+            ),
+        )
+
+
+def _alive(program: Compiled, loop: Kept) -> float:
+    """Bytes that the loop's kept values can occupy at the peak, according to the buffers of the compiled module."""
+    buffers = [b for b in program.module.memory.largest if b.name in program.by_name and _is_temporary(program, b.name)]
+    if not buffers:
+        return math.inf
+    if loop.is_scan:  # values of all iterations are one buffer
+        return sum(b.size_bytes for b in buffers if re.match(rf"\w+\[{loop.copies},", b.shape))
+    return sum(b.size_bytes for b in buffers if "transpose(" not in program.by_name[b.name].op_name)
+
+
+def _wrapping(loop: Kept) -> tuple[str, str]:
+    """The sentence that names the function to checkpoint, and code in the words of its library."""
+    checkpoint, scan = {
+        "linen": ("nn.remat", "nn.scan"),
+        "nnx": ("nnx.remat", "nnx.scan"),
+        "equinox": ("eqx.filter_checkpoint", "jax.lax.scan"),
+    }.get(loop.library, ("jax.checkpoint", "jax.lax.scan"))
+    name, line = loop.function.removesuffix(".__call__").rpartition(".")[2], loop.source.line
+    is_module = loop.function.endswith(".__call__") and not loop.is_scan
+    if is_module and loop.library == "linen":
+        return f"Wrap the module: `nn.remat({name})`.", f"{name} = nn.remat({name})"
+    if is_module and loop.library == "nnx":
+        return f"Decorate `{name}.__call__` with `nnx.remat`.", f"{name}.__call__ = nnx.remat({name}.__call__)"
+    if loop.is_scan:
+        options = "" if loop.library == "equinox" else ", prevent_cse=False"
+        code = f"{scan}({checkpoint}(body{options}), …)"
+        return f"Wrap the body of the scan at line {line} in `{checkpoint}`.", code
+    checkpoint = checkpoint if loop.library == "equinox" else "jax.checkpoint"
+    if not loop.function:
+        place = f"Move the body of the loop at line {line} into a function"
+        return f"{place}, and wrap the function in `{checkpoint}`.", f"layer = {checkpoint}(layer)"
+    called = "layer" if is_module else name
+    return f"Wrap `{name}`, called at line {line}, in `{checkpoint}`.", f"{called} = {checkpoint}({called})"
 
 
 def _donating(wrapper: str, name: str, positions: list[int]) -> str:

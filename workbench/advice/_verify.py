@@ -23,6 +23,7 @@ from workbench._types import AnyMesh, Argument
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
+from workbench.advice._remat import KEPT, rematerialised
 from workbench.advice._rewrite import unconstrained, with_constraints, with_own_shards, with_written_gathers
 from workbench.advice._sharding import best_spec
 from workbench.advice.search import (
@@ -49,7 +50,7 @@ from workbench.records.advice import FindingRecord, GainRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import SourceLine
 from workbench.render import spec_code
-from workbench.render.units import bytes_text, spec_text
+from workbench.render.units import bytes_text, flops_text, spec_text
 
 
 class NothingToChangeError(ValueError):
@@ -290,7 +291,57 @@ def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
     )
 
 
+_PRODUCTS = "dots_with_no_batch_dims_saveable"  # of `jax.checkpoint_policies`; excludes attention scores
+_MOST = 0.7  # share of the memory that a policy must save, to be preferred to a checkpoint without a policy
+_WORTH = 0.1  # minimum share of the peak that recomputation must save
+
+
+def _recomputed(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """Recomputes the layers in the traced program, with and without a policy, and recompiles it."""
+    lines, before, tried = _lines(finding), program.module.memory.peak_bytes or 0, []
+    for policy in (None, _PRODUCTS):
+        function = None if policy is None else getattr(jax.checkpoint_policies, policy)
+        after = recompile(rewrite=lambda closed, _, keep=function: rematerialised(closed, lines, keep))
+        if after.module is None or after.module.memory.peak_bytes is None:
+            return finding
+        tried.append((policy, after, after.module.memory))
+        if policy is None and after.module.memory.peak_bytes > (1 - _WORTH) * before:
+            return _not_saved(finding, program, after)
+    (_, whole, most), (_, partial, least) = tried
+    saved, saved_with_policy = before - (most.peak_bytes or 0), before - (least.peak_bytes or 0)
+    is_tight = program.module.memory.fits is False and least.fits is not True  # then only the smallest peak helps
+    keeps = not is_tight and saved_with_policy >= (_WORTH * before if least.fits else _MOST * saved)
+    after, other = (partial, whole) if keeps else (whole, partial)
+    assert other.module is not None
+    named = f"`policy=jax.checkpoint_policies.{_PRODUCTS}`"
+    change = finding.change + (f" Add {named} to keep the matrix products." if keeps else "")
+    figures = f"peak {bytes_text(other.module.memory.peak_bytes or 0)}, {flops_text(other.module.flops or 0)}"
+    evidence = f"{'without the policy' if keeps else f'with {named}'}: {figures}"
+    how = f"compiled with the layers recomputed{', except for matrix products' if keeps else ''}"
+    return finding.replace(
+        change=change,
+        code=finding.code.replace(")", f", policy=jax.checkpoint_policies.{_PRODUCTS})", 1) if keeps else finding.code,
+        evidence=(*finding.evidence, evidence),
+        gain=_gain(program, after, how),
+        compared=compared(program, after),
+    )
+
+
+def _not_saved(finding: FindingRecord, program: Compiled, after: ProgramRecord) -> FindingRecord:
+    """The finding without a gain, or unverified if only the CPU compiler undoes the change."""
+    gain = _gain(program, after, "compiled with the layers recomputed")
+    if program.module.platform != "cpu" or finding.gain is None or ".scan(" in finding.code:
+        return finding.replace(gain=gain.replace(after=max(gain.after, gain.before)))  # too little for its FLOPs
+    how = (
+        f"compiled for CPUs, the peak is {bytes_text(gain.after)}, because the CPU compiler recomputes the layers of a "
+        "Python loop before the backward pass. To verify the change, compile for an accelerator (`on=`), or write the "
+        "loop as `jax.lax.scan`"
+    )
+    return finding.replace(gain=finding.gain.replace(how=how))
+
+
 _CHECKS: dict[str, Check] = {
+    KEPT: _recomputed,
     "missing donation": _donation,
     "large replicated array": _specs,
     "partly sharded array": _specs,
