@@ -52,7 +52,8 @@ def render_profile_text(profile: ProfileRecord) -> str:
         reported = [f"{operation.seconds / total:.1%}", f"{seconds_text(operation.seconds_per_execution)} each"]
         reported += [f"{flops_text(rate)}/s"] if rate else []
         reported += [f"{bytes_text(operation.bytes_per_second)}/s"] if operation.bytes_per_second else []
-        reported += [f"predicted {seconds_text(predicted)}"] if predicted else []
+        bound = f", {operation.bound}-bound" if operation.bound else ""
+        reported += [f"predicted {seconds_text(predicted)}{bound}"] if predicted else []
         reported += [str(operation.source)] if operation.source else []
         executions = count_text(round(operation.executions))
         lines.append(f"  {executions} × {operation.name} ({operation.category or 'unknown'}): {', '.join(reported)}")
