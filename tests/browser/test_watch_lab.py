@@ -66,5 +66,3 @@ def test_a_loop_that_was_not_closed_waits_after_its_cell_and_is_saved_so(lab_pag
     open_notebook(lab_page, lab, "waits.ipynb")
     saved = lab_page.locator("section.wb")
     expect(saved.locator(".wb-runhead .wb-big")).to_have_text("waiting · 65 steps", timeout=60_000)
-    for name in ("Pause", "Resume", "Stop"):
-        expect(saved.get_by_role("button", name=name)).to_be_disabled()
