@@ -22,7 +22,7 @@ _CHECKPOINTS = ("checkpoint", "remat2")
 _MAIN = 0.9  # share of the kept bytes that must come from below one call for the call to be the layer
 _Frame = tuple[str, int, int, int, int, str]
 _Users = dict[Atom, list[int]]
-_Known = tuple[dict[Any, Any], dict[Any, Any]]  # inputs of a recomputation: of all iterations, and of each iteration
+_Inputs = tuple[dict[Any, Any], dict[Any, Any]]  # inputs of a recomputation: of all iterations, and of each iteration
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,13 +52,13 @@ def kept_for_backward(closed: ClosedJaxpr) -> list[Kept]:
 
     Loops that are already checkpointed, or keep only the inputs of their layers, are omitted.
     """
-    found: list[Kept] = []
+    loops: list[Kept] = []
     waiting: list[Jaxpr] = [_flat(closed).jaxpr]
     while waiting:
         jaxpr = waiting.pop()
-        found += [loop.kept for loop in _loops(jaxpr, None) if loop.kept.size_bytes > 0]
+        loops += [loop.kept for loop in _loops(jaxpr, None) if loop.kept.size_bytes > 0]
         waiting += [getattr(inner, "jaxpr", inner) for e in jaxpr.eqns for inner in _jax_compat.inner_jaxprs(e)]
-    return sorted(found, key=lambda kept: -kept.size_bytes)
+    return sorted(loops, key=lambda loop: -loop.size_bytes)
 
 
 def rematerialised(closed: ClosedJaxpr, lines: Collection[Line], policy: Policy | None) -> tuple[ClosedJaxpr, int]:
@@ -163,8 +163,8 @@ def _scans(jaxpr: Jaxpr, users: _Users, policy: Policy | None) -> Iterator[_Loop
         rows = list(zip(body.outvars[flow.carries :], forward.outvars[flow.carries :], strict=True))
         private = [v for v, outer in rows if outer in sliced and {equations.index(backward)} == set(users[outer])]
         layer = _layer(body.eqns, [v for v in private if isinstance(v, Var) and v not in body.invars], policy)
-        given = {*body.constvars, *body.invars[: flow.consts], *body.invars[flow.consts + flow.carries :]}
-        size = _bytes(layer.dropped) - _bytes({*layer.inputs} - given - {v for v, _ in rows})
+        operands = {*body.constvars, *body.invars[: flow.consts], *body.invars[flow.consts + flow.carries :]}
+        size = _bytes(layer.dropped) - _bytes({*layer.inputs} - operands - {v for v, _ in rows})
         makers = [equation for equation in body.eqns if any(v in layer.dropped for v in equation.outvars)]
         paths = [_below(_path(equation), _path(forward)) for equation in makers]
         yield _Loop(
@@ -189,14 +189,14 @@ def _python_loops(jaxpr: Jaxpr, users: _Users, policy: Policy | None) -> Iterato
     first = next((at for at, equation in enumerate(equations) if _is_backward(equation)), 0)
     forward = equations[:first]
     signatures = [(e.primitive.name, _path(e), tuple(getattr(v.aval, "shape", ()) for v in e.outvars)) for e in forward]
-    counts, kept, sizes = Counter(signatures), Counter[Any](), Counter[int]()
+    counts, read_bytes, sizes = Counter(signatures), Counter[Any](), Counter[int]()
     for signature, equation in zip(signatures, forward, strict=True):
         if counts[signature] > 1 and signature[1]:
             size = _bytes(v for v in equation.outvars if max(users[v], default=0) >= first)
-            kept[signature] += size
+            read_bytes[signature] += size
             sizes[counts[signature]] += size
     copies = max(sizes, key=lambda count: sizes[count], default=0)
-    path = _main_path([(signature[1], size) for signature, size in kept.items() if counts[signature] == copies])
+    path = _main_path([(signature[1], size) for signature, size in read_bytes.items() if counts[signature] == copies])
     starts: dict[Any, list[int]] = defaultdict(list)
     for at, signature in enumerate(signatures):
         if counts[signature] == copies and path and signature[1][: len(path)] == path:
@@ -319,7 +319,7 @@ class _Recomputing(_Flat):
         ]
         scans = {id(equation): loop for loop in loops for equation in (loop.forward, loop.backward) if equation}
         layers = {layer.before: layer for loop in loops if loop.forward is None for layer in loop.layers}
-        known: dict[int, _Known] = {}
+        inputs_of: dict[int, _Inputs] = {}
         for at, equation in enumerate(jaxpr.eqns):
             if at in layers:
                 self._before(layers[at], equation, values)
@@ -327,9 +327,9 @@ class _Recomputing(_Flat):
             if loop is None:
                 results = self.equation(equation, operands)
             elif equation is loop.forward:
-                results, known[id(loop)] = self._forward(loop, equation, operands)
+                results, inputs_of[id(loop)] = self._forward(loop, equation, operands)
             else:
-                results = self._backward(loop, equation, operands, known[id(loop)])
+                results = self._backward(loop, equation, operands, inputs_of[id(loop)])
             values.update(zip(equation.outvars, results, strict=True))
         return values
 
@@ -350,7 +350,7 @@ class _Recomputing(_Flat):
         values.update((v, inner[v]) for v in layer.dropped)
         self.count += 1
 
-    def _forward(self, loop: _Loop, equation: JaxprEqn, operands: Sequence[Any]) -> tuple[list[Any], _Known]:
+    def _forward(self, loop: _Loop, equation: JaxprEqn, operands: Sequence[Any]) -> tuple[list[Any], _Inputs]:
         """The results of a forward scan, None for dropped ones, and the inputs of the recomputation."""
         flow, [layer] = Scan[Any](equation), loop.layers
         consts, start, xs = flow.split(operands)
@@ -374,18 +374,18 @@ class _Recomputing(_Flat):
         fixed, sliced = ({v: part[v] for v in layer.inputs if v in part} for part in (fixed, sliced))
         return [*last, *stacked], (fixed, sliced)
 
-    def _backward(self, loop: _Loop, equation: JaxprEqn, operands: Sequence[Any], known: _Known) -> list[Any]:
+    def _backward(self, loop: _Loop, equation: JaxprEqn, operands: Sequence[Any], inputs: _Inputs) -> list[Any]:
         """The results of a backward scan, whose iterations compute the dropped values again."""
         assert loop.forward is not None
-        flow, [layer], (fixed, sliced) = Scan[Any](equation), loop.layers, known
+        flow, [layer], (fixed, sliced) = Scan[Any](equation), loop.layers, inputs
         consts, start, xs = flow.split(operands)
         inner = dict(zip(loop.forward.outvars, Scan[Any](loop.forward).body.jaxpr.outvars, strict=True))
         names = [inner[v] if x is None else None for v, x in zip(flow.split(equation.invars)[2], xs, strict=True)]
 
         def iteration(carry: Sequence[Any], x: tuple[Sequence[Any], ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            given, values = iter(x[0]), {**fixed, **dict(zip(sliced, x[1], strict=True))}
+            rest, values = iter(x[0]), {**fixed, **dict(zip(sliced, x[1], strict=True))}
             self._again(layer, values)
-            rows = [next(given) if name is None else values[name] for name in names]
+            rows = [next(rest) if name is None else values[name] for name in names]
             results = tuple(self.body(flow, flow.body, [*consts, *carry, *rows]))
             return results[: flow.carries], results[flow.carries :]
 

@@ -307,11 +307,11 @@ def _recomputed(finding: FindingRecord, program: Compiled, recompile: Recompile)
         tried.append((policy, after, after.module.memory))
         if policy is None and after.module.memory.peak_bytes > (1 - _WORTH) * before:
             return _not_saved(finding, program, after)
-    (_, whole, most), (_, partial, least) = tried
+    (_, smallest, most), (_, partial, least) = tried
     saved, saved_with_policy = before - (most.peak_bytes or 0), before - (least.peak_bytes or 0)
     is_tight = program.module.memory.fits is False and least.fits is not True  # then only the smallest peak helps
     keeps = not is_tight and saved_with_policy >= (_WORTH * before if least.fits else _MOST * saved)
-    after, other = (partial, whole) if keeps else (whole, partial)
+    after, other = (partial, smallest) if keeps else (smallest, partial)
     assert other.module is not None
     named = f"`policy=jax.checkpoint_policies.{_PRODUCTS}`"
     change = finding.change + (f" Add {named} to keep the matrix products." if keeps else "")
@@ -328,13 +328,13 @@ def _recomputed(finding: FindingRecord, program: Compiled, recompile: Recompile)
 
 
 def _not_saved(finding: FindingRecord, program: Compiled, after: ProgramRecord) -> FindingRecord:
-    """The finding without a gain, or unverified if only the CPU compiler undoes the change."""
+    """The finding without a gain, or unverified for a Python loop on CPUs."""
     gain = _gain(program, after, "compiled with the layers recomputed")
     if program.module.platform != "cpu" or finding.gain is None or ".scan(" in finding.code:
         return finding.replace(gain=gain.replace(after=max(gain.after, gain.before)))  # too little for its FLOPs
     how = (
-        f"compiled for CPUs, the peak is {bytes_text(gain.after)}, because the CPU compiler recomputes the layers of a "
-        "Python loop before the backward pass. To verify the change, compile for an accelerator (`on=`), or write the "
+        f"compiled for CPUs, the peak is {bytes_text(gain.after)}: recomputing the layers of a Python loop saves too "
+        "little memory there. To verify the change, compile for an accelerator (`on=`), or write the "
         "loop as `jax.lax.scan`"
     )
     return finding.replace(gain=finding.gain.replace(how=how))
