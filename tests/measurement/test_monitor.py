@@ -13,9 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from measurement_examples import FakeDevice
 
 from workbench.errors import MeasureError, MissingDependencyError
-from workbench.measurement import watch_devices
+from workbench.measurement import DeviceMonitor, watch_devices
 from workbench.measurement._memory import largest_arrays, live_bytes
-from workbench.measurement._monitor import DeviceMonitor
 from workbench.measurement._nvml import NvmlReader
 from workbench.measurement._sampling import Sampler
 from workbench.measurement._tpu_metrics import TpuMetrics

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, PartitionSpec as P
 
-from workbench.plan import valid_positions
-from workbench.plan._count import count_jaxpr_work, main_product, walk_jaxpr_work
+from workbench.plan import main_product, valid_positions, walk_jaxpr_work
+from workbench.plan._count import count_jaxpr_work
 from workbench.primitives import map_fn, program
 
 X = jnp.ones((8, 16))
