@@ -54,12 +54,12 @@ def processor_seconds() -> float:
 
 def memory_of(root: psutil.Process) -> dict[str, float]:
     """MiB of each place now."""
-    found = dict.fromkeys(PLACES, 0.0)
+    memory: dict[str, float] = dict.fromkeys(PLACES, 0.0)
     for process in (root, *root.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
             place = "driver" if process == root else "JVM" if process.name() == "java" else "workers"
-            found[place] += process.memory_full_info().pss / 2**20
-    return found
+            memory[place] += process.memory_full_info().pss / 2**20
+    return memory
 
 
 def measure(version: str, flags: Sequence[str]) -> dict[str, Any]:
@@ -67,7 +67,8 @@ def measure(version: str, flags: Sequence[str]) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.spark_pipeline", "--version", version, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
-        peak, root = dict.fromkeys(PLACES, 0.0), psutil.Process(process.pid)
+        peak: dict[str, float] = dict.fromkeys(PLACES, 0.0)
+        root = psutil.Process(process.pid)
         while process.poll() is None:
             with contextlib.suppress(psutil.Error):
                 peak = {place: max(peak[place], mib) for place, mib in memory_of(root).items()}

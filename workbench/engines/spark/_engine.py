@@ -14,6 +14,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -824,14 +825,19 @@ class _Jobs:
         self._check_folder()
         columns = leaf_names(struct)
         (clients,) = {x.shape[0] for x in jax.tree.leaves(struct)}
+        size = min(self.engine.clients_per_batch, clients)
         if isinstance(source, _Examples):
             ids, rows = source.ids, source.examples
+            in_batches = partial(source.batches, size, self.tasks)
         else:
             table, rows = self._parquet(str(source)) if isinstance(source, str | Path) else source, clients
             if missing := [name for name in ["client", *columns] if name not in table.columns]:
                 message = f"[source] no column {', '.join(map(repr, missing))} among {table.columns}"
                 raise ValueError(message)
             ids = table.select("client").toArrow().column("client").combine_chunks().sort()
+            table = table.select("client", *(f"`{name}`" for name in columns))
+            pack = Pack(columns, _shapes_in(struct), size)
+            in_batches = partial(_in_batches, table, ids, size, self.tasks, pack)
         if len(ids) != clients or len(ids.unique()) != clients:
             message = (
                 f"`read_from` returned {len(ids)} clients, {len(ids.unique())} of them distinct, but the program has "
@@ -839,14 +845,8 @@ class _Jobs:
                 "`clients` of the program."
             )
             raise EngineError(message)
-        size = min(self.engine.clients_per_batch, clients)
         path = self.folder / f"clients-{next(self._numbers)}"
-        if isinstance(source, _Examples):
-            batches = source.batches(size, self.tasks)
-        else:
-            table = table.select("client", *(f"`{name}`" for name in columns))
-            batches = _in_batches(table, ids, size, self.tasks, Pack(columns, _shapes_in(struct), size))
-        packed = self._stored(batches, path)
+        packed = self._stored(in_batches(), path)
         _check_packed(packed.select("batch", "held", "rows").toArrow(), ids, size, rows)
         return _Clients(packed, ids, struct, size)
 
