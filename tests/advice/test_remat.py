@@ -100,3 +100,19 @@ def test_recomputation_ranks_after_a_pure_gain_but_first_if_the_program_fits_onl
     pure = trade.replace(rule="missing donation", weight=0.1, compared=())
     assert sorted([trade, pure], key=_rank) == [pure, trade]
     assert sorted([pure, trade], key=lambda finding: _rank(finding, 7.0)) == [trade, pure]
+
+
+def test_scan_of_linen_is_named_by_its_library():
+    nn = pytest.importorskip("flax.linen")
+
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            return x + nn.Dense(WIDTH)(nn.gelu(nn.Dense(HIDDEN)(x))), None
+
+    stack = nn.scan(Layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=LAYERS)()
+    x = jnp.ones((ROWS, WIDTH))
+    params = jax.eval_shape(stack.init, jax.random.key(0), x, None)
+    gradient = jax.jit(jax.grad(lambda params: stack.apply(params, x, None)[0].sum()))
+    [loop] = kept_for_backward(gradient.trace(params).jaxpr)
+    assert loop.library == "linen"

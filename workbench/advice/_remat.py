@@ -274,8 +274,8 @@ def _below(path: tuple[_Frame, ...], outer: tuple[_Frame, ...]) -> tuple[_Frame,
 
 def _library(frames: Iterable[_Frame]) -> str:
     files = {frame[0].replace("\\", "/") for frame in frames}
-    folders = {"linen": "/flax/linen/", "nnx": "/flax/nnx/", "equinox": "/equinox/"}
-    return next((name for name, folder in folders.items() if any(folder in file for file in files)), "jax")
+    folders = {"/flax/linen/": "linen", "/flax/core/": "linen", "/flax/nnx/": "nnx", "/equinox/": "equinox"}
+    return next((name for folder, name in folders.items() if any(folder in file for file in files)), "jax")
 
 
 def _described(equations: Iterable[JaxprEqn], values: Collection[Var]) -> tuple[str, ...]:
