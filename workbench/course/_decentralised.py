@@ -36,7 +36,7 @@ def metropolis_weights(answer: object) -> str:
         if matrix.shape != (count, count):
             wrong(f"W has shape {matrix.shape}; {count} clients need ({count}, {count}).")
         if np.any(np.abs(matrix[(edges == 0) & ~np.eye(count, dtype=bool)]) > 1e-9):
-            wrong("W is not 0 between two clients without an edge: they must not communicate.")
+            wrong("W has a nonzero entry for two clients that are not joined by an edge and must not communicate.")
         if not np.allclose(matrix.sum(1), 1):
             wrong("the rows of W should sum to one: the diagonal is one minus the sum of the edge weights.")
         if not np.allclose(matrix.sum(0), 1):

@@ -29,7 +29,7 @@ class MeshEngine(Engine):
     stages, use `workbench.measure`.
 
     Clients of a `ClientReader` need not fit in the memory of the devices or of this machine. A thread reads batches of
-    clients and sends them to the devices while earlier batches are computed; each batch is then released. Only a few
+    clients and sends them to the devices while earlier batches are processed; each batch is then released. Only a few
     batches are in memory at a time, regardless of the number of clients. Rows that the program keeps for every client
     are copied to the host.
 

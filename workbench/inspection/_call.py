@@ -554,7 +554,7 @@ def _trace_pmapped(
 
 
 class _FoundError(BaseException):
-    """Raised to pass the call of a `jax.jit` out of a library's wrapper before the call is lowered."""
+    """Carries the call of a `jax.jit` out of a library's wrapper, before that call is lowered."""
 
     def __init__(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         super().__init__()

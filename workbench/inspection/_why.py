@@ -439,7 +439,7 @@ class _Reader:
     def _move_of(
         self, value: PlannedValueRecord, rule: _Rule, place: tuple[int, int, str], here: set[str], does: str
     ) -> _Cause | None:
-        """Returns the reason why an operation needs a sharded dimension of an operand in a different sharding."""
+        """Returns why an operation needs its operand to be sharded differently."""
         number, dim, factor = place
         operands = self._operands(value)
         operand, at, over = operands[number], _at(value), _listed(here)

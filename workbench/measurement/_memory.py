@@ -41,7 +41,7 @@ def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMem
 
     Returns:
         Bytes in use, the peak and the limit. On a TPU the peak includes the memory currently reserved for programs.
-        Live arrays provide neither a peak nor a limit, and omit the temporary memory of running programs.
+        A sum over live arrays has neither a peak nor a limit, and omits the temporary memory of running programs.
     """
     if not is_here(device):
         return DeviceMemory(None, None, None, "another host")

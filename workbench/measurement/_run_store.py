@@ -117,9 +117,9 @@ def load_run(path: str | Path, make_run: Callable[..., R]) -> StoredRun[R]:
         assert isinstance(about["status"], str)
     except (OSError, ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
         message = (
-            f"`Run.load` received {str(place)!r}, which has no run ({type(error).__name__}: {str(error)[:200]}). A "
-            f"run is a folder with {ABOUT} and {HISTORY}, written by `run_rounds(log=…)`: `workbench runs list` shows "
-            "the runs of a registry."
+            f"`Run.load` received {str(place)!r}, which does not contain a run ({type(error).__name__}: "
+            f"{str(error)[:200]}). A run is a folder with {ABOUT} and {HISTORY}, written by `run_rounds(log=…)`: "
+            "`workbench runs list` shows the runs of a registry."
         )
         raise DataError(message) from error
     return StoredRun(path=place, about=about, history=History(rounds), make_run=make_run)

@@ -69,7 +69,7 @@ export function collectivesTable(
       key: "payload",
       title: "payload",
       unit: "bytes",
-      tip: "Operand of one device in one execution; the largest of several collectives.",
+      tip: "Operand of one device in one execution; if there are several collectives, the largest operand.",
       value: (node) => figure(node).payload,
       full: most((group) => group.payload),
       width: "98px",

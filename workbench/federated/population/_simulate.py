@@ -169,8 +169,8 @@ def _check(
     if protocol.threshold > schedule.cohort:
         message = (
             f"`simulate` received the protocol {protocol.name!r} with a threshold of {protocol.threshold} clients for "
-            f"cohorts of {schedule.cohort}. Masks can be removed only if at least this number of clients "
-            "answer: use a cohort of at least this size, or a lower threshold."
+            f"cohorts of {schedule.cohort}. Masks can be removed only if at least that many clients "
+            "answer: use a cohort of at least that size, or a lower threshold."
         )
         raise ProgramError(message)
 

@@ -69,7 +69,7 @@ def load_stage(data: bytes) -> CompiledStage:
 
 
 def stage_bytes(digest: str) -> bytes:
-    """Reads the stage with this digest, which is stored as base64 because app files are text.
+    """Reads the stage with this digest. Stages are stored as base64, because app files are text.
 
     Raises:
         ValueError: if the stage is missing, or if the file was changed.
