@@ -349,7 +349,7 @@ with distributed.Client(sys.argv[1], timeout=20, security=security) as client:
 @pytest.mark.slow
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "no TLS"])
 def test_other_users_of_a_dask_cluster_are_refused_with_tls_and_noted_without(tls: bool):
-    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    distributed = pytest.importorskip("dask.distributed", reason="needs the extra `dask`")
     pytest.importorskip("cryptography", reason="certificates need it")
     settings = {"protocol": "tls://" if tls else "tcp://", "security": tls or None, "dashboard_address": None}
     with (

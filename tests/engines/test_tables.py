@@ -157,7 +157,7 @@ def check_clients_stay_on_the_workers(engine: Executor, clients: Any, buckets: A
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_workers_of_dask_pack_and_hold_clients(monkeypatch: pytest.MonkeyPatch):
-    distributed, dask = pytest.importorskip("distributed"), pytest.importorskip("dask")
+    distributed, dask = pytest.importorskip("dask.distributed"), pytest.importorskip("dask")
     frame = pytest.importorskip("dask.dataframe")
     with (
         dask.config.set({"dataframe.convert-string": False}),
