@@ -403,10 +403,10 @@ class ClientsPane {
     return [
       h("h3", {}, "Slow clients"),
       h(
-          "p",
-          { class: "wb-note" },
-          "No round has been measured yet. This cell measures and shows the time of every client:",
-        ),
+        "p",
+        { class: "wb-note" },
+        "No round has been measured yet. This cell measures and shows the time of every client:",
+      ),
       h("pre", { class: "wb-code", tabindex: 0 }, measuring),
       button("Insert as cell", insert),
     ];
