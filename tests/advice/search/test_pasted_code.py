@@ -288,15 +288,15 @@ def test_pasted_code_has_the_price_of_its_choice(name):
     record = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=8)(*arguments.values())
     tried = [at for at, each in enumerate(record.choices) if each.how == "compiled"]  # at least one, however slow it is
     for at in {tried[0], next((at for at in tried if record.choices[at].sent_bytes), tried[0])}:
-        choice, names = record.choices[at], dict(arguments)
+        choice, names = record.choices[at], {**arguments, step.__name__: step}
         exec(record.code(at), names)  # as a reader pastes it
-        pasted = wb.inspect(step)(*(names[each] for each in arguments))
+        pasted = wb.inspect(names[step.__name__])(*(names[each] for each in arguments))
         assert pasted.module.memory.argument_bytes == choice.argument_bytes
         assert pasted.module.memory.peak_bytes == pytest.approx(choice.peak_bytes, rel=0.02)
         sent = sum(sum(stage.collective_bytes.values()) for stage in pasted.cost.stages)
         # The price keeps updated arrays in their places, as the code's comment says; here XLA may move small ones.
         assert sum(choice.sent_bytes.values()) / 1.5 <= sent <= sum(choice.sent_bytes.values()) * 1.5
-        step(*(names[each] for each in arguments))  # it runs
+        names[step.__name__](*(names[each] for each in arguments))  # it runs
 
 
 def test_mesh_that_gains_nothing_is_said_to_gain_nothing():
