@@ -31,7 +31,7 @@ def clip_update(answer: object) -> str:
         [result["a"][0], result["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), where the norm is over all leaves."
     )
     result = called(answer, short, 1.0)
-    expect_values([result["a"][0], result["b"][0]], [0.3, 0.4], "An update shorter than C does not change.")
+    expect_values([result["a"][0], result["b"][0]], [0.3, 0.4], "An update whose norm is below C must not change.")
     result = called(answer, long, 2.0)
     expect_values([result["a"][0], result["b"][0]], [1.2, 1.6], "With C = 2 an update of norm 5 is scaled to norm 2.")
     result = called(answer, jax.tree.map(jnp.zeros_like, long), 1.0)

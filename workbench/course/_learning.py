@@ -401,7 +401,7 @@ def best_mixture(answer: object) -> str:
     for bias, deviation, count in ((2.0, 1.0, 1), (1.0, 2.0, 4), (0.5, 3.0, 10)):
         bias_squared, variance = bias**2, deviation**2 / count
         a, error = several(called(answer, bias, deviation, count), 2, "the mixture a, the expected squared error")
-        hint = "The mean of n examples has the variance deviation² / n: minimise (1 − a)² bias² + a² deviation² / n."
+        hint = "The variance of the mean of n examples is deviation² / n: minimise (1 − a)² bias² + a² deviation² / n."
         expect_number(
             a,
             bias_squared / (bias_squared + variance),

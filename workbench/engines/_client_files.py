@@ -41,7 +41,7 @@ class ArrayReader(ClientReader):
                 message = (
                     f"`ArrayReader` was given a leaf of type {type(leaf).__name__}, which is not an array with a row "
                     "for each client. An `ArrayReader` reads slices of arrays of shape `[clients, ...]`: pass a "
-                    "pytree of numpy arrays, memory maps, or data sets of HDF5 or zarr."
+                    "pytree of numpy arrays, memory maps, or HDF5 or Zarr datasets."
                 )
                 raise ProgramError(message)
         counts = {len(leaf) for leaf in leaves}

@@ -57,7 +57,7 @@ class AsynchronousServer:
                 if context.stop_requested:
                     message = (
                         f"`pull` of {client!r} gave up waiting for slower clients: the program is stopping. A client "
-                        "ends with its program, so its `run` should return."
+                        "stops when its program stops, so its `run` should return now."
                     )
                     raise NodeError(message, stage=context.label)
                 self._forget(context.failed_peers)

@@ -213,7 +213,7 @@ class TimelineRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TappedValueRecord(Record):
-    """A value that one client computed; `value` is the array and is not part of JSON.
+    """A value that one client computed; `value` is the array, and is left out of the JSON.
 
     `name` is the variable that the user's line assigns it to, or otherwise its source expression. Statistics cover the
     value's finite numbers; they are None if there are no finite numbers.

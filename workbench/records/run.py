@@ -61,7 +61,7 @@ class EventRecord(Record):
 class RunRecord(Record):
     """A recorded run.
 
-    `results` is the program's output pytree, which is not part of JSON.
+    `results` is the program's output pytree, which is left out of the JSON.
     """
 
     name: str
@@ -127,7 +127,7 @@ class PlayedCourseRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayRecord(Record):
-    """One evaluation of a program, stage by stage; `results` is not part of JSON."""
+    """One evaluation of a program, stage by stage; `results` is left out of the JSON."""
 
     name: str
     stages: tuple[PlayedStageRecord, ...]

@@ -216,7 +216,7 @@ class SweepResult(Results):
         member = self._member(trial, seed)
         leaves = self._store.state(member)
         if leaves is None:
-            message = f"`state` received trial {trial} with seed {seed}, which never ran: see its reason in `.trials`."
+            message = f"`state` received trial {trial} with seed {seed}, which never ran: see `.trials` for the reason."
             raise DataError(message)
         return unpack_state(leaves, self._form_of(trial))
 
