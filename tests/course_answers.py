@@ -960,7 +960,7 @@ WRONG = {
     "12.1": [
         (clipped_by_numbers, "jax.numpy|traces"),
         (clipped_by_leaf, "norm is over all leaves"),
-        (lambda u, c: jax.tree.map(lambda v: v * 2 * c, clipped(u, 0.5)), "does not change"),
+        (lambda u, c: jax.tree.map(lambda v: v * 2 * c, clipped(u, 0.5)), "must not change"),
         (clipped_to(lambda limit: 1.0), "With C = 2"),
         (clipped_to(jnp.square), "With C = 2"),
         (clipped_unit_vector, "do not divide 0 by 0"),
