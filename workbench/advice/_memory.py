@@ -166,7 +166,7 @@ def _alive(program: Compiled, loop: Kept) -> float:
     """Bytes that the loop's kept values can occupy at the peak, according to the buffers of the compiled module."""
     buffers = [b for b in program.module.memory.largest if b.name in program.by_name and _is_temporary(program, b.name)]
     if not buffers:
-        return math.inf
+        return math.inf if program.module.devices == 1 else 0.0  # the share of one device is unknown
     if loop.is_scan:  # values of all iterations are one buffer
         return sum(b.size_bytes for b in buffers if re.match(rf"\w+\[{loop.copies},", b.shape))
     return sum(b.size_bytes for b in buffers if "transpose(" not in program.by_name[b.name].op_name)

@@ -127,7 +127,8 @@ class Executor(Engine):
         work.recorder.warmup_seconds += time.perf_counter() - started
         shared = Values(stage, work.shared, fingerprint(work.shared, digest))
         values: Any = self._put(shared)
-        if (client := getattr(self.pool, "_client", None)) is not None and client.scheduler.address.startswith("tcp:"):
+        scheduler = getattr(getattr(self.pool, "_client", None), "scheduler", None)  # None after the client was closed
+        if scheduler is not None and scheduler.address.startswith("tcp:"):
             work.recorder.note(
                 "the Dask cluster does not use TLS: everyone who can connect to its scheduler can run code as you. "
                 "Start the cluster with `LocalCluster(security=True)`, or with certificates."
