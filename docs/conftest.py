@@ -5,6 +5,7 @@ A block of text below `<!-- output -->` is compared with what the block above it
 
 import contextlib
 import io
+import re
 import time
 from collections.abc import Iterator
 
@@ -61,7 +62,7 @@ def compare_output(example: Example) -> None:
     if not example.document.text[: example.region.start].rstrip().endswith("<!-- output -->"):
         return
     rest = example.namespace["printed"]
-    for part in example.parsed.split("…\n"):
+    for part in re.split(r"…\n?", example.parsed):
         assert part in rest, f"The page says\n{part}\nand the code printed\n{rest}"
         rest = rest[rest.index(part) + len(part) :]
 

@@ -248,5 +248,5 @@ def test_epsilon_that_cannot_be_composed_is_refused_in_words(monkeypatch: pytest
         raise ValueError("the loss is too large")
 
     monkeypatch.setattr("dp_accounting.pld.PLDAccountant.get_epsilon", fail)
-    with pytest.raises(ProgramError, match=r"noise_multiplier=0\.3.*the loss is too large.*pass more noise"):
+    with pytest.raises(ProgramError, match=r"noise_multiplier=0\.3.*the loss is too large.*use more noise"):
         algorithms.epsilon(0.3, rounds=2, participation=0.5, delta=1e-5)
