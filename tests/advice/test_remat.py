@@ -116,3 +116,12 @@ def test_scan_of_linen_is_named_by_its_library():
     gradient = jax.jit(jax.grad(lambda params: stack.apply(params, x, None)[0].sum()))
     [loop] = kept_for_backward(gradient.trace(params).jaxpr)
     assert loop.library == "linen"
+
+
+def test_lines_of_notebook_cells_are_not_temporary_files():
+    code = "def loss(ws, x):\n    return (jax.lax.scan(lambda x, w: (layer(x, w), None), x, ws)[0] ** 2).mean()\n"
+    cell = {"jax": jax, "layer": layer}
+    exec(compile(code, "/tmp/ipykernel_77/123.py", "exec"), cell)
+    advice = wb.advise(jax.jit(jax.grad(cell["loss"])))(*arguments())
+    assert "notebook cell:2" in kept(advice)[0].evidence[0]
+    assert "ipykernel" not in str(advice)

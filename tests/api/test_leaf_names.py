@@ -143,3 +143,11 @@ def test_plain_functions_name_arguments_by_parameter(call, inputs, outputs):
     record = call()
     assert [leaf.path for leaf in record.inputs.leaves] == inputs
     assert [leaf.path for leaf in record.outputs.leaves] == outputs
+
+
+def test_results_that_update_an_argument_have_its_names(case):
+    record = case[2]
+    names = [value.op_name for value in record.propagation.values if value.operation == "output"]
+    assert sum(bool(re.fullmatch(r"model\.blocks\[\d\]\.up\.kernel", name)) for name in names) == LAYERS
+    assert names[-1] == "result"
+    named(" ".join(names))

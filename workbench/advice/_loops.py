@@ -8,7 +8,7 @@ from workbench.advice._module import CALLING, WORKLESS, Compiled
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import InstructionRecord
 from workbench.records.program import SourceLine
-from workbench.render.units import bytes_text, flops_text
+from workbench.render.units import bytes_text, flops_text, line_text
 
 _SMALL_BYTES = 1 << 15  # bytes read and written by one instruction, or by one iteration
 _SMALL_FLOPS = 1e6
@@ -40,7 +40,7 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
         if iterations < _MANY_ITERATIONS or moved > _SMALL_BYTES or flops > _SMALL_FLOPS:
             continue
         source = loop.source or body[0].source
-        place = "" if source is None else f" at {source.file}:{source.line}"
+        place = "" if source is None else f" at {line_text(source)}"
         yield FindingRecord(
             rule="small loop body",
             what=f"Each of the {iterations:,.0f} iterations of the loop{place} moves only {bytes_text(moved)}.",
@@ -75,7 +75,7 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
         return
     yield FindingRecord(
         rule="layers written out",
-        what=f"The {opcode} at {source.file}:{source.line} is compiled {len(group)} times, with the same shapes.",
+        what=f"The {opcode} at {line_text(source)} is compiled {len(group)} times, with the same shapes.",
         why="A Python loop over layers is unrolled by tracing, so every layer is compiled separately.",
         change="Stack the layers' parameters and scan over them (`jax.lax.scan`, `nnx.scan`, linen's `nn.scan`): "
         "one layer is compiled. This reduces the compile time, not the work of a step.",
@@ -111,7 +111,7 @@ def many_small_instructions(program: Compiled) -> Iterator[FindingRecord]:
         "`optax.flatten` around an optimizer), or make the batch larger.",
         evidence=(
             f"together they move {bytes_text(moved)} of {bytes_text(everything)}",
-            *(f"{count} at {source.file}:{source.line}" for source, count in lines.most_common(3)),
+            *(f"{count} at {line_text(source)}" for source, count in lines.most_common(3)),
         ),
         weight=0.4 * len(small) / len(worked),
         instructions=tuple(instruction.name for instruction in small[:8]),

@@ -13,7 +13,7 @@ from workbench.advice._remat import KEPT, Kept, kept_for_backward
 from workbench.advice.search import pattern_argument
 from workbench.records.advice import FindingRecord
 from workbench.records.sharding import ShardingRecord
-from workbench.render.units import bytes_text
+from workbench.render.units import bytes_text, line_text
 
 _ROOT = re.compile(r"ROOT %?([^ ]+) = .*")
 _CARRYING = frozenset(("tuple", "get-tuple-element", "while", "conditional", "call"))
@@ -148,7 +148,7 @@ def kept_activations(program: Compiled) -> Iterator[FindingRecord]:
             why="The gradient of a layer needs values of its forward pass. These values stay in memory until the "
             "backward pass reaches the layer.",
             change=f"{change} The backward pass then computes each layer again: less memory, more FLOPs.",
-            evidence=(f"loop at {loop.source}", *(f"each iteration keeps {value}" for value in loop.values)),
+            evidence=(f"loop at {line_text(loop.source)}", *(f"each iteration keeps {value}" for value in loop.values)),
             weight=size / peak,
             code=code,
             size_bytes=float(size),

@@ -15,6 +15,7 @@ from workbench._types import Atom, type_of
 from workbench.advice._rewrite import RECOMPUTED, Line
 from workbench.plan import Interpreter, Scan, is_user_file, source_line
 from workbench.records.program import SourceLine
+from workbench.render.units import line_text
 
 KEPT = "values kept for the backward pass"  # the name of the rule
 Policy = Callable[..., Any]
@@ -284,7 +285,8 @@ def _described(equations: Iterable[JaxprEqn], values: Collection[Var]) -> tuple[
     groups = Counter((type_of(v).dtype.name, type_of(v).shape, lines[v]) for v in values)
     largest = sorted(groups, key=lambda group: -math.prod(group[1]) * groups[group])[:3]
     return tuple(
-        f"{groups[group]} of {group[0]}{list(group[1])}" + (f" at {group[2]}" if group[2] else "") for group in largest
+        f"{groups[group]} of {group[0]}{list(group[1])}" + (f" at {line_text(group[2])}" if group[2] else "")
+        for group in largest
     )
 
 

@@ -110,17 +110,16 @@ def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     return _with_bytes_sent(_with_results(finding, program, after), program, after, "compiled with this spec")
 
 
-def _results(record: ProgramRecord) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """The propagated shardings of a program's results, by name."""
+def _results(record: ProgramRecord) -> list[tuple[str, tuple[tuple[str, ...], ...]]]:
+    """The names and propagated shardings of a program's results, in order."""
     values = () if record.propagation is None else record.propagation.values
-    return {value.op_name: value.spec for value in values if value.operation == "output"}
+    return [(value.op_name, value.spec) for value in values if value.operation == "output"]
 
 
 def _with_results(finding: FindingRecord, program: Compiled, after: ProgramRecord) -> FindingRecord:
     """Adds to the evidence the results whose shardings change, since their users may have to reshard them."""
-    before, now = _results(program.record), _results(after)
-    pairs = [(name, spec, now[name]) for name, spec in before.items() if now.get(name, spec) != spec]
-    changed = [f"{name} {spec_text(old)} -> {spec_text(new)}" for name, old, new in pairs]
+    pairs = zip(_results(program.record), _results(after), strict=False)
+    changed = [f"{name} {spec_text(old)} -> {spec_text(new)}" for (name, old), (_, new) in pairs if old != new]
     if not changed:
         return finding
     summary = ", ".join(changed[:3]) + (f", and {len(changed) - 3} more" if len(changed) > 3 else "")

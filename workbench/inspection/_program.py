@@ -458,15 +458,18 @@ def _users_names(call: TracedCall) -> dict[str, str]:
 
 
 def _named_by(call: TracedCall, propagation: PropagationRecord) -> PropagationRecord:
-    """The propagation with the inputs under the user's names."""
+    """The propagation with the inputs and results under the user's names."""
     users = _users_names(call)
-    if all(name == user_name for name, user_name in users.items()):
-        return propagation
-    values = tuple(
-        value.replace(op_name=users.get(value.op_name, value.op_name)) if value.operation == "input" else value
-        for value in propagation.values
-    )
-    return propagation.replace(values=values)
+
+    def named(value: PlannedValueRecord) -> PlannedValueRecord:
+        name = value.op_name
+        if value.operation == "input":
+            name = users.get(name, name)
+        elif value.operation == "output" and name.startswith("result"):
+            name = call.result_name(name.removeprefix("result"))
+        return value if name == value.op_name else value.replace(op_name=name)
+
+    return propagation.replace(values=tuple(named(value) for value in propagation.values))
 
 
 def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:

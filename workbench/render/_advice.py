@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from workbench.records import shorten_paths
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
-from workbench.render.units import bytes_text, counted_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, counted_text, flops_text, line_text, seconds_text
 
 
 def render_advice_text(advice: AdviceRecord) -> str:
@@ -81,4 +81,4 @@ def _other_figures(finding: FindingRecord) -> str:
 
 
 def _lines(finding: FindingRecord) -> list[str]:
-    return [f"   At: {shorten_paths(source.file)}:{source.line} in {source.function}" for source in finding.sources[:3]]
+    return [f"   At: {shorten_paths(line_text(source))} in {source.function}" for source in finding.sources[:3]]
