@@ -17,8 +17,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.errors import MeasureError
+from workbench.errors import EngineError, MeasureError
 from workbench.measurement import Watch, _watch_core
+from workbench.measurement._profile import RunningProfile
 from workbench.measurement._watch_outputs import _is_metric
 from workbench.records.live import WatchRecord
 
@@ -917,3 +918,31 @@ def test_a_record_that_takes_long_lengthens_no_step(monkeypatch):
     core.close()
     for step, before, after in zip(steps, opened, opened[1:], strict=False):
         assert before <= step.end <= after
+
+
+def test_a_profile_that_is_still_being_read_delays_the_next_profile(monkeypatch):
+    attempts = []
+
+    class Profiler:
+        def __init__(self):
+            attempts.append(self)
+            if len(attempts) == 2:
+                raise EngineError("the previous profile has not been read yet")
+
+        def stop(self):
+            raise EngineError("not read")
+
+    monkeypatch.setattr("workbench.measurement._watch.RunningProfile", Profiler)
+    watched = wb.watch(jax.jit(lambda x: x.sum()), profile_every=2, show=False)
+    for _ in range(5):  # profiled: 1, not 3, therefore 4
+        watched(jnp.ones(2))
+    watched.close()
+    assert len(attempts) == 3
+
+
+def test_a_second_profile_does_not_start_before_the_first_has_ended():
+    first = RunningProfile()
+    with pytest.raises(EngineError, match="previous profile"):
+        RunningProfile()
+    first.stop()
+    RunningProfile().stop()

@@ -1,6 +1,7 @@
 """Device profiles, captured while a function runs."""
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from workbench.measurement._xplane import WireError, read_space
 # JAX supports one profile at a time, so other threads wait, unless the measuring thread waits for them.
 _TURN = threading.RLock()
 _PATIENCE_SECONDS = 300.0
+_RUNNING: "weakref.WeakSet[RunningProfile]" = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +110,14 @@ class RunningProfile:
     """
 
     def __init__(self) -> None:
+        if _RUNNING:  # a second session starts silently, and both profiles would be lost
+            raise EngineError("a profile could not start, because the previous profile has not been read yet.")
         try:
             self._end = start_profile()
         except ProfilerBusyError as error:
             msg = f"a profile could not start ({error}). JAX supports one profile at a time in a process."
             raise EngineError(msg) from error
+        _RUNNING.add(self)
 
     def stop(self) -> Profile:
         """Ends the profile; returns all device events since its start, including those from other calls."""
@@ -121,6 +126,8 @@ class RunningProfile:
         except ProfilerBusyError as error:
             msg = f"a profile was lost ({error}). JAX supports one profile at a time in a process."
             raise EngineError(msg) from error
+        finally:
+            _RUNNING.discard(self)
 
 
 def _let_finish() -> None:

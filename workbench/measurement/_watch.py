@@ -89,6 +89,7 @@ class Watch:
         outputs_by_name(outputs)
         self._fn: Callable[..., Any] | None = None
         self._wanted, self._profile_every, self._display = outputs, profile_every, display
+        self._last_profile = -1
         self._reader: Reader | None = None
         self._shown_problems = 0
         self._compiled: dict[tuple[Any, ...], None] = {}  # shapes of the arguments of calls that compiled something
@@ -195,8 +196,10 @@ class Watch:
             before = arrays_of(args, kwargs) if self._reader is None else None
             step = WatchedStep(self._core.next_index(), now, None if last is None else now - last)
             every = self._profile_every
-            if every is not None and step.index % every == every - 1:
+            if every is not None and step.index >= self._last_profile + every:
                 step.profile = self._profile()
+                if step.profile is not None:  # otherwise the next call tries again
+                    self._last_profile = step.index
             step.heard = Heard()
             token = start_hearing(step.heard)
         except Exception as error:

@@ -476,17 +476,22 @@ class Core:
                 self.note("a profile could not be matched to source lines, because the step's cost was not yet known")
                 return {}
             joined = join_profile(profile, module, mesh=version.program.mesh if version.program else None)
-            counts = collections.Counter(
+            counts: dict[tuple[str, int], float] = collections.defaultdict(float)
+            for leaf in joined.leaves:
+                counts[leaf.event.name, leaf.event.device] += leaf.execution_share
+            once = {
                 (leaf.event.name, leaf.event.device)
                 for leaf in joined.leaves
                 if leaf.instruction is not None and leaf.instruction.executions == 1
-            )
-            calls = max(1.0, statistics.median(counts.values()) if counts else 1.0)
+            }
+            typical = max(1.0, statistics.median(counts[each] for each in once) if once else 1.0)
+            # The ends of earlier calls and the starts of later calls are profiled too.
+            calls = {each: count if each in once else typical for each, count in counts.items()}
             seconds: dict[str, dict[str, float]] = {}
             for leaf in joined.leaves:
                 place = seconds.setdefault(leaf.event.name, {})
                 label = self._label(leaf.event.device)
-                place[label] = place.get(label, 0.0) + leaf.event.seconds / calls
+                place[label] = place.get(label, 0.0) + leaf.event.seconds / calls[leaf.event.name, leaf.event.device]
             version.call_tree = measured_tree(module.call_tree, seconds)
             devices = len({leaf.event.device for leaf in joined.leaves})
             if not devices:
@@ -494,7 +499,8 @@ class Core:
                 return {}
             parts = {"compute_seconds": 0.0, "collective_seconds": 0.0}
             for leaf in joined.leaves:
-                parts[f"{leaf.kind}_seconds"] += leaf.event.seconds / calls / devices
+                of_call = leaf.event.seconds / calls[leaf.event.name, leaf.event.device]
+                parts[f"{leaf.kind}_seconds"] += of_call / devices
             return parts
         except Exception as error:  # for example, another profiler is running
             self.note(f"a profile could not be read ({type(error).__name__}: {str(error)[:200]})")
@@ -585,7 +591,7 @@ class Core:
         own_seconds = _typical(durations)
         rates = {name: rate / own_seconds for name, rate in shown.rates.items() if own_seconds}
         notes = list(self._notes)
-        if len(self._versions) > 1:
+        if len(self._versions) > 1 and len(durations) < len(recent):
             notes.append(
                 f"{len(self._versions)} programs ran, because shapes or static arguments changed: FLOPs, rates, "
                 f"planned memory and collectives describe {len(durations)} of the {len(recent)} latest steps"
