@@ -206,6 +206,16 @@ def test_array_reader_refuses_what_has_no_rows(arrays: Any, message: str):
         ArrayReader(arrays)
 
 
+@pytest.mark.parametrize("call", [lambda f: wb.jit(f), lambda f: f, lambda f: wb.inspect(f), lambda f: wb.trace(f)])
+def test_calls_without_an_engine_name_an_engine_that_reads_clients(call: Any):
+    @wb.program(clients=3)
+    def total(w, x):
+        return wb.reduce_sum(wb.map_fn(lambda w, x: w * x, (wb.broadcast(w), x)))
+
+    with pytest.raises(ProgramError, match=r"`ClientReader`.*MeshEngine\(\)\.run"):
+        call(total)(jnp.float32(1), ClientReader([(i, np.float32(i)) for i in range(3)]))
+
+
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "all"])
 def test_wrong_batch_is_refused(size: Any):
     with pytest.raises(ProgramError, match=r"clients_per_batch.*positive int"):

@@ -230,8 +230,13 @@ def test_a_line_is_compared_with_the_line_that_replaced_it():
     assert found["h = x @ jnp.concatenate([x, x], axis=1)"] == ((1024, 2048), "changed")
 
 
-def test_lines_add_up_to_the_program():
-    record = wb.compare(_before, _after)(jnp.ones((8, 8)))
+def _with_a_lambda(x):
+    return jax.grad(lambda x: jnp.tanh(x @ x).sum())(x)
+
+
+@pytest.mark.parametrize("other", [_after, _with_a_lambda])
+def test_lines_add_up_to_the_program(other):
+    record = wb.compare(_before, other)(jnp.ones((8, 8)))
     per_line = [row.values for row in record.rows if row.group == "memory traffic per line"]
     (whole,) = [row.values for row in record.rows if row.name == "bytes accessed"]
     assert tuple(sum(values[side] or 0 for values in per_line) for side in (0, 1)) == pytest.approx(whole)

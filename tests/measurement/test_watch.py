@@ -808,7 +808,7 @@ def test_steps_before_the_cost_was_known_have_rates_too(monkeypatch):
     step = wb.watch(jax.jit(lambda w: (w @ w * 1e-3, w.sum())), name="short", show=False)
     w = jnp.ones((64, 64))
     for _ in range(4):
-        w, _ = step(w)
+        w, _ = jax.block_until_ready(step(w))  # otherwise a busy machine may see two steps end together
     assert all("flops_per_second" not in found.metrics for found in step.record.history)
     over.set()
     step.close()
@@ -946,3 +946,27 @@ def test_a_second_profile_does_not_start_before_the_first_has_ended():
         RunningProfile()
     first.stop()
     RunningProfile().stop()
+
+
+def test_the_line_in_a_terminal_shows_outputs_and_problems():
+    class Line:
+        def __init__(self):
+            self.records = []
+
+        def update(self, record):
+            self.records.append(record)
+
+        def close(self, status):
+            self.records.append(status)
+
+    @jax.jit
+    def step(x):
+        return {"loss": jnp.log(x).sum()}
+
+    watched, line = wb.watch(step, show=False), Line()
+    watched._core.progress = line
+    for value in (1.0, -1.0, -1.0):
+        watched(jnp.full(2, value))
+    watched.close()
+    assert [list(record.metrics) for record in line.records[:-1]] == [["loss"]] * 3
+    assert [len(record.problems) for record in line.records[:-1]] == [0, 1, 0]

@@ -68,9 +68,18 @@ Place = tuple[str, str, int]  # function, file, line
 def _lines(tree: CallTreeRecord) -> dict[Place, list[CallFiguresRecord]]:
     figures: dict[Place, list[CallFiguresRecord]] = {}
     for node in tree.nodes:
-        if node.kind == "line" and node.file and node.line:
+        if node.kind == "line" and node.file and node.line and not _is_inside_itself(tree, node):
             figures.setdefault((_function(tree, node), node.file, node.line), []).append(node.total)
     return figures
+
+
+def _is_inside_itself(tree: CallTreeRecord, node: CallNodeRecord) -> bool:
+    """Whether a line calls a function that is written on the same line, such as a lambda."""
+    return any(
+        (above.kind, above.file, above.line) == ("line", node.file, node.line)
+        for above in tree.path(node)
+        if above.id != node.id
+    )
 
 
 def _function(tree: CallTreeRecord, node: CallNodeRecord) -> str:

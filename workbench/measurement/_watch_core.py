@@ -111,6 +111,7 @@ class Core:
         self._done = 0
         self._history: list[RoundRecord] = []
         self._problems: list[ProblemRecord] = []
+        self._shown_problems = 0  # in the terminal
         self._notes: dict[str, None] = {}
         self._compilations: tuple[CompilationRecord, ...] = ()
         self._retraces: tuple[RetraceRecord, ...] = ()
@@ -323,8 +324,8 @@ class Core:
         self._last_ready = ready if last is None else max(ready, last)
         compiled = self._hear(step)
         dispatch = step.returned - step.called
-        metrics: dict[str, Any] = self._read(step)
-        metrics |= {"dispatch_seconds": dispatch, "idle_seconds": idle}
+        outputs = self._read(step)
+        metrics = outputs | {"dispatch_seconds": dispatch, "idle_seconds": idle}
         if step.between is not None:
             metrics["between_seconds"] = step.between
         if compiled:
@@ -345,7 +346,9 @@ class Core:
         for tracker in list(self.trackers):
             self._with_tracker(tracker, lambda tracker: tracker.log(record))
         if self.progress is not None:
-            self.progress.update(record)
+            new = tuple(self._problems[self._shown_problems :])
+            self._shown_problems += len(new)
+            self.progress.update(record.replace(metrics=outputs, problems=new))
 
     def _read(self, step: WatchedStep) -> dict[str, Any]:
         values: dict[str, Any] = {}

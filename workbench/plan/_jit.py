@@ -10,7 +10,6 @@ from jax.core import Tracer
 
 from workbench import _jax_compat
 from workbench._types import Argument, KeyPath, PyTree
-from workbench.errors import ProgramError
 from workbench.plan._chunk_size import ChunkSize
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import PlannedCall, evaluate
@@ -24,6 +23,7 @@ from workbench.primitives import (
     planned,
     refuse_deleted,
     refuse_forked,
+    refuse_readers,
     show_static,
 )
 from workbench.records.program import PlanChoiceRecord
@@ -112,19 +112,6 @@ def _argument_name(fn: Callable, path: KeyPath) -> str:
     return f"{base}{jax.tree_util.keystr(tuple(rest))}"
 
 
-def _refuse_readers(fn: Callable, arguments: object) -> None:
-    """Raises an error for arguments whose clients are read during a run; compiled programs cannot read clients."""
-    reader = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
-    if reader is not None:
-        name, kind = getattr(fn, "__name__", "the program"), type(reader).__name__
-        message = (
-            f"`{name}`, a program of `workbench.jit`, received a `{kind}`, whose clients are read while the program "
-            "runs. Compiled programs take arrays; engines read clients. Run it on an engine, "
-            f"`workbench.engines.MeshEngine().run({name}, …)`, or in rounds, `run_rounds(…, engine=MeshEngine())`."
-        )
-        raise ProgramError(message)
-
-
 class Jitted:
     """A compiled program; see `jit`. `fn` is the function as written; `chunk_size` and `form` are as passed.
 
@@ -179,7 +166,7 @@ class Jitted:
                 return self._shown(self._staged(*args, **kwargs))  # nearly every call has no leaves to check
             return self._shown(self._errors.call(self._staged, args, kwargs))
         refuse_deleted("jit", (args, kwargs))
-        _refuse_readers(self.fn, (args, kwargs))
+        refuse_readers(getattr(self.fn, "__name__", "jit"), (args, kwargs))
         args, kwargs = _hidden((args, kwargs))
         # Under another transformation, the primitives must stay visible: the outermost compilation makes the plan.
         if not _jax_compat.at_top_level():

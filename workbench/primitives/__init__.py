@@ -33,6 +33,7 @@ from workbench.primitives._static import (
     is_opaque as is_opaque,
     refuse_deleted as refuse_deleted,
     refuse_forked as refuse_forked,
+    refuse_readers as refuse_readers,
     show_static as show_static,
 )
 from workbench.primitives._weighted import reduce_mean as reduce_mean, reduce_weighted_mean as reduce_weighted_mean

@@ -8,7 +8,7 @@ from jax import Array
 from workbench._types import PyTree, PyTreeDef
 from workbench.errors import PlacementError, ProgramError
 from workbench.primitives._placement import Placement
-from workbench.primitives._static import hide_static, is_array, refuse_deleted, refuse_forked, show_static
+from workbench.primitives._static import hide_static, is_array, refuse_deleted, refuse_forked, refuse_readers, show_static
 
 
 class Structure:
@@ -31,7 +31,7 @@ def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[
     """The arrays in `tree`, and its structure with other leaves (functions, names) as static parts.
 
     Raises:
-        ProgramError: if leaves are deleted arrays, or are neither arrays nor values that can be static parts; the
+        ProgramError: if leaves are deleted arrays or readers of clients, or are neither arrays nor values that can be static parts; the
             message names all of them.
     """
     leaves, treedef = jax.tree.flatten(tree)
@@ -39,6 +39,7 @@ def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[
     refuse_deleted(operation, tree)
     static = not all(map(is_array, leaves))
     if static:
+        refuse_readers(operation, tree)
         leaves, treedef = _hidden_leaves(operation, argument, tree)
     arrays: list[jax.Array] = [x if hasattr(x, "dtype") else jax.numpy.asarray(x) for x in leaves]
     return arrays, Structure(treedef, static=static)

@@ -112,3 +112,19 @@ def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
         "call, or omit `donate_argnums`."
     )
     raise ProgramError(message)
+
+
+def refuse_readers(operation: str, arguments: PyTree[Array]) -> None:
+    """Raises an error for arguments whose clients are read during a run.
+
+    Raises:
+        ProgramError: if a leaf is such an argument; the message names an engine that reads clients.
+    """
+    reader = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
+    if reader is not None:
+        message = (
+            f"`{operation}` received a `{type(reader).__name__}`. Its clients are read by an engine while the program "
+            "runs. All other calls need arrays. Run the program on an engine, "
+            "`workbench.engines.MeshEngine().run(fn, …)`, or in rounds, `run_rounds(…, engine=MeshEngine())`."
+        )
+        raise ProgramError(message)
