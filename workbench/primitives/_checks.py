@@ -8,7 +8,14 @@ from jax import Array
 from workbench._types import PyTree, PyTreeDef
 from workbench.errors import PlacementError, ProgramError
 from workbench.primitives._placement import Placement
-from workbench.primitives._static import hide_static, is_array, refuse_deleted, refuse_forked, refuse_readers, show_static
+from workbench.primitives._static import (
+    hide_static,
+    is_array,
+    refuse_deleted,
+    refuse_forked,
+    refuse_readers,
+    show_static,
+)
 
 
 class Structure:
@@ -31,8 +38,8 @@ def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[
     """The arrays in `tree`, and its structure with other leaves (functions, names) as static parts.
 
     Raises:
-        ProgramError: if leaves are deleted arrays or readers of clients, or are neither arrays nor values that can be static parts; the
-            message names all of them.
+        ProgramError: if leaves are deleted arrays or readers of clients, or are neither arrays nor values that can be
+            static parts; the message names all of them.
     """
     leaves, treedef = jax.tree.flatten(tree)
     refuse_forked(operation)
