@@ -10,6 +10,8 @@ from lab import write_notebook
 from playwright.sync_api import Browser, expect
 from visitor import open_tab
 
+import workbench as wb
+
 pytestmark = [pytest.mark.browser, pytest.mark.notebook]
 
 ROOT = Path(__file__).parents[2]
@@ -39,3 +41,13 @@ def test_page_of_an_executed_notebook_is_interactive_offline(browser: Browser, t
         page.screenshot(path=f"{folder}/nbconvert.png")
     page.close()
     assert [each for each in wrong if "require" not in each and "MathJax" not in each] == []
+
+
+def test_an_exported_playground_says_where_its_experiment_can_run(browser: Browser, tmp_path: Path) -> None:
+    wb.playground(clients=4, rounds=2).to_html(tmp_path / "play.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "play.html").as_uri())
+    view = page.locator("section.wb")
+    expect(view.get_by_role("button", name="Run", exact=True)).to_be_disabled()
+    expect(view.get_by_text("This page has no kernel")).to_be_visible()
+    page.close()

@@ -970,3 +970,17 @@ def test_the_line_in_a_terminal_shows_outputs_and_problems():
     watched.close()
     assert [list(record.metrics) for record in line.records[:-1]] == [["loss"]] * 3
     assert [len(record.problems) for record in line.records[:-1]] == [0, 1, 0]
+
+
+def test_a_paused_view_resumes_with_the_status_of_the_loop():
+    watched = wb.watch(jax.jit(lambda x: x.sum()), show=False)
+    watched(jnp.ones(2))
+    watched.pause()
+    assert watched.status == "paused"
+    watched.end_cell()
+    assert watched.status == "paused"
+    watched.resume()
+    assert watched.status == "waiting"
+    assert watched.record.steps == 1
+    watched.close()
+    assert watched.status == "finished"

@@ -408,7 +408,7 @@ class Watch:
 
         A running loop is waiting from the end of its notebook cell to the next call.
         """
-        return self._core.status
+        return self._core.drawn_status
 
     @property
     def history(self) -> History:
@@ -489,7 +489,7 @@ class Watch:
         return str(self.record)
 
     def __repr__(self) -> str:
-        return f"<Watch {self._core.name}: {self._core.status}, {self._core.finished} steps>"
+        return f"<Watch {self._core.name}: {self.status}, {self._core.finished} steps>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         record = self.record

@@ -205,9 +205,12 @@ class Core:
     def pause(self, paused: bool) -> None:
         """Pauses or resumes drawing; steps are still recorded."""
         self._paused = paused
-        if self.status in ("running", "waiting", "paused"):
-            self.status = "paused" if paused else "running"
         self._notify(force=True)
+
+    @property
+    def drawn_status(self) -> WatchStatus:
+        """The status that views show: a paused view hides whether the loop runs or waits."""
+        return "paused" if self._paused and self.status in ("running", "waiting") else self.status
 
     def rest(self) -> None:
         """Marks a loop whose cell has ended: the next call, if any, is in another cell."""
@@ -601,7 +604,7 @@ class Core:
             )
         record = WatchRecord(
             name=self.name,
-            status=self.status,
+            status=self.drawn_status,
             steps=self._done,
             history=tuple(self._history) if history else (),
             step_seconds=step_seconds,

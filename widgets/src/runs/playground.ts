@@ -100,6 +100,9 @@ class Playground {
       h("h3", {}, "Test accuracy of this and earlier experiments"),
       this.chart.node,
     );
+    if (!context.hasKernel)
+      this.empty.textContent =
+        "This page has no kernel, so it cannot train. Paste the cell into a notebook and run the cell there.";
     this.askHoldings = throttled(() => this.fetchHoldings(), PAUSE);
     this.askCode = throttled(() => this.fetchCode(), PAUSE);
     const form = this.form();
