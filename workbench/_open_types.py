@@ -21,7 +21,7 @@ Examples: TypeAlias = Sequence[int] | tuple[Sequence[int], int]
 
 
 class AsGiven(Enum):
-    """The default of an option for which None is a valid value: use the traced program's own setting."""
+    """The default of options that also accept None: the traced program's own setting is used."""
 
     AS_GIVEN = "as given"
 

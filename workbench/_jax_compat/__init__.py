@@ -68,8 +68,8 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compiles a program without reusing stale source lines from JAX's persistent cache.
 
     That cache ignores source lines by default. Inside this call, and only in this thread, source lines are part of the
-    key, so an unchanged file still hits the cache. Requires JAX's context managers for configuration options (JAX 0.10
-    to 0.12).
+    key. An unchanged file still hits the cache. Requires JAX's context managers for configuration options (JAX 0.10 to
+    0.12).
     """
     with _config.compilation_cache_include_metadata_in_key(True):
         return lowered.compile()
@@ -108,10 +108,10 @@ _CHANGING = threading.RLock()  # held while a JAX primitive is patched, by one t
 def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
     """Overrides the policy of every `jax.checkpoint` that this thread traces inside the block.
 
-    Other threads are not affected; a second caller waits until the first caller has restored the primitive. The policy
-    takes effect while a derivative is traced, so it cannot be applied by editing equations afterwards. Requires that
-    `jax.checkpoint` binds `ad_checkpoint.remat_p` with the parameter `policy` (0.10 to 0.12). Functions that an inner
-    `jax.jit` has traced before come from its cache and keep their own policy.
+    The override does not affect other threads; a second caller waits until the block of the first caller ends. The
+    policy takes effect while a derivative is traced, so it cannot be applied by editing equations afterwards. Requires
+    that `jax.checkpoint` binds `ad_checkpoint.remat_p` with the parameter `policy` (0.10 to 0.12). Functions that an
+    inner `jax.jit` has already traced keep their own policy, because JAX reuses the cached trace.
     """
     primitive, thread = _ad_checkpoint.remat_p, threading.get_ident()
     with _CHANGING:
@@ -245,7 +245,7 @@ def jit_keys() -> JitKeys:
 
 
 def has_jit_keys() -> bool:
-    """Returns whether the contexts exist; creates them if this does not discard a compilation."""
+    """Returns whether the contexts exist; creates them if no compilation would be discarded."""
     if _made_keys is None and not backend_started():
         jit_keys()
     return _made_keys is not None
@@ -435,9 +435,9 @@ def transpose_jaxpr(closed: ClosedJaxpr, operands: Sequence[Any], cotangents: Se
 
 
 def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
-    """A copy of an operation object (JAX 0.12: `jnp.nonzero`) with changed attributes; returns other values as is.
+    """A copy of an operation object (JAX 0.12: `jnp.nonzero`) with changed attributes; returns other values unchanged.
 
-    Its plain attributes hold the parameters and the types of the operands and results.
+    The attributes of such an object hold its parameters, and the types of its operands and results.
     """
     kind = getattr(_hijax, "HiPrim", None) or getattr(_hijax, "VJPHiPrimitive", ())
     if not isinstance(value, kind):
@@ -448,9 +448,9 @@ def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
 
 
 def is_of_equinox(equation: JaxprEqn) -> bool:
-    """Returns whether an equation has a primitive of Equinox (used in Lineax and Optimistix), which hides array types.
+    """Returns whether an equation has a primitive of Equinox (used in Lineax, Optimistix), whose parameters hide types.
 
-    Inside a `shard_map`, these types differ from the types of the operands, and Lineax rejects them.
+    Inside a `shard_map`, the hidden types differ from the types of the operands, and Lineax rejects them.
     """
     params = dict(equation.params)
     params.update(params.get("params", ()) if "prim" in params else ())  # `vmap` over such a primitive

@@ -66,7 +66,7 @@ def register_checks(primitive: Primitive, rule: Callable[..., tuple[Error, Any]]
 
 
 def kinds_of(error: Error) -> list[tuple[Any, Any, Any, list[Any]]]:
-    """Every kind of error that a program can have, each with whether it happened, its code and its payload."""
+    """Every error that a program can have: its kind, whether it happened, its code and its payload."""
     return [(kind, error._pred[kind], error._code[kind], list(error._payload[kind])) for kind in error._pred]
 
 

@@ -22,7 +22,7 @@ def unknown_custom_calls(module: jax.export.Exported) -> list[str]:
         module: A deserialized module.
 
     Returns:
-        Names of the targets of host callbacks (which contain addresses in another process) and of other custom calls.
+        Target names of custom calls, including host callbacks, whose addresses are valid only in the exporting process.
     """
     names: set[str] = set()
     while True:

@@ -62,7 +62,7 @@ def compile_hlo(serialized: bytes) -> Callable[[Sequence[np.ndarray]], list[np.n
     """Compiles a serialized `HloModuleProto` for a CPU device of this process.
 
     Args:
-        serialized: The message of a module from this process or from another trusted process.
+        serialized: The protobuf message of a module, which must come from this process or from another trusted process.
 
     Returns:
         A function from operands to results.

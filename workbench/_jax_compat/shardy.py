@@ -163,7 +163,7 @@ def _inline(module: _ir.Module, call: _ir.OpView, callee: _ir.OpView) -> list[An
 
 
 def _prefixed(prefix: str, location: _ir.Location, caller: _ir.Location) -> _ir.Location:
-    """The location of an inlined operation: its own scopes after the call's, and its own lines or else the call's."""
+    """Adds the call's scopes before an inlined operation's scopes, and the call's lines if the operation has none."""
     lines = caller.child_loc if isinstance(caller, _ir.NameLoc) else caller
     if not isinstance(location, _ir.NameLoc):
         return _ir.Location.name(prefix, childLoc=lines)

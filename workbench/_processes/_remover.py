@@ -1,10 +1,10 @@
 """Removes folders and files when its input closes, that is, when its parent exits or is killed.
 
-It is started by its path and uses only the standard library. Each line of its input is `+`, `-` or `!` and a path. `+`
-registers a path for removal, `-` unregisters it. `!` also kills the Ray cluster that uses the path, and removes links
-to the path. Ray's processes are not descendants of a living process. A process belongs to the cluster if it has open
-files in the path and either an option that names the session or a process name `ray::…`. Its descendants are also
-killed. Processes that only read a log, such as `tail -f`, are not killed.
+This script is started by its path and uses only the standard library. Each line of its input is `+`, `-` or `!` and a
+path. `+` registers a path for removal, `-` unregisters it. `!` also kills the Ray cluster that uses the path, and
+removes links to the path. Ray's processes have no living parent, so they are recognized as follows. They have open
+files in the path, and either an option names the session or the process name is `ray::…`. Descendants of these
+processes are also killed. Processes that only read a log, such as `tail -f`, are not killed.
 """
 
 import contextlib

@@ -15,8 +15,9 @@ _SUPERVISOR = Path(__file__).with_name("_supervisor.py")  # started by its path:
 class SupervisedProcesses:
     """Processes with logs in `folder`, terminated by `close` or when this process exits.
 
-    Their descendants are also terminated, even those in other sessions and those that outlive their parents. On Linux,
-    the supervisor is a subreaper: it adopts descendants whose parents have exited, which a process group cannot do.
+    Descendants of these processes are also terminated, even in other sessions or after their parents have exited. On
+    Linux, the supervisor is a subreaper: it adopts descendants whose parents have exited, which a process group cannot
+    do.
 
     Args:
         folder: Folder for the logs.

@@ -1,7 +1,8 @@
 """Supervises processes, and terminates them and their descendants when its input closes.
 
-It is started by its path, so that it imports neither JAX nor the workbench. Each line of its input is a process to
-start, as `{"name", "argv", "env", "log"}`. It writes a line for each process start and each process exit.
+This script is started by its path, so that it imports neither JAX nor the workbench. Each line of its input is a
+process to start, as `{"name", "argv", "env", "log"}`. The supervisor writes a line for each process start and each
+process exit.
 """
 
 import contextlib

@@ -106,8 +106,8 @@ def advise_record(
 
     Args:
         record: The record of a compiled program, from `inspect`.
-        recompile: Compiles a variant of the program. With it, the gains of changes that need no edit to the program
-            (donation, specs) are verified by compiling; without it, no gain is verified.
+        recompile: Compiles a variant of the program. It is used to verify the gains of changes that need no edit to the
+            program (donation, specs). None leaves all gains unverified.
         planner: Predicts the program's cost with other specs; required by the rules that try specs.
         fn: The function, used to determine its wrapper (`jax.jit`, `nnx.jit`) and how often it was compiled in this
             process.
@@ -124,8 +124,8 @@ def advise_record(
 
     Returns:
         The findings and the rules that were checked. Findings are ranked by the predicted time saved or, without a
-        prediction, by their share of a figure. Changes that make the program fit come first, and trade-offs that do not
-        save time come last. There may be no findings.
+        prediction, by the share of the program's total that they affect. Changes that make the program fit come first,
+        and trade-offs that do not save time come last. There may be no findings.
 
     Raises:
         InspectionError: if the record is only planned, not compiled.

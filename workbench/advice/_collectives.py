@@ -180,7 +180,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def is_runtime_shift(program: Compiled, collective: CollectiveRecord) -> bool:
-    """Returns whether a collective belongs to a `jnp.roll` by an array, judging by its own or its users' names."""
+    """Returns whether the names of a collective or of its users show that it implements a `jnp.roll` by an array."""
     read_by = [program.lines.get(user.name, "") for user in program.real_users(collective.name)]
     return any(_RUNTIME_SHIFT in name for name in (*collective.op_names, *read_by))
 

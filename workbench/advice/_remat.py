@@ -185,7 +185,7 @@ def _scans(jaxpr: Jaxpr, users: _Users, policy: Policy | None) -> Iterator[_Loop
 
 
 def _python_loops(jaxpr: Jaxpr, users: _Users, policy: Policy | None) -> Iterator[_Loop]:
-    """The Python loop with the most values that the backward pass reads: equations repeated below the same calls."""
+    """The Python loop (equations repeated below the same calls) from which the backward pass reads the most bytes."""
     equations = jaxpr.eqns
     first = next((at for at, equation in enumerate(equations) if _is_backward(equation)), 0)
     forward = equations[:first]
@@ -238,7 +238,7 @@ def _python_loops(jaxpr: Jaxpr, users: _Users, policy: Policy | None) -> Iterato
 
 
 def _is_private(users: Sequence[int], layer: range, equations: Sequence[JaxprEqn]) -> bool:
-    """Returns whether the backward pass reads a value that nothing else reads but its layer, and no checkpoint."""
+    """Returns whether, outside its layer, only the backward pass reads a value, and no checkpoint reads it."""
     later = [at for at in users if at not in layer]
     readers = [equations[at] for at in later if at < len(equations)]
     return (
@@ -249,7 +249,7 @@ def _is_private(users: Sequence[int], layer: range, equations: Sequence[JaxprEqn
 
 
 def _main_path(sizes: Sequence[tuple[tuple[_Frame, ...], int]]) -> tuple[_Frame, ...]:
-    """The longest list of calls, outermost first, that nearly all bytes have in common."""
+    """The longest common beginning of the call paths of nearly all bytes; the outermost call comes first."""
     path: tuple[_Frame, ...] = ()
     while True:
         below = Counter[_Frame]()
@@ -268,7 +268,7 @@ def _path(equation: JaxprEqn) -> tuple[_Frame, ...]:
 
 
 def _below(path: tuple[_Frame, ...], outer: tuple[_Frame, ...]) -> tuple[_Frame, ...]:
-    """The calls of a path that another path does not begin with."""
+    """The calls of a path after the beginning that it shares with `outer`."""
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(path, outer, strict=False))
     return path[sum(1 for _ in pairs) :]
 

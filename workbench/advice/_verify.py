@@ -117,7 +117,7 @@ def _results(record: ProgramRecord) -> list[tuple[str, tuple[tuple[str, ...], ..
 
 
 def _with_results(finding: FindingRecord, program: Compiled, after: ProgramRecord) -> FindingRecord:
-    """Adds to the evidence the results whose shardings change, since their users may have to reshard them."""
+    """Lists results with changed shardings in the evidence, because the code that uses them may have to reshard."""
     pairs = zip(_results(program.record), _results(after), strict=False)
     changed = [f"{name} {spec_text(old)} -> {spec_text(new)}" for (name, old), (_, new) in pairs if old != new]
     if not changed:

@@ -54,7 +54,7 @@ class Worker:
 
     Args:
         command: Command to start instead of the actual worker; receives the worker's directory as its last argument.
-        compiler: Name and version of the compiler, used in the cache key; None means those of the installed plugin.
+        compiler: Name and version of the compiler, used in the cache key; None means the installed plugin.
     """
 
     def __init__(self, command: Sequence[str] = _COMMAND, *, compiler: str | None = None) -> None:

@@ -1,8 +1,8 @@
 """The worker process with libtpu or the CUDA plugin: `python -m workbench.aot.worker DIRECTORY`.
 
-The worker reads requests from its standard input and answers on its standard output, one at a time. It exits when its
-input ends (even if the kernel is killed), and after it has been idle for some time. DIRECTORY belongs to the worker and
-is removed when the worker exits.
+The worker reads requests from its standard input and answers on its standard output, one at a time. The worker exits
+when its input ends (even if the kernel is killed), and after it has been idle for some time. DIRECTORY belongs to the
+worker and is removed when the worker exits.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ def _leave(directory: Path) -> NoReturn:
 def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> dict[str, Any]:
     """Compiles one program with the actual compiler, for `main`.
 
-    The compiler writes its buffer assignment into `scratch`. Its Python interface does not return the largest buffers,
+    The compiler writes its buffer assignment into `scratch`. The compiler's Python interface omits the largest buffers,
     and returns nothing at all if a program does not fit.
     """
     from workbench._jax_compat import aot  # imported here, because this import loads JAX with its plugins

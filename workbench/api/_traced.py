@@ -171,9 +171,9 @@ class EngineCall:
 def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..., Traced]:
     """Traces one call of a function so that questions can be asked about it, similar to `jax.jit(fn).trace`.
 
-    `fn` is called once, during tracing; questions about the traced call do not call it again. There is one exception:
-    if the program itself names a mesh, for example in `shard_map`, a question about another mesh calls it again, and a
-    note reports this.
+    `fn` is called once, during tracing; questions about the traced call do not call it again. Exception: if the program
+    itself names a mesh, for example in `shard_map`, a question about another mesh calls `fn` again, and a note reports
+    this.
 
     Args:
         fn: A program, a function that calls programs, or a derivative of these. It may be a result of `jit`, `jax.jit`,

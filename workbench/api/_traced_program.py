@@ -112,14 +112,15 @@ class TracedProgram(Inspected):
 
         Args:
             on: The machine, given as a mesh; a compilation target such as "v5e:16x16" or "h100:8" (see `list_targets`);
-                a chip whose rates determine the predicted times, such as "v5e"; or a tuple with one of each. For an
-                `AbstractMesh`, the program is only planned. Times are estimated only if a target or a chip is given.
+                a chip whose rates determine the predicted times, such as "v5e"; or a tuple of at most one mesh, one
+                target and one chip. For an `AbstractMesh`, the program is only planned. Times are estimated only if a
+                target or a chip is given.
             chunk_size: The chunk size, as in `jit`. Default: the chunk size of `fn` if `fn` is a result of `jit`,
                 otherwise "auto".
             examples_per_client: The true number of examples of every client, used to compute the cost of padding and
                 lockstep. If no argument is named `mask`, also pass the padded number of examples per client, as in
                 `(counts, 64)`.
-            order: Order of a target's devices: that of the target's topology, or the compiler's order ("naive").
+            order: Order of a target's devices: the order of the target's topology, or the compiler's order ("naive").
             force: Whether to accept an untested topology of a target.
             progress: Called with the phase and the elapsed seconds; only with a target.
             cancel: Event that stops the compilation when it is set; only with a target.

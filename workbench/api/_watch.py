@@ -32,7 +32,7 @@ def watch(
             of the results, or a dictionary that maps names to either. Default: floating-point scalars in the results,
             at most 8; from a training state, only learning rates, losses, norms and accuracies.
         log: Trackers and folders, as in `run_rounds`.
-        profile_every: Number of calls between one profile and the next. A profile is matched to source lines in
+        profile_every: Number of calls from one profile to the next. A profile is matched to source lines in
             `record.call_tree`. The profiled call is slower. Default: no profiles.
         name: Name of the loop. Default: the name of the function.
         show: Whether to show the loop while it runs, as a view in a notebook or a line in a terminal. Default: True if

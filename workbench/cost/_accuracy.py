@@ -81,7 +81,8 @@ def error_bar(chip: ChipRecord | None, kind: ProgramClass) -> str:
 def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[str, InstructionTime]) -> str:
     """Formats the error in a compiled module's predicted time.
 
-    The class is that of an instruction that takes at least 4/5 of the time, or else "training step".
+    If one instruction takes at least 4/5 of the time, its class determines the error; otherwise, the class is "training
+    step".
     """
     if is_compiled_elsewhere(module, chip):
         return f"{UNKNOWN}: compiled for CPU devices, priced as {chip.name}"

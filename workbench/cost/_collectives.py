@@ -64,15 +64,15 @@ def collective_seconds(
     """The time of one collective along one axis.
 
     With n devices and an operand of S bytes on each device, an all-gather sends S·(n-1), a reduce-scatter S·(n-1)/n,
-    and an all-reduce 2·S·(n-1)/n. They use all links of a chip at a corner of the group: two along a dimension whose
-    ends are joined, and one along any other dimension. The time of an all-to-all follows from the bytes that cross the
-    narrowest cut of the torus; with a switch, every port sends S·(n-1)/n. Links reach only a share of their bandwidth,
-    and every collective and every step has a fixed cost (`rates_of`).
+    and an all-reduce 2·S·(n-1)/n. These collectives use all links of a chip at a corner of the group: two along a
+    dimension whose ends are joined, and one along any other dimension. The time of an all-to-all follows from the bytes
+    that cross the narrowest cut of the torus; with a switch, every port sends S·(n-1)/n. Links reach only a share of
+    their bandwidth, and every collective and every step has a fixed cost (`rates_of`).
 
-    If a sum or gather spans more chips than the links join (k groups of p), it has three parts on TPUs: inside every
-    group over the links, between the groups over the data-centre network (each chip sends 1/p of the data), and inside
-    every group again. On GPUs, there are p concurrent rings through all hosts, where p is the number of the group's
-    members on each host. Other collectives send all their bytes over this network.
+    A sum or gather may span more chips than the links join (k groups of p). On TPUs, it then has three parts: inside
+    every group over the links, between the groups over the data-centre network (each chip sends 1/p of the data), and
+    inside every group again. On GPUs, there are p concurrent rings through all hosts, where p is the number of the
+    group's members on each host. Other collectives send all their bytes over this network.
 
     Args:
         kind: As in `CollectiveRecord`.
@@ -199,7 +199,7 @@ def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: Chip
 def _rings_over_hosts(
     kind: str, payload_bytes: float, group_size: int, chip: ChipRecord, inside: float
 ) -> float | None:
-    """The time of NCCL's rings, each through all hosts; the adapters of `inside` chips share the bytes."""
+    """The time of NCCL's rings through all hosts; the adapters of the `inside` chips on each host share the bytes."""
     rates = rates_of(chip)
     if not chip.dcn_bytes_per_second:
         return None

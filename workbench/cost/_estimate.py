@@ -33,9 +33,9 @@ def estimate_cost(
 ) -> CostRecord:
     """Predicts the cost of a call per stage, mesh axis and client, and its time on a chip.
 
-    FLOPs, bytes and collectives are those of the compiled module, per device. Without a module, they come from the
-    plan, before any fusion, and are divided evenly among the mesh's devices; each reduction is priced as one all-reduce
-    over the placement's mesh axes.
+    FLOPs, bytes and collectives come from the compiled module and are per device. Without a module, they come from the
+    plan, before any fusion, and are divided evenly among the mesh's devices. Each reduction is then priced as one
+    all-reduce over the placement's mesh axes.
 
     Args:
         module: From `inspect_module`, or None.
@@ -86,7 +86,7 @@ def estimate_cost(
 
 
 def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> str:
-    """The dtype whose peak is used for a program: that of its largest float input, or the nearest dtype on the chip."""
+    """The dtype whose peak is used for a program: the dtype of its largest float input, or the chip's nearest dtype."""
     floats = [value for value in (plan.inputs if plan is not None else ()) if "float" in value.dtype]
     dtype = max(floats, key=lambda value: value.size_bytes).dtype if floats else "bfloat16"
     return dtype if chip is None else nearest_dtype(dtype, chip)
@@ -242,7 +242,7 @@ def planned_stages(
 
 
 def _fullest_share(stage: StageRecord, plan: PlanRecord, mesh: MeshRecord | None, devices: int) -> float:
-    """Number of calls of a stage on the fullest device; each call is divided evenly over the other mesh axes."""
+    """Number of calls of a stage on the device with most clients; the other mesh axes divide each call evenly."""
     placement = next((candidate for candidate in plan.placements if candidate.name == stage.placement), None)
     if placement is None or mesh is None:
         return stage.clients / (devices if stage.clients >= devices else max(1, stage.clients))

@@ -23,7 +23,7 @@ from workbench.records.program import PlacementRecord, PlanRecord, StageRecord
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Size of a program, whose clients are divided into `shares` with `others` devices each."""
+    """Size of a program; its clients are divided into `shares`, and each share is on `others` devices."""
 
     clients: int
     shares: int
@@ -110,8 +110,8 @@ def estimate_scaled(
 def scaled_placement(record: ProgramRecord) -> PlacementRecord:
     """Returns the placement whose size and devices an estimate changes.
 
-    This is the outermost placement. If the outermost placement has no mesh axis, it is the first inner placement with a
-    mesh axis: for example, the clients in pods, if every device computes all pods.
+    This is the outermost placement if it has a mesh axis, otherwise the first inner placement with a mesh axis. An
+    example is the placement of the clients in pods, if every device computes all pods.
 
     Args:
         record: A program with a placement.

@@ -39,8 +39,8 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
 
     Args:
         on: A mesh; a compilation target with its topology ("v5e:16x16", "v5e-16"); a chip whose rates determine the
-            predicted times ("v5e", "here", or a calibration file); or a sequence with at most one of each. The network
-            between hosts follows "@", as in "h100:4x8@8x400G".
+            predicted times ("v5e", "here", or a calibration file); or a sequence of at most one mesh, one target and
+            one chip. The network between hosts follows "@", as in "h100:4x8@8x400G".
         question: Name of the function that the user called, used in errors.
         reads: Parts that the question uses; any other part raises an error.
 

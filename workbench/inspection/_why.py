@@ -152,7 +152,7 @@ def _line_of(value: PlannedValueRecord | None) -> tuple[str, int] | None:
 
 
 def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
-    """Removes duplicate explanations, and merges those of identical layers, with `*` for the layer's number."""
+    """Removes duplicate explanations, and merges explanations of identical layers, with `*` for the layer's number."""
     groups: dict[str, list[_Cause]] = {}
     for cause in causes:
         groups.setdefault(_without_numbers(cause.sentence), []).append(cause)
@@ -254,7 +254,7 @@ class _Reader:
         )
 
     def _callers(self, collective: CollectiveRecord, source: SourceLine | None) -> tuple[SourceLine, ...]:
-        """The lines that call the function of a collective's line, innermost first; empty if the path is unknown."""
+        """The lines that call the function around a collective's line, innermost first; empty if unknown."""
         if self._call_tree is None or source is None:
             return ()
         here = shown_file(source.file), source.line
@@ -576,7 +576,7 @@ class _Reader:
         return [cause for cause in causes if cause not in vague][:1]
 
     def _elsewhere(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
-        """The operation that needs a collective moved by the compiler, if only one fits its kind and size."""
+        """The operation that needs a collective after the compiler moved it, if only one fits its kind and size."""
         causes: list[_Cause] = []
         lines = [(source.file, source.line) for source in collective.sources]
         if any(value.op_name in collective.op_names and _line_of(value) in lines for value in self.propagation.values):

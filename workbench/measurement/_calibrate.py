@@ -396,7 +396,7 @@ def _product(operands: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Arra
 
 
 def _elementwise(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Runs two out-of-place operations, as a real program would; an in-place operation would stay in a cache."""
+    """Runs two out-of-place operations, like a real program; operands of in-place operations would stay in a cache."""
     first, second = both
     return second * 1.0001 + 0.5, first * 1.0002 + 0.5
 

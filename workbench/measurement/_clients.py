@@ -21,8 +21,8 @@ def client_runs(
 ) -> tuple[ClientRunRecord, ...]:
     """Measures the seconds and steps of each client in a stage, using the loop over clients.
 
-    A client is one iteration of the outermost loop around the stage that has as many iterations as the device has
-    slots. XLA removes loops with one iteration, so on a device with one slot the whole stage belongs to that client.
+    Each client is one iteration of a loop around the stage: the outermost loop with as many iterations as the device
+    has slots. XLA removes loops with one iteration, so on a device with one slot the whole stage belongs to one client.
     Steps are the iterations of the loop that contains most of the client's work. If a loop inside that loop contains
     most of its work, the inner loop's iterations are counted instead, and so on.
 

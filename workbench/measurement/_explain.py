@@ -61,7 +61,7 @@ class watch_compilations:
 
     Args:
         slow_seconds: Time in seconds from which compilations are reported as slow.
-        quiet: Print nothing; the results are still available in `record`.
+        quiet: Whether to print nothing; the results are still available in `record`.
 
     Example:
         >>> scaled = jax.jit(lambda x, factor: x * factor)

@@ -72,7 +72,7 @@ def _named(
     kernels: Sequence[tuple[str, str]], expected: Sequence[tuple[str, list[InstructionRecord]]], calls: Collection[str],
     word_of: Callable[[tuple[str, str]], str],
 ) -> dict[str, str]:  # fmt: skip
-    """Matches all kernels to the schedule, starting at its first kernel; empty if the order of words differs."""
+    """Matches all kernels to the schedule, starting at its first kernel; empty if their orders differ."""
     measured = _runs([kernel for kernel in kernels if not is_fill(kernel[1])], word_of)
     if [word for word, _ in measured] != [word for word, _ in expected]:
         return {}
@@ -99,7 +99,7 @@ def _named(
 
 
 def _runs(items: Sequence[_Item], word_of: Callable[[_Item], str]) -> list[tuple[str, list[_Item]]]:
-    """Groups consecutive items by word."""
+    """Groups consecutive items with the same word."""
     return [(word, list(run)) for word, run in itertools.groupby(items, word_of)]
 
 

@@ -137,8 +137,8 @@ def read_metrics(
         round: Number of the round, used in descriptions of problems.
 
     Returns:
-        Metrics by name, with nested names joined by a dot, and a list of problems: one per metric and client that is
-        not finite (for the first few clients, then one problem for all remaining clients).
+        Metrics by name, with nested names joined by a dot, and a list of problems. A metric has one problem for each of
+        the first few clients whose value is not finite, and one problem for all remaining clients.
 
     Raises:
         ProgramError: if a metric is not a number.

@@ -34,7 +34,7 @@ def watch_devices(
         interval_seconds: Time between samples.
         history: Number of samples to keep; the oldest are dropped.
         arrays: Number of the largest live arrays to list in each sample, with the lines that created them.
-        devices: Devices to sample; None: all devices of this process.
+        devices: Devices to sample; None means all devices of this process.
 
     Returns:
         The running monitor.

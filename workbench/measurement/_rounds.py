@@ -597,7 +597,7 @@ def run_rounds(
         every: Number of rounds between evaluations; the last round is always evaluated.
         stop_when: Called with the record of each round; returning True stops the run.
         client_rounds: Number of latest rounds that keep every client's metrics; older rounds keep only the mean, so
-            that long runs need less memory. None: of all.
+            that long runs need less memory. None means all rounds.
         emitted: Whether values that programs `emit` in a round are added to the metrics: one value per client, or per
             client and local step. The first round then compiles a version of the program that reports these values.
         nonfinite: Reaction to a non-finite metric: "note" records it with round, metric and client; "stop" stops the

@@ -113,8 +113,8 @@ class RunTables:
                 `sum(stage.moved_bytes for stage in plan.stages)`).
 
         Returns: One row per result and `unit` ("rounds", "seconds", "bytes"): the number of `seeds`, the number that
-            `reached` the target, and for those that did, `mean` with `low` and `high`. The unit "seconds" is included
-            only if rounds were timed one by one.
+            `reached` the target, and `mean` with `low` and `high` over the seeds that reached it. The unit "seconds" is
+            included only if rounds were timed one by one.
         """
         rows = []
         for name, seeds in self.results.items():
@@ -137,8 +137,8 @@ class RunTables:
         """Computes performance profiles: the share of seeds whose cost is at most τ times the lowest cost.
 
         Args:
-            target: Value to reach; the cost is the number of rounds until the metric reaches it. None: the cost is the
-                final value itself, which must be positive, and smaller values must be better.
+            target: Value to reach; the cost is the number of rounds until the metric reaches it. With None, the cost is
+                the final value itself, which must be positive, and smaller values must be better.
 
         Returns:
             One row per result and τ: `result`, `tau`, `share`.

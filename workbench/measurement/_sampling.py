@@ -28,9 +28,9 @@ class Sampler:
     Args:
         devices: The devices to watch.
         arrays: Number of live arrays to list in a sample, largest first.
-        nvml: Reader for NVIDIA GPUs; None: a reader is created if there is such a device.
-        tpu: Reader for TPUs; None: a reader is created if there is such a device.
-        amd: Reader for AMD GPUs; None: a reader is created if there is such a device.
+        nvml: Reader for NVIDIA GPUs; if None, a reader is created if there is such a device.
+        tpu: Reader for TPUs; if None, a reader is created if there is such a device.
+        amd: Reader for AMD GPUs; if None, a reader is created if there is such a device.
     """
 
     def __init__(

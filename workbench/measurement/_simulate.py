@@ -37,9 +37,9 @@ def simulate_round(
         flops_per_client: Work per client: one number, or one per client `[clients]`.
         down_bytes: Bytes from the server to a client: one number, or one per client `[clients]`.
         up_bytes: Bytes from a client to the server: one number, or one per client `[clients]`.
-        deadline_seconds: Clients that have not finished by then are late. None: a synchronous round without a deadline.
-        wanted: Number of clients that must finish; None: all clients that do not drop out.
-        selected: The clients that take part; None: all.
+        deadline_seconds: Clients that have not finished by then are late. None means a round without a deadline.
+        wanted: Number of clients that must finish; None means all clients that do not drop out.
+        selected: The clients that take part; None means all.
         seed: Seed for the dropouts.
         start_seconds: Start of the round on a clock shared by several rounds; spans are relative to this start.
 

@@ -19,8 +19,8 @@ class TpuMetrics:
     """Queries the SDK periodically without blocking; gives up after a failed query.
 
     Args:
-        command: Command that prints one JSON object, whose values are lists with one item per chip. None: libtpu's SDK
-            in this Python.
+        command: Command that prints one JSON object, whose values are lists with one item per chip. None means libtpu's
+            SDK in this Python.
         timeout_seconds: Time after which a query counts as hanging and its process is killed.
         every_seconds: Time between two queries.
     """

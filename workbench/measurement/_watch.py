@@ -56,7 +56,7 @@ class Watch:
     Attributes of the function, such as `lower` and `trace`, are forwarded.
 
     Args:
-        fn: The function. None: the steps come from `steps`, or from a function passed when the watch is called.
+        fn: The function. With None, the steps come from `steps`, or from a function passed when the watch is called.
         outputs: See `workbench.watch`.
         log: See `workbench.watch`.
         profile_every: See `workbench.watch`.

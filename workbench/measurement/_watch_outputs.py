@@ -222,7 +222,7 @@ def _layout(sharding: Any) -> str:
 
 
 def changes_between(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Describes the arguments that differ between two calls; empty if no argument differs, or there is no call before.
+    """Describes the arguments that differ between two calls; empty if none differs or there is no earlier call.
 
     Example:
         >>> changes_between({"x": "f32[8] on one device"}, {"x": "f32[6] on one device"})

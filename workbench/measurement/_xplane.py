@@ -119,7 +119,7 @@ class Plane:
         Args:
             line: One of `lines()`.
             stating: Names of required statistics. If the plane does not define one of them, no events are yielded.
-            kinds: Names of kinds; other events are skipped. None: all.
+            kinds: Names of kinds; other events are skipped. None means all kinds.
         """
         if not set(stating) <= self._stated:
             return

@@ -45,7 +45,7 @@ class ClientLoop:
         raise NotImplementedError
 
     def shard(self, phase: Phase, chunk_size: int, per_shard: int, clients: int | None = None) -> "ClientShard":
-        """The clients on one device; `clients` is their number on all devices if some slots are padding."""
+        """The clients on one device; if some slots are padding, `clients` is the number of clients on all devices."""
         return ClientShard(phase, chunk_size, per_shard, clients, self)
 
     def run_phase(self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> dict[Var, jax.Array]:

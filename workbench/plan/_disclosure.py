@@ -25,8 +25,8 @@ def find_disclosed(
     Returns:
         First, one record per disclosed value, in program order: a client's partial result of a reduction, or a row that
         the server reads. `count` is 0, because nothing has run. Second, one client's part of the inputs that only
-        clients read. This part omits inputs whose rows enter a reduction unchanged, such as the weights of a weighted
-        mean, and inputs that clients may exchange over a named axis.
+        clients read. This second list omits inputs whose rows enter a reduction unchanged, such as the weights of a
+        weighted mean, and inputs that clients may exchange over a named axis.
     """
     records: Records = {}
     server_inputs = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)

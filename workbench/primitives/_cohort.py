@@ -46,8 +46,8 @@ def select(
             client, `[outer, cohort]`.
 
     Returns:
-        The same pytree, each leaf `[cohort, *shape]`. Its gradient has a row for every client, which is 0 for clients
-        that are not selected.
+        The same pytree, each leaf `[cohort, *shape]`. The gradient with respect to `tree` has a row for every client;
+        rows of clients that are not selected are 0.
 
     Raises:
         PlacementError: if a leaf does not have one row per client, or if concrete indices are out of range. Traced

@@ -50,8 +50,9 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     """The layout of `placement` on `mesh` or on the mesh set by `jax.set_mesh`; None if clients are not spread.
 
     Clients are not spread if there is no mesh, if the mesh has none of the placement's axes, or if these axes are
-    manual (inside `shard_map`). They are also not spread if the number of clients is not divisible by the size of an
-    Explicit axis (explicit types require equal shards), unless `uneven` states that the caller pads the clients.
+    manual (inside `shard_map`). Clients are also not spread if an Explicit axis does not divide their number, because
+    explicit types require equal shards. With `uneven`, they are spread nevertheless, because the caller pads the
+    clients.
 
     Raises:
         MeshError: if the axes of one placement have different types.
@@ -133,7 +134,7 @@ def planned() -> Iterator[None]:
 
 
 def reveal(x: jax.Array, layout: Layout | None) -> jax.Array:
-    """Makes `jax.jit` see a mesh other than that of `jax.set_mesh`, through a sharding constraint on `x`.
+    """Makes `jax.jit` see a mesh other than the current mesh, through a sharding constraint on `x`.
 
     `jax.jit` chooses devices from the shardings it sees, and sees none inside a primitive. Without this, a program with
     `mesh=` would run on one device.

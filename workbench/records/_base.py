@@ -111,7 +111,7 @@ class Record:
         """Converts the record to JSON text; NaN is written as `{"float": "NaN"}`, and infinities in the same way.
 
         Args:
-            indent: Spaces per level; None: one line.
+            indent: Spaces per level; None means one line.
             short_paths: Whether to name source files relative to the working folder, a library folder or the home
                 folder, to hide the folders of this machine.
 

@@ -82,7 +82,7 @@ class InstructionRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord(Record):
-    """One collective; bytes are per run: one device's operand, and what the device sends (ring algorithm)."""
+    """One collective; per run, a device has an operand of `payload_bytes` and sends `wire_bytes` (ring algorithm)."""
 
     name: str
     kind: CollectiveKind
@@ -113,7 +113,7 @@ class CollectiveRecord(Record):
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that one device sends per call: at least those of its operand, and of one execution if unknown."""
+        """Bytes that one device sends per call; unknown bytes count as the operand's, and unknown executions as one."""
         once = self.payload_bytes if self.wire_bytes is None else self.wire_bytes
         return once * (1.0 if self.executions is None else self.executions)
 
@@ -159,7 +159,7 @@ class MemoryRecord(Record):
 class ModuleRecord(Record):
     """A compiled HLO module; `flops` and `accessed_bytes` are per device and call, including all loop iterations.
 
-    They are None if a loop of unknown length contributes to them; `notes` names the loop.
+    `flops` and `accessed_bytes` are None if a loop of unknown length contributes to them; `notes` names the loop.
     """
 
     name: str
@@ -356,8 +356,8 @@ class TrafficRecord(Record):
     """The collectives with the same kind, mesh axes and stage in two versions of a program.
 
     Runs and bytes are per call of the program, including all loop iterations, and zero if there are no such
-    collectives; bytes are sums over the operands of one device. They are None if a loop of unknown length contains some
-    of the collectives.
+    collectives; bytes are sums over the operands of one device. Runs and bytes are None if a loop of unknown length
+    contains some of the collectives.
     """
 
     kind: PlannedCollectiveKind

@@ -311,8 +311,8 @@ def _unused(node: dict[str, Any], name: str) -> str:
 class WatchRecord(Record):
     """A training loop recorded by `watch`: steps, their parts, compilations, problems.
 
-    Times are medians over the recent steps without a compilation; None before the first such step. `step_seconds` is
-    a median over means of ten steps. FLOPs, bytes and collectives are those of the compiled step on one device; None if
+    Times are medians over the recent steps without a compilation; None before the first such step. `step_seconds` is a
+    median over means of ten steps. FLOPs, bytes and collectives are per device and come from the compiled step; None if
     they are unknown (`notes` states the reason).
     """
 

@@ -82,7 +82,7 @@ class ShardingRecord(Record):
         """Groups the arrays by module path; outer groups come first, then those with more replicated bytes.
 
         Args:
-            depth: Number of path parts to distinguish; None: all, down to the modules that contain the arrays.
+            depth: Number of path parts to distinguish; None means all, down to the modules that contain the arrays.
 
         Returns:
             One record per module path, the whole pytree first. A chain of modules without branches is one group.
@@ -224,7 +224,7 @@ class PlannedCollectiveRecord(Record):
     size_bytes: int
     stage: str | None = None
     source: SourceLine | None = None
-    device_bytes: int | None = None  # one device's operand; `size_bytes` is of the value as written
+    device_bytes: int | None = None  # bytes of one device's operand; `size_bytes` is the size of the value as written
     op_name: str = ""
 
 

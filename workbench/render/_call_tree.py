@@ -80,7 +80,7 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
 
 
 def collective_lines(tree: CallTreeRecord, *, most: int = 16) -> list[str]:
-    """One line for each of the `most` places that send most: executions, collective, axes, line and module.
+    """One line per place, for the `most` places that send most bytes: executions, collective, axes, line and module.
 
     Identical layers count as one place; a last line counts the remaining places.
     """

@@ -98,7 +98,7 @@ def _slices_text(search: SearchRecord) -> str:
 
 
 def _own(row: SliceRecord) -> str:
-    """The beginning of a reason that is about the row's own slice; the row already shows that slice's figures."""
+    """The beginning of reasons about the row's own slice, which are omitted because the row shows the same figures."""
     return f"{row.target}: a device needs"
 
 

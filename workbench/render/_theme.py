@@ -2,8 +2,8 @@
 
 Drawing code refers to colours by class (`wb-fill-clients`, `wb-stroke-line`, `wb-fill-muted`), never by value. A
 self-contained picture uses `svg_style()`, which contains the colour values; a live page uses `css_variables()`, which
-follows the notebook's theme. Hues are those of Okabe and Ito, distinct for all common kinds of colour vision; every hue
-is accompanied by a label or a pattern.
+follows the notebook's theme. The hues are Okabe and Ito's, which readers with any common kind of colour vision can
+distinguish; every hue is accompanied by a label or a pattern.
 """
 
 import functools

@@ -145,7 +145,7 @@ def _headline(collective: WhyCollectiveRecord) -> tuple[str, str]:
 
 
 def _callers(collective: WhyCollectiveRecord) -> str:
-    """The innermost lines that call the function of the collective's line."""
+    """The innermost lines that call the function around the collective's line."""
     names = [line_text(caller).rpartition("/")[2] for caller in collective.callers[:_MOST_CALLERS]]
     return f", called at {', '.join(names)}" if names else ""
 

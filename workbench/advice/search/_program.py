@@ -257,9 +257,9 @@ class SearchProgram:
     ) -> Priced:
         """Cost on the chip, after compiling for CPU devices.
 
-        This takes about a second; the chip's own compiler takes about a minute. FLOPs and collectives come from the
-        compiled program. Its memory traffic is used only if it is below the plan's, because the CPU compiler keeps
-        16-bit operands as float32 and fuses less than compilers for accelerators.
+        Compiling for CPU devices takes about a second; the chip's own compiler takes about a minute. FLOPs and
+        collectives come from the compiled program. Memory traffic comes from the plan if the compiled program has more,
+        because the CPU compiler keeps 16-bit operands as float32 and fuses less than compilers for accelerators.
 
         Raises:
             EngineError: if the compiler dies, fails or takes too long, or `cancel` is set.

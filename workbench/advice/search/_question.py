@@ -50,7 +50,7 @@ def search_call(
 
 
 def _error_bar(record: SearchRecord) -> str:
-    """Error in the predicted times of choices that were compiled for their chip."""
+    """Formats the error of predicted times, for choices that were compiled for their chip."""
     rows = [(row.chip, row.how) for row in record.slices] or [(record.chip, record.best.how)]
     if all(how != "compiled" for _, how in rows) or record.target.startswith("cpu"):
         return f"{error_bar(None, 'training step')}: not compiled for the chip"

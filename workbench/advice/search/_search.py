@@ -366,8 +366,8 @@ class Search:
     def _compile_best(self) -> None:
         """Compiles the best planned choices: on CPU devices, then with the chip's compiler if it is installed.
 
-        Compilers for accelerators take up to a minute per choice; the CPU compiler takes about a second. Both use the
-        same partitioner, whose collectives the plan may predict wrongly.
+        Compilers for accelerators take up to a minute per choice; the CPU compiler takes about a second. Both compilers
+        use the same partitioner, whose collectives the plan may predict wrongly.
         """
         deadline = self._began + self._budget
         if self.program.target is None:
@@ -425,7 +425,7 @@ class Search:
                 self._on_record(self.record())
 
     def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
-        """The next choice to compile: in turn the best planned, the best corrected and the most different choice."""
+        """The next choice to compile: by turns the best as planned, the best as corrected, or the most different."""
         options = [s for s in self.best(len(self._plans)) if s not in self._tried]
         options = [specs for specs in options if self.rank_of(specs) < (best[0], _SLACK * best[1])]
         kind = len(self._tried) % 3
@@ -459,7 +459,7 @@ class Search:
         return zip(self.program.groups, specs, strict=True)
 
     def _next_for_chip(self) -> tuple[Spec, ...] | None:
-        """The next choice: the best one on CPU devices, one that may fit, the best planned one, or a named one."""
+        """The next choice: the best on CPU devices, one that may fit, the best planned one, or a named one."""
         options = [specs for specs in self._plans if specs not in self._compiled and specs not in self._failed]
         if not options:
             return None

@@ -1,7 +1,8 @@
 """Adapts modules from the CPU compiler so that they can be priced as accelerator modules.
 
-Two properties of XLA's CPU compiler would distort the ranking of shardings. It keeps an all-reduce whose result is
-sliced on every device, where other compilers emit a reduce-scatter. It also sums 16-bit numbers as float32.
+Two properties of XLA's CPU compiler would distort the ranking of shardings. The CPU compiler keeps an all-reduce whose
+result is sliced on every device, where other compilers emit a reduce-scatter. The CPU compiler also sums 16-bit numbers
+as float32.
 """
 
 import re

@@ -1,12 +1,12 @@
 """Assigns a stage of the user's program to each HLO instruction.
 
 Stages write their scope to `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop the scope from some instructions.
-These instructions take their stage, in this order, from the instructions fused into them, from the loop or call around
-them, and from the nearest instructions that use their value or, if none of these has a stage, from the nearest
-instructions that compute their operands.
+These instructions take their stage from the instructions fused into them or, if there are none, from the loop or call
+around them. Otherwise, the nearest instructions that use the value decide. If none of these has a stage, the nearest
+instructions that compute the operands decide.
 
-All planned code belongs to some stage. An `op_name` without a stage therefore belongs to the loop over chunks of
-clients; its instruction also takes the stage from its neighbours. Unplanned code carries the scopes of the primitives
+All planned code belongs to some stage. An `op_name` without a stage therefore comes from the loop over chunks of
+clients, and its instruction also takes a stage from its neighbours. Unplanned code carries the scopes of the primitives
 (`wb.map_fn[clients]`), which then serve as its stages; operations outside these scopes belong to the server.
 """
 

@@ -54,7 +54,7 @@ class MeshAxes:
         return math.prod(self.sizes)
 
     def members(self, devices: int) -> list[tuple[int, ...]]:
-        """The positions in each slice if every slice runs a module for this number of devices; otherwise empty."""
+        """The positions in each slice; empty unless every slice has this number of devices, and so runs the module."""
         slices: dict[int, list[int]] = {}
         for position, index in enumerate(self.slices or ()):
             slices.setdefault(index, []).append(position)

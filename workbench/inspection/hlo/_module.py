@@ -55,8 +55,8 @@ def inspect_module(
             have no names.
         platform: "cpu", "gpu" or "tpu"; with None, it is taken from the devices or from the text.
         available_bytes: Memory of one device, used to decide whether the program fits.
-        plan: The program's plan. Its stages contain the calls that lead to the client functions, which the compiled
-            module lacks.
+        plan: The program's plan. The stages contain the calls that lead to client functions; the compiled module lacks
+            these calls.
         peak_bytes: The memory peak that the compiler reported; pass it if `compiled` is text, which does not contain
             the peak.
 

@@ -111,7 +111,7 @@ def parse_hlo(text: str) -> Hlo:
     """Parses the text of an HLO module.
 
     Args:
-        text: The result of `compiled.as_text()` from any backend. It may also be indented, spread statements over
+        text: The result of `compiled.as_text()` from any backend. The text may also be indented, spread statements over
             several lines, contain comments, or lack `%` before names.
 
     Returns:

@@ -143,7 +143,7 @@ def _taken(source: Shape, result: Shape) -> int:
 
 
 def _asynchronous_copy(opcode: str, source: Shape, result: Shape) -> int:
-    """Bytes of a start with the result `(target, source, …)` for a copy or `((source), target, …)` for a slice."""
+    """Bytes of an asynchronous start; a copy returns `(target, source, …)`, and a slice `((source), target, …)`."""
     if len(result.leaves) < 2:
         return source.main_bytes + result.main_bytes
     target = result.leaves[0] if opcode == "copy-start" else result.leaves[1]

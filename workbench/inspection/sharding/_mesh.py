@@ -22,7 +22,7 @@ _WRAP_AT = {"v2": 16, "v3": 32, "v5 lite": 16, "v5e": 16, "v6 lite": 16, "v6e": 
 def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
     """Reads a mesh of attached devices, of an ahead-of-time topology, or of abstract devices.
 
-    Hops are counted along every mesh axis on the physical torus. They include the hop that closes the ring, and they
+    Hops are counted along every mesh axis on the physical torus. The counts include the hop that closes the ring, and
     use wraparound links if the TPU generation has them. Hops are None if the devices have no coordinates (CPU, GPU,
     abstract) or if the axis crosses slices. The compiler may reorder a ring inside a group, so hops are distances
     between mesh neighbours rather than the compiler's route.

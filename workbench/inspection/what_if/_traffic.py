@@ -39,7 +39,7 @@ def compare_compiled(
 def compare_planned(
     before: Iterable[PlannedCollectiveRecord], after: Iterable[PlannedCollectiveRecord], stages: Mapping[str, str]
 ) -> tuple[TrafficRecord, ...]:
-    """Compares planned collectives. Each count is a number of places in the program, regardless of loops."""
+    """Compares planned collectives. A collective in a loop counts once."""
     return _compare(_planned(before), _planned(after), stages)
 
 
