@@ -30,6 +30,7 @@ def test_arguments_are_grouped_by_their_paths_and_temporaries_by_their_scopes():
         buffer("p3", 8, "batch"),
         buffer("dot.1", 32, "jit(step)/jvp(Net)/dense_0/dot_general", 3),
         buffer("dot.2", 16, "jit(step)/transpose(jvp(Net))/dense_0/dot_general", 3),
+        buffer("copy.2", 1, "jit(step)/jvp(Net)/dense_0/transpose;jit(step)/jvp(Net)/dense_0/transpose"),
         buffer("tanh.1", 4, "jit(step)/while/body/closed_call/tanh", 9),
         buffer("copy.1", 2),
     ]
@@ -45,7 +46,7 @@ def test_arguments_are_grouped_by_their_paths_and_temporaries_by_their_scopes():
             "batch": 8,
         },
         "temporaries and results": {
-            "Net › dense_0": {"dot.1": 32, "dot.2": 16},
+            "Net › dense_0": {"dot.1": 32, "dot.2": 16, "copy.2": 1},
             "model.py:9": {"tanh.1": 4},
             "copy.1": 2,
         },

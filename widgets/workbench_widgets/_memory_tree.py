@@ -71,7 +71,8 @@ def _title(buffer: BufferRecord, argument: bool) -> str:
 def _path(buffer: BufferRecord, argument: bool) -> tuple[str, ...]:
     if argument:
         return (ARGUMENTS, *_PART.findall(buffer.op_name)[:-1])
-    scopes = tuple(filter(None, map(_scope, buffer.op_name.split("/")[:-1])))
+    name = buffer.op_name.partition(";")[0]  # the compiler joins the names of merged copies
+    scopes = tuple(filter(None, map(_scope, name.split("/")[:-1])))
     if scopes or buffer.source is None:
         return (TEMPORARIES, *scopes)
     return TEMPORARIES, source_text(buffer.source.file, buffer.source.line)
