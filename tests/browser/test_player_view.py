@@ -71,7 +71,7 @@ def test_a_client_in_the_picture_is_chosen_everywhere(harness: Harness, played: 
 
 
 def test_a_collective_is_played_on_the_devices_of_its_group(view: Locator) -> None:
-    choose = view.get_by_label("What is played")
+    choose = view.get_by_label("Round or collective")
     label = next(text for text in choose.locator("option").all_inner_texts() if text.startswith("all-reduce"))
     choose.select_option(label=label)
     expect(view.locator(".wb-playsaid")).to_contain_text("devices send")

@@ -50,7 +50,7 @@ function dockButton(context: ViewContext, title: string, host: HTMLElement): Chi
   };
   return button("Next to the notebook", dock, {
     class: "wb-dockbutton",
-    "data-tip": "Shows this in a separate panel, so that the cell and the explorer are visible together.",
+    "data-tip": "Shows the explorer in a separate panel, so that it is visible together with the cell.",
   });
 }
 

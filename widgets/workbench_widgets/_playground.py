@@ -15,7 +15,7 @@ MOST_KEPT = 8  # maximum number of earlier runs in the comparison
 # name, label, description; range of a slider, and whether its steps are factors
 _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("algorithm", "algorithm", "Local training and server update.", {"choices": "ALGORITHMS"}),
-    ("clients", "clients", "How many hold data.", {"low": 4, "high": 256, "factor": 2}),
+    ("clients", "clients", "Number of clients with data.", {"low": 4, "high": 256, "factor": 2}),
     ("alpha", "label skew (α)", "Dirichlet α: 0.05 gives each client one or two digits; the right end is IID.",
      {"low": 0.05, "high": 12.8, "factor": 2, "last": "none"}),
     ("participation", "participation", "Probability that a client is selected in a round.",
@@ -34,7 +34,7 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("clip", "privacy clip", "Maximum norm of a client's update; used only with noise.",
      {"low": 0.0625, "high": 16.0, "factor": 2}),
     ("compression", "compression", "Fraction of an update that clients send.", {"choices": "COMPRESSIONS"}),
-    ("rounds", "rounds", "How many.", {"low": 5, "high": 320, "factor": 2}),
+    ("rounds", "rounds", "Number of rounds.", {"low": 5, "high": 320, "factor": 2}),
     ("seed", "seed", "Seed of all random choices.", {"low": 0, "high": 20, "step": 1}),
 )  # fmt: skip
 
@@ -200,7 +200,7 @@ class Playground(RunController):
             except ImportError as error:
                 return [*reported, str(error)]
             reported.append(
-                f"With this noise, training is (ε = {epsilon:.3g}, δ = 1e-5)-differentially private for whole clients."
+                f"With this noise, training has client-level (ε = {epsilon:.3g}, δ = 1e-5)-differential privacy."
             )
         return reported
 

@@ -32,8 +32,8 @@ _NOT_COMPILED = (
     'are not attached. Compile the program for a target: wb.show(fn, on="v5e:16x16")(*args).'
 )
 _NO_PROGRAM = (
-    "This explorer shows a record without its program, so it cannot offer advice. Open the program itself, "
-    "wb.show(fn)(*args), or its record, wb.show(record)."
+    "This explorer shows a record without its program, so it cannot offer advice. Open the program itself "
+    "with wb.show(fn)(*args), or its record with wb.show(record)."
 )
 
 

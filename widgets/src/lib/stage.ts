@@ -5,7 +5,7 @@ import { clamp, consume } from "./keyboard";
 const SIZES = { usual: 1.5, least: 1, most: 2.5, step: 0.25 };
 const STEP = "wb-step";
 const HELP =
-  "On stage: Page Down and Page Up, or the arrow keys, step; B or the full stop blanks the screen; " +
+  "On stage: Page Down, Page Up and the arrow keys change the step; B or the full stop blanks the screen; " +
   "+ and − change the text size; Escape leaves.";
 
 export type Act = "next" | "back" | "blank" | "larger" | "smaller" | "leave";

@@ -106,7 +106,7 @@ export function framesOf(played: Played): Frame[] {
     if (stage.kind === "clients") return localFrames(stage, index, index === trained ? course : undefined);
     if (stage.kind === "reduce")
       return [
-        one("up", `Every client sends back for ${stage.name}: ${total(stage)}.`),
+        one("up", `Every client sends its value for ${stage.name}: ${total(stage)}.`),
         one("result", `${stage.name} reduces ${plural(stage.clients, "value")} to one${sizeOf(stage)}.`),
       ];
     return [

@@ -190,7 +190,7 @@ class CollectivePiece implements Piece {
       ["groups at the same time", formatCount(sent.groups)],
       ["payload", formatBytes(sent.payload_bytes)],
       ["steps", formatCount(this.steps.length)],
-      ["sent", `${formatBytes(mostSent(this.steps))} by one device at most`],
+      ["sent", `at most ${formatBytes(mostSent(this.steps))} per device`],
     ];
     if (sent.executions !== null) rows.push(["executions", formatCount(sent.executions)]);
     if (sent.line) rows.push(["source", sent.line]);
@@ -266,7 +266,7 @@ class Player {
       ...(played ? [[-1, "the round"] as [number, string]] : []),
       ...this.collectives.map(({ label }, i) => [i, label] as [number, string]),
     ];
-    const choose = menu("What is played", pieces, pieces[0][0], (at) => {
+    const choose = menu("Round or collective", pieces, pieces[0][0], (at) => {
       this.stop();
       this.open(at < 0 && played ? new RoundPiece(this.context, played) : this.collectiveOf(at));
       this.offerAlgorithms(at);

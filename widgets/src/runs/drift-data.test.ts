@@ -43,6 +43,6 @@ it("says how far clients are apart, next to how far the mean went", () => {
   });
   expect(said).toBe(
     "Round 1, 2 clients: after 8 local steps, clients are on average 2.0 away from the mean of all clients, 4.0 times " +
-      "the distance of that mean from the server (0.50; distances over all parameters).",
+      "the distance of that mean from the server (0.50). Distances are over all parameters.",
   );
 });

@@ -63,6 +63,7 @@ export function sentenceOf({ round, clients, steps, apart, moved }: Drift): stri
   const last = steps[steps.length - 1];
   return (
     `Round ${round + 1}, ${clients.length} clients: after ${last} local step${last === 1 ? "" : "s"}, clients are on ` +
-    `average ${mean.toPrecision(2)} away from the mean of all clients${ratio} (${moved.toPrecision(2)}; distances over all parameters).`
+    `average ${mean.toPrecision(2)} away from the mean of all clients${ratio} (${moved.toPrecision(2)}). ` +
+    "Distances are over all parameters."
   );
 }

@@ -34,7 +34,7 @@ export class Holdings {
     const range = `${formatCount(Math.min(...totals))} to ${formatCount(Math.max(...totals))} examples`;
     const share = `${(100 * dominance(counts)).toFixed(0)} %`;
     const clients = `${formatCount(counts.length)} clients with ${range}`;
-    const said = `${clients}; on average, ${share} of a client's examples have its most frequent label.`;
+    const said = `${clients}; on average, ${share} of a client's examples have the client's most frequent label.`;
     this.said.textContent = said;
     this.canvas.setAttribute("aria-label", `Labels per client: ${said}`);
     this.draw();

@@ -304,7 +304,8 @@ class Launch {
     ];
     const live = "Select a mark in the graph or a row of the table to see a node's history and its log.";
     const before =
-      "Select a node with the mouse, or with the arrow keys and Enter. After `launch`, show its return value to see it live.";
+      "Select a node with the mouse, or with the arrow keys and Enter. To see a launched program live, show the " +
+      "return value of `launch`.";
     const blocks: Block[] = [
       { form: "facts", title: "", rows },
       { form: "note", title: "Details of a node", text: engine ? live : before },

@@ -111,11 +111,16 @@ class Measured {
       name: (i) => this.names[i],
       columns: [
         {
-          ...column("seconds", "seconds", "seconds", "Measured, all executions on all devices."),
+          ...column("seconds", "seconds", "seconds", "Measured time of all executions on all devices."),
           full: Math.max(...this.seconds, 0),
         },
-        column("each", "per execution", "seconds", "Measured mean of one execution on one device.", "106px"),
-        column("predicted", "predicted", "seconds", "For one execution, from the published peaks of the chip."),
+        column("each", "per execution", "seconds", "Mean measured time of one execution on one device.", "106px"),
+        column(
+          "predicted",
+          "predicted",
+          "seconds",
+          "Predicted time of one execution, from the published peaks of the chip.",
+        ),
         {
           key: "ratio",
           title: "measured ÷ predicted",

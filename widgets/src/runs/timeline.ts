@@ -128,7 +128,7 @@ class Timeline {
       button("Show all", () => this.look({ from: 0, to: this.scene.end })),
     );
     const save = button("Save as Perfetto trace", () => this.save(), {
-      "data-tip": "A file for ui.perfetto.dev or chrome://tracing; it is created in the browser; nothing is uploaded.",
+      "data-tip": "A file for ui.perfetto.dev or chrome://tracing. It is created in the browser; nothing is uploaded.",
     });
     return h(
       "div",

@@ -45,7 +45,7 @@ const STEPS = [
 const AFTERWARDS =
   "The table fills while the search runs; Stop keeps the results so far. Then you can insert the code of a choice " +
   "as a new cell, or lock some of its specs and search the rest.";
-const NOT_SEARCHED = "No search had run when this page was saved: that needs a kernel.";
+const NOT_SEARCHED = "No search had run when this page was saved, and a search needs a kernel.";
 
 /** Whether a lock holds the spec that a choice gives to an argument; replicated is no axes at all. */
 export function isLocked(choice: Choice, name: string, locked: Record<string, Axes>): boolean {

@@ -17,7 +17,7 @@ interface Job {
 }
 
 const MOST_LINKS = 8;
-const NOT_ASKED = "No advice had been requested when this page was saved: that needs a kernel.";
+const NOT_ASKED = "No advice had been requested when this page was saved, and a request needs a kernel.";
 const WORSE = 0.05; // a share from which a change's price is named next to its gain
 const NOT_VERIFIED = "The change is inside the program, so its gain could not be verified from outside.";
 class Advice {

@@ -106,7 +106,9 @@ export class Calls {
     const shared = this.reader.state<number[]>("shared").includes(node);
     return [
       ...(shared
-        ? ["The compiler fused or combined instructions of several lines: this node counts its part of them."]
+        ? [
+            "The compiler fused or combined instructions of several lines: this node counts only the part of its own line.",
+          ]
         : []),
       ...(this.atLeast.has(node) ? ["Contains a loop of unknown length; one iteration is counted."] : []),
       ...(node === 0 ? this.reader.state<string[]>("notes") : []),

@@ -111,7 +111,7 @@ export function explainTime(columns: readonly ClientColumn[], values: Values, cl
       (each) =>
         `${each.label} (${each.ratio.toFixed(2)} × the mean, correlation with time ${each.correlation.toFixed(2)})`,
     );
-    return `${first} It has more of the quantities that correlate with time over all clients: ${words.join(", ")}.`;
+    return `${first} This client has more of the quantities that correlate with time over all clients: ${words.join(", ")}.`;
   }
   const strongest = all
     .filter((each) => Number.isFinite(each.correlation))

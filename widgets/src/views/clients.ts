@@ -477,7 +477,7 @@ class ClientsPane {
 export const clients: RenderView = (host, context) => {
   const known = context.state<unknown[]>("columns").length || context.live<unknown[]>("metrics")?.length;
   if (context.state<number>("count") && known) return void new ClientsPane(host, context);
-  const empty = h("p", { class: "wb-note wb-scrolls" }, "This program has no data about single clients.");
+  const empty = h("p", { class: "wb-note wb-scrolls" }, "This program has no per-client data.");
   host.append(empty);
   // A run that begins later brings columns.
   const begin = () => {

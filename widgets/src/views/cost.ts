@@ -32,8 +32,8 @@ function otherSizes(context: ViewContext): HTMLElement | null {
   const code = context.state<string>("other_size");
   const shown = h("pre", { class: "wb-code", tabindex: 0, "aria-label": "Cell for another size" }, code);
   const text =
-    "The size of an ordinary JAX function is in its arguments. Write your own arguments into this cell: it compiles the " +
-    "function for both sizes and compares; nothing runs. For more devices, compile for a machine below.";
+    "The arguments of an ordinary JAX function determine its size. Write your own arguments into this cell: it compiles " +
+    "the function for both sizes and compares the results; nothing runs. For more devices, compile for a machine below.";
   return h(
     "details",
     { class: "wb-whatif" },

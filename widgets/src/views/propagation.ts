@@ -93,8 +93,8 @@ export function wholeBecause({ spec_text: spec, shape, devices }: Omit<WholeLeaf
   if (!shape.length) return `${held}It is a single number: there is nothing to shard.`;
   return (
     `${held}Its spec is ${spec}, and no operation that reads it propagates a mesh axis back to it: Shardy propagates ` +
-    "axes from sharded values, and never shards a value without such an axis. Pass a spec for it: Arrays and what if " +
-    "lists candidates and the bytes that each saves."
+    "axes from sharded values, and never shards a value without such an axis. Pass a spec for it: the view " +
+    "'Arrays and what if' lists candidates and the bytes that each saves."
   );
 }
 

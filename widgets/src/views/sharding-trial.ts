@@ -268,7 +268,7 @@ export class Trial {
       return h(
         "p",
         { class: "wb-note" },
-        "Nothing yet: choose other mesh axes for an array above; its cost appears here before anything runs.",
+        "Nothing yet: choose other mesh axes for an array above. The cost of the change appears here before anything runs.",
       );
     const before = this.leaves.reduce((sum, leaf) => sum + bytesPerDevice(leaf, leaf.spec, this.sizes), 0);
     const after = this.leaves.reduce((sum, leaf) => sum + this.bytesOf(leaf), 0);
@@ -343,7 +343,7 @@ export class Trial {
     const how =
       state.how === "compiled"
         ? "in the compiled program"
-        : "as planned by Shardy: places in the program; a loop body is counted once";
+        : "as planned by Shardy: each place in the program counts once, even in a loop";
     const pairs = state.amounts?.map(([name, before, after]) => [
       h("dt", {}, name),
       h("dd", {}, before === after ? `${after}, the same` : `${before} → ${after}`),
