@@ -52,4 +52,4 @@ def test_the_text_of_a_finding_has_every_figure_that_was_compiled():
     text = render.text(AdviceRecord(name="f", target="t", findings=(finding,), checked=("r",)))
     assert "Gain: peak bytes 4 KiB -> 2 KiB" in text
     assert "Price: bytes sent 1 KiB -> 2 KiB (+100 %)" in text
-    assert "Other figures: FLOPs 1 MFLOP, as now, seconds 2 µs -> 1 µs" in text
+    assert "Other figures: FLOPs 1 MFLOP (unchanged), seconds 2 µs -> 1 µs" in text

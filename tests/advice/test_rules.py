@@ -814,7 +814,7 @@ def test_batch_that_is_lost_under_vmap_is_constrained_with_the_name_of_the_mappe
         before, after = sent(step(False)), sent(step(True))
     assert first.rule == "activations without the batch axis"
     assert first.code == ("jax.vmap(fn, spmd_axis_name='data')\njax.lax.with_sharding_constraint(value, P())")
-    assert "for the value f32[64,64] of the line" in first.change
+    assert "constrain the value f32[64,64] of the line" in first.change
     assert first.gain.before == before
     assert abs(first.gain.after - after) < 0.1 * before
 

@@ -54,8 +54,8 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
             "dimensions, so one of the two must be gathered."
             if reason is None or is_other
             else reason.sentence,
-            change=f"Keep this dimension unsharded, as `{spec_code(spec)}`: nothing is gathered, and each device "
-            f"holds {more} more.{' Or shard it over an axis that the other operand does not use.' * is_other}",
+            change=f"Keep this dimension unsharded, as in `{spec_code(spec)}`. Then nothing is gathered, but each "
+            f"device holds {more} more.{' Or shard it over an axis that the other operand does not use.' * is_other}",
             specs={leaf.path: spec},
             evidence=evidence_of(collective),
             weight=0.5 * share(program, saved),  # costs memory
@@ -153,7 +153,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
             weight=share(program, before / 2),
             instructions=(collective.name, *slices),
             sources=collective.sources,
-            gain=estimated("bytes sent", before, before / 2, "ring formulas of both"),
+            gain=estimated("bytes sent", before, before / 2, "ring formulas for both collectives"),
         )
 
 
@@ -175,7 +175,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
             weight=share(program, before - after),
             instructions=(collective.name, *slices),
             sources=collective.sources,
-            gain=estimated("bytes sent", before, after, "ring formulas of both"),
+            gain=estimated("bytes sent", before, after, "ring formulas for both collectives"),
         )
 
 

@@ -39,8 +39,8 @@ def retraces(program: Compiled) -> Iterator[FindingRecord]:
         rule="retraces",
         what=f"`{program.record.name}` was compiled {program.traces} times in this process.",
         why="Every new shape, dtype, weak type or static argument compiles the function again.",
-        change="Pad to a few fixed shapes, and pass numbers as arrays of one dtype. `with wb.watch_compilations():` "
-        "around a few calls reports which argument changed.",
+        change="Pad arrays to a few fixed shapes, and pass numbers as arrays of one dtype. "
+        "`with wb.watch_compilations():` around a few calls reports which argument changed.",
         evidence=(f"the cache of the compiled function has {program.traces} entries",),
         weight=min(0.5, 0.05 * program.traces),
     )

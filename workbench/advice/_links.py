@@ -81,7 +81,7 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="order of devices",
         what=f"Devices that communicate over {shown} are {lengths[0]:.2g} links apart on average; in the order of "
-        f"`jax.make_mesh`, {lengths[1]:.2g}.",
+        f"`jax.make_mesh`, they would be {lengths[1]:.2g} links apart.",
         why="The mesh was built from devices in an order that does not follow the torus. A message between devices "
         "of one group crosses links that other groups also use.",
         change="Let JAX order the devices: `jax.make_mesh(shape, names)` instead of "

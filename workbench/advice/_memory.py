@@ -51,8 +51,8 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="missing donation",
         what=f"The results could reuse {bytes_text(missing)} of argument memory, but both are kept.",
-        why="Results have the shapes and shardings of arguments (a training state, usually), but the arguments are not "
-        "donated, so old and new values are in memory at the same time.",
+        why="Some results have the same shapes and shardings as arguments (usually a training state). These arguments "
+        "are not donated, so old and new values are in memory at the same time.",
         change=f"Donate these arguments: `{donating}`. The caller must not read the old values afterwards."
         if donating
         else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",

@@ -91,8 +91,8 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
         what=f"Devices exchange {bytes_text(total)} to draw random numbers: {len(collectives)} collectives ({kinds}).",
         why="JAX's older generator draws the numbers of all rows as one list: it splits this list into halves and "
         "concatenates the two results, although the rows are on different devices.",
-        change="Use the generator whose bits depend only on their position. It has been JAX's default since 0.5, but "
-        "draws different numbers from the same key.",
+        change="Use the generator whose bits depend only on their position. It has been JAX's default since 0.5. From "
+        "the same key, it draws different numbers than the older generator.",
         code='jax.config.update("jax_threefry_partitionable", True)',
         evidence=tuple(evidence_of(collective)[0] for collective in collectives[:4]),
         weight=share(program, total),
@@ -141,7 +141,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
         what=f"A `shard_map` inside `jax.vmap` does not name {shown}: its inputs are gathered along {shown}.",
         why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs omit an axis receives values "
         "that are unsharded along that axis, on every device.",
-        change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and pass every mapped "
+        change=f"Name the axis of the mapped dimension, as in `jax.vmap(fn, spmd_axis_name={name})`. Pass every mapped "
         "value to the `shard_map` as an argument: values that its function captures are not sharded over the named "
         "axis.",
         code=f"jax.vmap(fn, spmd_axis_name={name})",

@@ -126,8 +126,8 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
         f"The slowest device takes {apart:.0%} longer than the mean of all devices",
     ]
     changes = [
-        "Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size, so that few are "
-        "padded to the size of the largest.",
+        "Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size, so that few "
+        "clients are padded to the size of the largest client.",
         "Order clients by size before placing them, so that clients of similar size run together.",
         "Assign clients by size, largest first, each to the device that has the least work, so that devices finish at "
         "the same time.",

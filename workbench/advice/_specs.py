@@ -90,8 +90,8 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             rule="partly sharded array",
             what=f"{named(leaves)} stored on {leaf.replication} devices as identical parts of "
             f"{bytes_text(leaf.bytes_per_device)}.",
-            why=f"The spec `{spec_code(leaf.spec)}` omits `{axis}`. According to the plan, adding it does not increase "
-            "the bytes sent.",
+            why=f"The spec `{spec_code(leaf.spec)}` omits `{axis}`. According to the plan, adding this axis does not "
+            "increase the bytes sent.",
             change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_code(spec)}`.",
             evidence=(
                 f"{held_bytes / total:.0%} of one device's argument bytes",

@@ -83,7 +83,8 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
         if getattr(machine, field) is not None:
             message = (
                 f"`{question}` was given two {'meshes' if field == 'mesh' else field + 's'}: {getattr(machine, field)} "
-                f"and {part}. Pass at most one mesh, one target and one kind of chip: call `{question}` once for each."
+                f"and {part}. Pass at most one mesh, one target and one kind of chip, and call `{question}` again for "
+                "the others."
             )
             raise MeshError(message)
         machine = dataclasses.replace(machine, **{field: part})

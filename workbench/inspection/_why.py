@@ -601,7 +601,7 @@ class _Reader:
         if collective.op_names or not (axes and self.values and makers) or not self._flow.is_result(collective.name):
             return []
         name, over, does = self._made_name(makers[0]), _listed(axes), _DOES.get(collective.kind, "exchanges parts of")
-        sentence = f"The program returns {name} whole and computes it in parts over {over}: the compiler {does} it."
+        sentence = f"The program returns {name} whole but computes it in parts over {over}: the compiler {does} it."
         return [_Cause(None, "output", sentence, "Request a sharding of the results (`out_shardings`).")]
 
     def _instruction(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
@@ -840,7 +840,7 @@ class _Reader:
         if sharded and (value.operation in _UNSPLIT or len(alike) == len(sharded)):
             sentence = (
                 f"`{_called(value)}`{_at(value)} is not split by the compiler's partitioner, so every device computes "
-                f"the full operation, and {' and '.join(map(self.named, sharded))} "
+                f"the full operation, although {' and '.join(map(self.named, sharded))} "
                 f"{'is' if len(sharded) == 1 else 'are'} sharded over {_listed(axis_set)}."
             )
             advice = "Call it inside `jax.shard_map`, where every device computes its own part."
@@ -1007,7 +1007,7 @@ class _Reader:
             phrase = f"is given as {spec_text(value.spec)}" if used else "is given whole"
             return (
                 f"The argument {phrase}, and no operation propagated {free} to it, so {copies} devices hold the same "
-                f"values. Pass the argument with a `NamedSharding` that names {free} to shard it."
+                f"values. To shard the argument, pass it with a `NamedSharding` that names {free}."
             )
         if value.operation == "sharding_constraint":
             return f"{_constraint_name(value).capitalize()} asks for {spec_text(value.spec)}."

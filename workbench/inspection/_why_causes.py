@@ -125,9 +125,9 @@ def _advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]) -> str:
     if value.op_name.count("vmap(") == 1 and axes[0]:  # the line sees a value without the mapped dimension
         kind = f"{value.dtype}[{','.join(map(str, value.shape[1:]))}]"
         return (
-            f"Keep the batch sharded. The line is inside `jax.vmap`, which adds the batch dimension: name its axes, "
-            f"`jax.vmap(fn, spmd_axis_name={_entry(axes[0])})`, and write "
-            f"`jax.lax.with_sharding_constraint(value, {_spec(axes[1:])})` for the value {kind} of the line."
+            "Keep the batch sharded. The line is inside `jax.vmap`, which adds the batch dimension: name the mesh axes "
+            f"of that dimension, as in `jax.vmap(fn, spmd_axis_name={_entry(axes[0])})`. Then constrain the value "
+            f"{kind} of the line, as in `jax.lax.with_sharding_constraint(value, {_spec(axes[1:])})`."
         )
     code = read_source_line(value.source.file, value.source.line) if value.source else ""
     assigned = re.match(r"\s*(\w+)\s*=[^=]", code)
@@ -135,10 +135,10 @@ def _advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]) -> str:
     if "transpose(" in value.op_name:
         return (
             f"Keep the batch sharded: this is the gradient of a value {kind} that the line reads. Constrain that "
-            f"value: `jax.lax.with_sharding_constraint(value, {spec})`."
+            f"value, as in `jax.lax.with_sharding_constraint(value, {spec})`."
         )
     if assigned is None:
-        return f"Keep the batch sharded: write `jax.lax.with_sharding_constraint(value, {spec})` for the value {kind}."
+        return f"Keep the batch sharded: constrain the value {kind}, `jax.lax.with_sharding_constraint(value, {spec})`."
     name = assigned[1]
     return f"Keep the batch sharded after that line: `{name} = jax.lax.with_sharding_constraint({name}, {spec})`."
 

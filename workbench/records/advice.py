@@ -151,7 +151,7 @@ class SliceRecord(Record):
     specs: dict[str, Spec] = field(default_factory=dict)
     mesh: dict[str, int] = field(default_factory=dict)
     chunk_size: int | None = None  # clients that a device processes together; None: all, or a program without clients
-    tried: tuple[str, ...] = ()  # slices, smallest first: "v5e:2x2: a device needs 20 GiB of 15.8 GiB, compiled"
+    tried: tuple[str, ...] = ()  # slices, smallest first: "v5e:2x2: a device needs 20 GiB, but has 15.8 GiB (compiled)"
     how: Literal["planned", "rehearsed", "compiled"] = "planned"
     note: str = ""
 

@@ -75,7 +75,7 @@ def _other_figures(finding: FindingRecord) -> str:
             continue
         before, after = map(amount_writer(figure.quantity), (figure.before, figure.after))
         texts.append(
-            f"{figure.quantity} {before} -> {after}" if before != after else f"{figure.quantity} {before}, as now"
+            f"{figure.quantity} {before} -> {after}" if before != after else f"{figure.quantity} {before} (unchanged)"
         )
     return ", ".join(texts)
 

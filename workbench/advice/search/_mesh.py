@@ -244,9 +244,10 @@ def _too_small(machine: TargetRecord, total_bytes: int) -> str:
 
 def _too_full(machine: TargetRecord, choice: ShardingChoiceRecord) -> str:
     """Returns the reason why the best choice on a slice does not fit."""
-    needs = "more" if choice.peak_bytes is None else bytes_text(choice.peak_bytes)
-    reason = f": {choice.note}" if choice.note and choice.peak_bytes is None else ""
-    return f"{machine.name}: a device needs {needs} of {bytes_text(machine.available_bytes)}, {choice.how}{reason}"
+    peak, available = choice.peak_bytes, bytes_text(machine.available_bytes)
+    needs = f"more than {available}" if peak is None else f"{bytes_text(peak)}, but has {available}"
+    reason = f": {choice.note}" if choice.note and peak is None else ""
+    return f"{machine.name}: a device needs {needs} ({choice.how}){reason}"
 
 
 def _silent(_phase: str) -> None:

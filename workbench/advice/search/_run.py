@@ -154,7 +154,7 @@ def _require_memory(programs: Sequence[Runnable]) -> None:
     free = free_bytes(sorted(devices, key=lambda device: device.id))
     if free is not None and arguments + running > free:
         message = (
-            f"Running the programs needs {(arguments + running) / 2**20:,.0f} MiB on each device, and "
+            f"Running the programs needs {(arguments + running) / 2**20:,.0f} MiB on each device, but only "
             f"{free / 2**20:,.0f} MiB are free. Delete arrays that are not needed, or measure smaller arguments."
         )
         raise EngineError(message)

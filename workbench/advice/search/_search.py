@@ -179,7 +179,7 @@ class Search:
             notes.append(f"rehearsed: {note}")
         if any(priced.counts_plan for priced in self._on_cpu.values()):
             notes.append(
-                "compiled for CPU devices, whose compiler fuses less: memory traffic is capped at the traffic of "
+                "compiled for CPU devices, whose compiler fuses less, so memory traffic is capped at the traffic of "
                 "the plan; `inspect` counts all of it"
             )
         if self.program.counts_once:

@@ -58,8 +58,8 @@ def search_shardings(
     if target is not None and target.devices != mesh.size:
         message = (
             f"`search` was given a mesh of {mesh.size} devices and the target {target.name}, which has "
-            f"{target.devices} devices. A target compiles for all of its devices: pass a mesh of that size, or the "
-            "target alone to search meshes."
+            f"{target.devices} devices. A program is compiled for all devices of a target: pass a mesh of that "
+            "size, or only the target to search meshes."
         )
         raise MeshError(message)
     chip = chip or (None if target is None else target.chip)

@@ -96,8 +96,8 @@ class WhatIf:
     def _find_mesh(self, current: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
         if current is None or current.empty:
             message = (
-                "`what_if` was given a program without a mesh. A PartitionSpec names axes of a mesh: pass a "
-                "mesh, `on=wb.make_mesh(clients=4, model=2)`, or an abstract mesh, such as "
+                "`what_if` was given a program without a mesh. A PartitionSpec names axes of a mesh. "
+                "Either pass a mesh, as in `on=wb.make_mesh(clients=4, model=2)` or "
                 "`on=jax.sharding.AbstractMesh((4, 2), ('clients', 'model'))`, or set a mesh with `jax.set_mesh`."
             )
             raise MeshError(message)
