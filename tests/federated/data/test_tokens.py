@@ -76,7 +76,7 @@ def test_rows_are_dealt_out_in_order_with_a_token_between_them(tmp_path: Path) -
         ('{"who": "a", "input_ids": [-1, 2]}', "has no token ids"),
         ('{"who": "a", "input_ids": [[1], [2, 3]]}', "has no token ids"),
         ('{"who": "a", "input_ids": [4294967296]}', "has no token ids"),
-        ('{"who": "a", "input_ids": [1, 2]}', "client 'a': 2 tokens are fewer than length \\+ 1 = 3"),
+        ('{"who": "a", "input_ids": [1, 2]}', "client 'a' has 2 tokens, but at least length \\+ 1 = 3 are needed"),
         ("", "it has no rows"),
     ],
 )

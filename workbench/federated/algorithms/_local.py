@@ -94,7 +94,7 @@ def _started(optimizer: optax.GradientTransformation, params: Params) -> PyTree[
         warnings.warn(
             "The client optimizer contains a schedule. The optimizer is reset in every round, so the schedule restarts "
             "too and never gets past the steps of one round. For a rate that decays over rounds, build the algorithm "
-            "inside the round with that round's rate, `optax.sgd(schedule(round))`.",
+            "inside the round with that round's rate, as in `optax.sgd(schedule(round))`.",
             stacklevel=2,
         )
     return state

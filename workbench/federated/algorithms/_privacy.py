@@ -75,8 +75,8 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
     if not (clip > 0 and noise_multiplier >= 0 and math.isfinite(clip)):
         message = (
             f"`gaussian_mean` was given clip={clip} and noise_multiplier={noise_multiplier}. One client changes the "
-            "sum by at most `clip`, and the noise is `noise_multiplier` times as large: pass a positive finite `clip` "
-            "and a `noise_multiplier` of at least 0."
+            "sum by at most `clip`, and the standard deviation of the noise is `noise_multiplier * clip`: pass a "
+            "positive finite `clip` and a `noise_multiplier` of at least 0."
         )
         raise ProgramError(message)
     if not inner.bounded:

@@ -10,8 +10,8 @@ from workbench.federated.data._files import Source, guess_label
 from workbench.federated.data._partition import by_natural_id
 
 _FORM = (
-    "a .npz archive with arrays named `client/field`, or with arrays with one row per example, one of which contains "
-    "each row's client"
+    "a .npz archive of arrays named `client/field`, or of arrays with one row per example, including an array with the "
+    "client of each row"
 )
 
 

@@ -82,7 +82,9 @@ def load_tokens(
         tokens = np.concatenate(pieces[owner])
         count = (len(tokens) - 1) // length
         if count < 1:
-            short.append(f"client {owner!r}: {len(tokens)} tokens are fewer than length + 1 = {length + 1}")
+            short.append(
+                f"client {owner!r} has {len(tokens)} tokens, but at least length + 1 = {length + 1} are needed"
+            )
             continue
         x, y = tokens[: count * length], tokens[1 : count * length + 1]
         packed[owner] = {"x": x.reshape(count, length), "y": y.reshape(count, length)}

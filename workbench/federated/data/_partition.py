@@ -225,9 +225,9 @@ def _as_labels(operation: str, labels: ArrayLike) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iubUS":
         message = (
-            f"`{operation}` was given labels of dtype {labels.dtype} and shape {labels.shape}. Labels must be integers "
-            "or strings, one per example, of shape (examples,), for at least one example: pass class numbers. For "
-            "real-valued targets use `iid`, or bin them with `numpy.digitize` first."
+            f"`{operation}` was given labels of dtype {labels.dtype} and shape {labels.shape}. Labels must be a "
+            "nonempty one-dimensional array of integers or strings, one per example: pass class numbers. For "
+            "real-valued targets, use `iid`, or bin the targets with `numpy.digitize` first."
         )
         raise DataError(message)
     return labels
@@ -237,7 +237,7 @@ def _check_enough(operation: str, examples: int, clients: int, least: int) -> No
     if clients < 1 or least < 0 or examples < max(1, clients * least):
         message = (
             f"`{operation}` was asked to split {examples} examples over {clients} clients with at least {least} each, "
-            f"which needs {max(1, clients * least)}. There must be at least one client and enough examples for all: "
-            f"use {max(1, examples // max(least, 1))} clients or fewer, or ask for fewer examples per client."
+            f"which needs {max(1, clients * least)} examples. There must be at least one client and enough examples "
+            f"for all: use {max(1, examples // max(least, 1))} clients or fewer, or ask for fewer examples per client."
         )
         raise DataError(message)

@@ -99,7 +99,7 @@ def buffered_steps(
             message = (
                 f"`simulate` waited {_PATIENCE / 3600:.0f} hours of virtual time for step {number}, which has "
                 f"{int((waiting[:, _AT['result']] > 0).sum())} of {schedule.buffer} results. A step needs all of them: "
-                "use a smaller buffer, a larger concurrency or longer sessions."
+                "use a smaller buffer, higher concurrency or longer sessions."
             )
             raise ProgramError(message)
         # Make about four steps at once: enough for vectorization, with few events to store.
