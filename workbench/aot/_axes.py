@@ -40,7 +40,7 @@ def fit_axes(
         message = (
             f"`fit_axes` was given axes {dict(axes)} for target {target.name!r}: the axes after the first take "
             f"{divisor} devices, which does not divide the target's {target.devices}. The first axis gets the "
-            f"remaining factor: use sizes for {names[1:]} that divide {target.devices}."
+            f"remaining factor: use sizes for {names[1:]} whose product divides {target.devices}."
         )
         raise MeshError(message)
     fitted = {names[0]: target.devices // divisor, **{name: axes[name] for name in names[1:]}}

@@ -93,8 +93,8 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     if functions:
         message = (
             "`compare` was given functions together with other objects, or a single function. A function still needs "
-            "arguments, and a record has them already: pass two or more functions, `compare(f, g)(*args)`, or records, "
-            "`compare(inspect(f)(*args), record)`."
+            "arguments, and a record has them already: either pass two or more functions, as in "
+            "`compare(f, g)(*args)`, or pass records, as in `compare(inspect(f)(*args), record)`."
         )
         raise InspectionError(message)
     records: list[Any] = [record_of_thing(x, "compare") for x in things]  # checked there

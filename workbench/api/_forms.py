@@ -38,7 +38,7 @@ class OpenQuestion(Protocol[P, R_co]):
 
 def question(method: Method[P, R]) -> Question[P, R]:
     """The one-line form of a method: first the options, then the arguments of the function."""
-    return cast("Question[P, R]", _form(method, "A function; or a traced call, `wb.trace(fn)(*args)`.", None))
+    return cast("Question[P, R]", _form(method, "A function, or a traced call `wb.trace(fn)(*args)`.", None))
 
 
 def open_question(answer: Callable[..., Any], takes: str) -> Callable[[Method[P, R]], OpenQuestion[P, R]]:
@@ -128,6 +128,6 @@ def _unknown(name: str, unknown: Sequence[str], options: Mapping[str, Any]) -> s
     hint = f" Did you mean {', '.join(f'`{word}`' for word in dict.fromkeys(near))}?" if near else ""
     return (
         f"`{name}` received {', '.join(f'`{word}`' for word in unknown)}, but has no such option.{hint} The options of "
-        f"`{name}` are {', '.join(options)}; arguments of your function go into the second call, `{name}(fn)(*args, "
-        "**kwargs)`."
+        f"`{name}` are {', '.join(options)}; arguments of your function go into the second call, as in "
+        f"`{name}(fn)(*args, **kwargs)`."
     )

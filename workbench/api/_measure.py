@@ -109,7 +109,7 @@ def _measure_lowered(call: LoweredCall, *, rounds: int, warmup: int, chip: str |
     if not (call.args or call.kwargs):
         message = (
             f"`measure` was given `{call.name}`, which is compiled already, and no arguments to run it with. `measure` "
-            "runs a call: pass the function, then its arguments, `measure(fn)(*args)`."
+            "runs a call: pass the function, then its arguments, as in `measure(fn)(*args)`."
         )
         raise InspectionError(message)
     _refuse_shapes(call.name, jax.tree.leaves((call.args, call.kwargs)))

@@ -30,7 +30,7 @@ def _program_of(x: object, name: str, **options: Option) -> ProgramRecord:
         return record
     message = (
         f"`{name}` received a {type(x).__name__}, which is not a program but a {type(record).__name__}. `{name}` reads "
-        f"the collectives of a program: pass a function, `{name}(fn)(*args)`, or the result of `jax.jit`."
+        f"the collectives of a program: pass a function or the result of `jax.jit`, as in `{name}(fn)(*args)`."
     )
     raise InspectionError(message)
 

@@ -74,7 +74,7 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
         refuse_options(question, x, options)
         return inspect_sharding(arrays)
     message = (
-        f"`{question}` received a {type(x).__name__}, which {_fact(x)}. `{question}` reads functions, "
+        f"`{question}` received a {type(x).__name__}, which {_fact(x)}. `{question}` reads functions, as in "
         f"`{question}(fn)(*args)`; meshes; arrays and pytrees with arrays (modules, optimizer states); stages of "
         "`jax.jit` (`Traced`, `Lowered`, `Compiled`); exported programs; HLO and StableHLO as text, proto or file; "
         "sweeps and lists of runs: pass one of these."
@@ -100,7 +100,7 @@ def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None
         message = (
             f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with a {type(x).__name__}, which "
             "cannot be compiled and has no cost to predict. These options apply only to programs: omit them, or pass "
-            f"the function, `{question}(fn, …)(*args)`."
+            f"the function, as in `{question}(fn, …)(*args)`."
         )
         raise ProgramError(message)
 

@@ -208,8 +208,8 @@ def trace_for(question: str, fn: Callable, mesh: Mesh | AbstractMesh | None) -> 
     if not callable(fn):
         message = (
             f"`{question}` received a {type(fn).__name__}, which is not a function. `{question}` traces a call of a "
-            f"function: pass the function, then its arguments, `{question}(fn)(*args)`. For meshes, arrays and "
-            "records, use `inspect` or `show`."
+            f"function: pass the function, then its arguments, as in `{question}(fn)(*args)`. For meshes, arrays "
+            "and records, use `inspect` or `show`."
         )
         raise InspectionError(message)
 

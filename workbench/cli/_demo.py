@@ -60,9 +60,9 @@ def lead_of(trained: _training.TrainedModel) -> str:
     """The opening sentences: what was trained, on what data, with what result."""
     counts = trained.train.counts
     return (
-        f"{len(counts)} clients have {min(counts)} to {max(counts)} handwritten digits each, and keep them. After "
-        f"{len(trained.accuracies)} rounds of federated averaging, their common network reads "
-        f"{trained.accuracies[-1]:.1%} of new digits."
+        f"Each of {len(counts)} clients keeps its own {min(counts)} to {max(counts)} handwritten digits. After "
+        f"{len(trained.accuracies)} rounds of federated averaging, their shared network classifies "
+        f"{trained.accuracies[-1]:.1%} of new digits correctly."
     )
 
 

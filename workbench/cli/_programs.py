@@ -23,7 +23,7 @@ def add_program_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     compare.add_argument(
         "--since", metavar="REF", help="compare snapshot files of `workbench.testing` with a commit, as Markdown"
     )
-    compare.add_argument("--all", action="store_true", help="also what is alike")
+    compare.add_argument("--all", action="store_true", help="also print equal figures, as JSON")
     compare.add_argument("--check", action="store_true", help="exit with status 1 if something differs")
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON")
     compare.set_defaults(start=_start_compare)

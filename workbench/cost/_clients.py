@@ -48,7 +48,7 @@ def client_costs(
         return (), None, None, None
     name, count = placement
     if examples is not None and len(examples) != count:
-        _refuse(f"`examples_per_client` for {len(examples)} clients, but placement {name!r} has {count}", count)
+        _refuse(f"`examples_per_client` for {len(examples)} clients, but placement {name!r} has {count} clients", count)
     if examples is not None and (min(examples) < 0 or max(examples) == 0):
         _refuse(f"`examples_per_client` between {min(examples)} and {max(examples)}", count)
     flops, accessed = _work(plan.stages, name, "flops_per_client"), _work(plan.stages, name, "bytes_per_client")

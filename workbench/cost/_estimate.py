@@ -414,5 +414,6 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
         network = f"at {speed / 1e9:,.4g} GB/s per chip" if speed else "whose bandwidth is not published"
         yield (
             f"groups of more than {chip.domain:,} chips, and groups on several GPU hosts, use the data-centre network, "
-            f"{network}; sums and gathers use links first, so each chip sends only its part"
+            f"{network}; sums and gathers first combine data over the links, so each chip sends only its own part "
+            "over the network"
         )

@@ -129,7 +129,7 @@ class ParquetReader(ClientReader):
             fact = f"it cannot be read ({brief(error)})"
             raise self._wrong(fact, "pass a parquet file, or a folder of them") from error
         if first is None:
-            raise self._wrong("it holds no row", "write one row for each client")
+            raise self._wrong("it contains no rows", "write one row for each client")
         leaves, structure = jax.tree.flatten(dict(zip(self.columns, self._arrays(first), strict=True)))
         self.structure: PyTreeDef = structure
         self.avals: tuple[Any, ...] = as_avals(leaves, rows=True)

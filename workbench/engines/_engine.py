@@ -175,8 +175,8 @@ def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> t
     if {len(x) for x in rows.values()} != {len(ids)}:
         message = (
             f"`{engine}.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
-            f"each of the {len(ids)} clients. A table can contain only the rows of one placement's clients: return a "
-            "result of `map_fn`, and use an engine without `write_to` for other programs."
+            f"each of the {len(ids)} clients. A table can contain only the rows of one placement's clients. "
+            "Either return a result of `map_fn`, or, for any other program, use an engine without `write_to`."
         )
         raise ProgramError(message)
     return ids, rows

@@ -156,7 +156,7 @@ class _RayPool(concurrent.futures.Executor):
         if not self._ray.is_initialized():  # every other call would start a cluster
             message = (
                 "`Ray` has lost its cluster: Ray was shut down in this process. Stages are sent to the cluster that "
-                "`ray.init` connected to: call it again, and create a new `Ray()`."
+                "`ray.init` connected to: call `ray.init` again, then create a new `Ray()`."
             )
             raise EngineError(message)
         return self._ray.put(values)
@@ -175,7 +175,7 @@ class _RayPool(concurrent.futures.Executor):
         if not nodes:
             message = (
                 "`Ray` has lost its cluster: none of its machines is alive. When a raylet exits, the workers on its "
-                "machine exit too: call `ray.shutdown()` and `ray.init()`, and create a new `Ray()`."
+                "machine exit too: call `ray.shutdown()` and `ray.init()`, then create a new `Ray()`."
             )
             raise EngineError(message)
         places = sum(

@@ -122,8 +122,8 @@ def _checked_columns(labels: Sequence[str], by: str, columns: Sequence[str] | No
     if wrong or not names or COUNT in names:
         message = (
             f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, for a table with the columns "
-            f'{labels}. Each must be a column of the table, and "n" is reserved for the number of examples: rename the '
-            "column or choose another."
+            f'{labels}. Each name must be a column of the table, and "n" is reserved for the number of examples: '
+            "rename the column or choose another column."
         )
         raise ProgramError(message)
     return names
@@ -257,8 +257,8 @@ def _check_buckets(buckets: Sequence[int], length: int | None) -> None:
         return
     message = (
         f"`clients_from` was given buckets={list(buckets)} and length={length!r}. Buckets must be increasing numbers "
-        "of examples, such as [32, 128, 512], and the last bucket truncates larger clients: pass `buckets` like "
-        "these, and omit `length`."
+        "of examples, such as [32, 128, 512], and the last bucket truncates larger clients: pass such "
+        "`buckets` without `length`."
     )
     raise ProgramError(message)
 

@@ -33,7 +33,7 @@ class Node:
             message = (
                 f"`{type(self).__name__}` was given {self.target!r} of type {type(self.target).__name__}, which cannot "
                 "be called. A node calls its target after launch: pass the function or class, followed by its "
-                f"arguments, `{type(self).__name__}(target, argument, ...)`."
+                f"arguments, as in `{type(self).__name__}(target, argument, ...)`."
             )
             raise ProgramError(message)
 

@@ -211,7 +211,7 @@ class Program:
         mute = sorted({handle.label for handle in handles if self.specs[handle.index].kind != "service"})
         if mute:
             message = (
-                f"`Program.add_node` was given handles of {', '.join(map(repr, mute))} in the arguments of {label!r}. "
+                f"`Program.add_node` was given handles to {', '.join(map(repr, mute))} in the arguments of {label!r}. "
                 "These nodes have no methods to call: create each of them as a `ServiceNode`, which still runs its "
                 "`run` method."
             )

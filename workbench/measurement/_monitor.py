@@ -51,7 +51,7 @@ def watch_devices(
     if interval_seconds <= 0 or history < 1 or arrays < 0:
         msg = (
             f"`watch_devices` was given interval_seconds={interval_seconds}, history={history} and arrays={arrays}, "
-            "but samples need an interval and a history. Pass interval_seconds > 0, history >= 1 and arrays >= 0."
+            "but one of these values is too small. Pass interval_seconds > 0, history >= 1 and arrays >= 0."
         )
         raise MeasureError(msg)
     sampler = Sampler(jax.local_devices() if devices is None else devices, arrays=arrays)

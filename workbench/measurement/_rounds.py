@@ -157,7 +157,7 @@ class Run:
             msg = (
                 f"`run.state` was asked for the state after {self.finished} rounds, but `step` donates its state, and "
                 "the next round, which did not finish, has reused its memory. A donated array cannot be read "
-                f"again.{where} Run with `checkpoint_dir`, or without donation, to keep it."
+                f"again.{where} To keep the state, run with `checkpoint_dir` or without donation."
             )
             raise EngineError(msg)
         return self._last.state

@@ -329,7 +329,7 @@ class Watch:
             message = (
                 f"`steps` was called on a watch of `{self._core.name}`, which counts each call as a step. A step "
                 "must not be counted twice: iterate over the batches directly, or watch only the loop, "
-                "`with wb.watch() as loop:`."
+                "as in `with wb.watch() as loop:`."
             )
             raise MeasureError(message)
         if not self._opened:

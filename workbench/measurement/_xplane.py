@@ -238,7 +238,7 @@ def read_space(source: Path | bytes) -> Space:
     except (WireError, TypeError, AttributeError) as error:  # a number instead of a message, or the reverse
         damage = str(error) if isinstance(error, WireError) else "a field has a different type than in XLA profiles"
     if not planes:
-        fact = damage or "it holds no plane"
+        fact = damage or "it contains no planes"
         msg = (
             f"`open_profile` was given {where}, which is not an XLA profile: {fact}. A profile is the unchanged "
             "`*.xplane.pb` file that `jax.profiler.stop_trace()` writes: copy it again in binary mode."

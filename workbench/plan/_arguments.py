@@ -46,9 +46,9 @@ def check_call(
     if problems:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         message = (
-            f"{operation} was given `{name}` and {shown}. Arguments must be existing arrays of known shapes: pass the "
-            "array that the donating call returned, or a new array, and use numbers as dimensions. Only "
-            "`trace(fn)(...).export()` takes symbolic shapes."
+            f"{operation} was given `{name}` and {shown}. Arguments must be existing arrays of known shapes. For a "
+            "donated array, pass the array that the donating call returned, or a new array. For a symbolic shape, use "
+            "numbers as dimensions: only `trace(fn)(...).export()` takes symbolic shapes."
         )
         raise ProgramError(message)
     if not hasattr(fn, "lower"):  # a jit may accept static arguments, and rejects others itself

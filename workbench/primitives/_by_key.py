@@ -117,7 +117,7 @@ def _checked_keys(keys: object, num_keys: int, leaves: list[Any], placement: Pla
     if not jnp.issubdtype(keys.dtype, jnp.integer):
         message = (
             f"`reduce_by_key` was given `keys` of dtype {keys.dtype}. A key is the number of a group, an integer from "
-            f"0 to {num_keys - 1}: convert them with `keys.astype(int)`, or number the groups with `jnp.searchsorted`."
+            f"0 to {num_keys - 1}: convert the keys with `keys.astype(int)`, or number groups with `jnp.searchsorted`."
         )
         raise PlacementError(message)
     check_clients("reduce_by_key", "keys", keys, placement)

@@ -115,7 +115,7 @@ class CallbackErrors:
             f"`{self.name}` failed: its host callback `{name}` raised {type(error).__name__}: {str(error)[:500]}. "
             "On several devices a callback that raises would leave the other devices waiting, so the results were "
             "computed without it and discarded. Fix the callback, or let it return a value that reports the error; "
-            "`engines.Sequential()` runs client by client and names the one that fails."
+            "`engines.Sequential()` runs one client at a time, and its error names the client that fails."
         )
         return EngineError(message, stage=self.stage)
 

@@ -172,7 +172,7 @@ def _check_sample(size: int, form: str, placement: Placement) -> None:
     if form not in ("index", "mask"):
         message = (
             f"`sample` was given form={form!r}. A cohort is a list of client numbers or a mask over all clients: pass "
-            'form="index", for `select`, or form="mask", for the `where=` of a reduction.'
+            'form="index" for `select`, or form="mask" for the `where=` of a reduction.'
         )
         raise PlacementError(message)
 

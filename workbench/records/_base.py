@@ -17,8 +17,8 @@ from workbench.errors import RecordError
 from workbench.records._source import shorten_paths
 
 VERSION = 1
-"""The version of the JSON form, in every text that `Record.to_json` writes. It changes when a field is renamed, removed
-or changes its meaning; a new field with a default does not change it."""
+"""The version of the JSON form, in every text that `Record.to_json` writes. It changes when a field is renamed or
+removed, or when the meaning of a field changes; a new field with a default does not change it."""
 
 _CLASSES: dict[str, type["Record"]] = {}
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

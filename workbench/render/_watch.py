@@ -28,7 +28,7 @@ def render_watch_text(record: WatchRecord) -> str:
         reasons = "; ".join(reason for reason, _ in retrace.reasons[:3])
         lines.append(f"  retraced {count_text(retrace.count)} ×: {retrace.function} ({retrace.defined}): {reasons}")
     if record.changes:
-        lines.append("  against the version before:")
+        lines.append("  compared with the previous version:")
         lines += [f"    {change}" for change in record.changes]
     for problem in record.problems[:_SHOWN_PROBLEMS]:
         lines.append(f"  {problem.what}")

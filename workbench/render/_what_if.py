@@ -40,8 +40,8 @@ def render_what_if_text(record: WhatIfRecord) -> str:
     lines += [f"  {_traffic_line(row)}" for row in record.traffic] or ["  no collectives, before or after"]
     if record.compiled is None:
         lines.append(
-            "Planned by Shardy. Counts are sites in the program (a site in a loop counts once); the compiler may "
-            "combine some."
+            "Planned by Shardy. Each place in the program counts once, even in a loop; the compiler may combine "
+            "several collectives."
         )
     lines += [f"Note: {note}" for note in record.notes]
     return "\n".join(lines)

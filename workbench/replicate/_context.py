@@ -216,9 +216,9 @@ class ReplicaContext:
         ]
         if wrong:
             message = (
-                f"`{operation}` was given {', '.join(wrong[:8])}, but axis {axis} is cut into {count} equal parts, one "
-                f"per replica. Its size must be a multiple of {count}: pad the arrays, cut another axis, or use "
-                "`all_reduce`."
+                f"`{operation}` was given {', '.join(wrong[:8])}, but axis {axis} is split into {count} equal parts, "
+                f"one per replica. Its size must be a multiple of {count}: pad the arrays, split them along another "
+                "axis, or use `all_reduce`."
             )
             raise PlacementError(message)
 

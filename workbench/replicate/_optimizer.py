@@ -44,7 +44,7 @@ def wrap_optimizer(
         message = (
             f"`wrap_optimizer` was given accumulate={accumulate!r}. `accumulate` is the number of steps per update, a "
             "positive int known before tracing: pass 1 to update in every step, or for example 4 to update in every "
-            "fourth."
+            "fourth step."
         )
         raise ProgramError(message)
     inner = optax.with_extra_args_support(optimizer)

@@ -57,7 +57,7 @@ class ReplicaStep:
             form = f"a tuple of {len(shapes)}" if isinstance(shapes, tuple) else f"a {type(shapes).__name__}"
             message = (
                 f"`{self.__name__}` returned {form}. A step returns the new state, identical on all replicas, and "
-                "its replica's metrics: return `(state, metrics)`, with `()` for none."
+                "its replica's metrics: return `(state, metrics)`, with `()` for no metrics."
             )
             raise ProgramError(message)
         before = _described(state)

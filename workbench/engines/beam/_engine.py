@@ -142,7 +142,7 @@ class Beam(Engine):
         if not isinstance(clients, BeamExamples):
             message = (
                 f"`Beam.read` was given a {type(clients).__name__}. `Beam.read` packs the clients of a PCollection on "
-                "the workers: pass the result of `clients_from` for a PCollection."
+                "the workers: call `clients_from` on the PCollection, and pass its result."
             )
             raise ProgramError(message)
         with self._packed(clients) as packed:
@@ -306,7 +306,7 @@ def _check(options: Foreign, runner: object, clients_per_batch: object, own_proc
     if isinstance(options, str) or not all(isinstance(flag, str) for flag in options):
         message = (
             f"`Beam` was given options={options!r}. Pipeline options must be a list of flags, as on a command line: "
-            'pass ["--direct_num_workers=2", …], one string for each.'
+            'pass ["--direct_num_workers=2", …], one string for each flag.'
         )
         raise ProgramError(message)
     check_batch_size("Beam", "one element of the PCollection", clients_per_batch)

@@ -308,7 +308,7 @@ class Flower(Engine):
             message = (
                 f"client {error.slot} on {self._place(error.slot)} could not send the rows that its node had kept: "
                 f"{error}. The server, or the caller of the program, reads these rows: run the program again, or "
-                "let it reduce them."
+                "let the program reduce the rows."
             )
             raise EngineError(message, client=error.slot) from error
         arrays = {

@@ -176,7 +176,7 @@ class Spark(Engine):
         if not isinstance(clients, _Examples):
             message = (
                 f"`Spark.read` was given a {type(clients).__name__}. `Spark.read` packs the clients of a Spark table "
-                "on the executors: pass the result of `clients_from` for a Spark DataFrame."
+                "on the executors: call `clients_from` on the Spark DataFrame, and pass its result."
             )
             raise ProgramError(message)
         with scratch_folder("workbench-", self.folder) as folder:
@@ -814,8 +814,8 @@ class _Jobs:
                 f"`read_from` returned {fact[1] if fact else 'an error'} on {self.engine.name}"
                 f"{'' if fact else ': ' + brief(error)}. "
                 'A table needs a row for each client: the column "client" with its id, and a column for each leaf of '
-                "its data, with the shapes that the program expects. Rename or add the columns, or pass a "
-                "DataFrame that has them as `read_from`."
+                "its data, with the shapes that the program expects. Rename or add the columns, or "
+                "pass another DataFrame as `read_from`."
             )
             raise EngineError(message) from error
 
@@ -1220,7 +1220,8 @@ def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
     if conf is not None and not isinstance(session, str):
         message = (
             f"`Spark` was given an existing session and conf={dict(conf)!r}. Settings apply only to a session that the "
-            "engine starts: set them when you create your session, or pass its master instead of the session."
+            "engine starts. Either set them when you create your own session, or pass the session's master URL, so "
+            "that the engine starts a session with these settings."
         )
         raise ProgramError(message)
     check_batch_size("Spark", "one row of the DataFrame", clients_per_batch)

@@ -32,7 +32,8 @@ MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 REPLY, PARTIAL, KEYED = 0, 1, 2  # kind of a row: one batch's reply, a partition's results, or one key's results
 
 COUNTS = ("answers", "tokens", "keyed", "keyed_tokens")
-"""Counts in a row of partial results: batches, rows by key, and the sums of their tokens. Merging adds them."""
+"""Columns of partial results that merging adds: the number of batches and of rows by key, and the sums of their tokens.
+"""
 
 _COLUMNS = {
     **dict.fromkeys(("kind", "number", "key", "part", "grp"), pa.int32()),
@@ -377,7 +378,7 @@ class See:
         fact = ""
         try:
             if place(self.path).read_text() != self.text:
-                fact = "it holds other files"
+                fact = "it contains other files"
         except Exception as error:
             fact = f"{type(error).__name__} for user {os.getuid()}"
         host = socket.gethostname()
