@@ -100,7 +100,7 @@ MISTAKES = {
     "no time to hang": (lambda p: p.add_node(PyNode(nodes.idle), hang_seconds=0), "`hang_seconds` above 0"),
     "a handle without methods": (
         lambda p: p.add_node(PyNode(nodes.add_once, p.add_node(PyNode(nodes.idle)), 1)),
-        "handles of 'main/0' in the arguments of 'main/1'. These nodes have no methods",
+        "handles to 'main/0' in the arguments of 'main/1'. These nodes have no methods",
     ),
     "a handle of another program": (
         lambda p: p.add_node(PyNode(nodes.add_once, small_program()[1], 1)),
