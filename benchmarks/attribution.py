@@ -32,9 +32,10 @@ be assigned. The first number is the fraction assigned to a line of the user's c
 fraction assigned to a function or module. The number in brackets is the inferred part of the first number. A dash means
 that the program has no such figure. `python -m benchmarks.attribution --write docs/attribution.md` writes this page.
 
-A figure counts as attributed if the compiled instruction has a Python call path. If the compiler dropped this path,
-the path of an operand or of an instruction that reads the result is used, and the figure is inferred. Arguments count
-at the line that reads them first (this attribution is also inferred). Fused work counts at the lines of its parts.
+A figure counts as attributed if the compiled instruction has a Python call path. If the compiler dropped this path, the
+report uses the path of an operand, or of an instruction that reads the result, and counts the figure as inferred.
+Arguments count at the line that reads them first (this attribution is also inferred). Fused work counts at the lines of
+its parts.
 """
 
 

@@ -273,8 +273,8 @@ def data_centres() -> dict:
         ("a ratio of 500, within 1 %", abs(between[1] / between[500] / 500 - 1) < 0.01),
         points.values(),
         {
-            f"a round every {f'{n} steps' if n > 1 else 'step'}": f"predicted {each[n]:.4f} s a step, "
-            f"{between[n] / 1e6:,.2f} MB a step between slices from each chip, peak {p['peak'] / 1e9:.2f} GB"
+            f"a round every {f'{n} steps' if n > 1 else 'step'}": f"predicted {each[n]:.4f} s per step; each chip "
+            f"sends {between[n] / 1e6:,.2f} MB per step between slices; peak {p['peak'] / 1e9:.2f} GB"
             for n, p in points.items()
         }
         | {"bytes between slices: a round every step / a round every 500 steps": f"{between[1] / between[500]:.0f} ×"},

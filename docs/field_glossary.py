@@ -63,7 +63,7 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "control variate": ("SCAFFOLD's correction of a client's gradient.", C + "09-client-drift"),
     "cross-device": ("Many small clients that are rarely online, such as phones.", C + "20-a-hundred-million-phones"),
-    "cross-silo": ("Few large clients that always answer, such as hospitals.", C + "10-diloco"),
+    "cross-silo": ("A few large clients that always answer, such as hospitals.", C + "10-diloco"),
     "data parallelism": (
         "A sharding in which every device stores all weights and processes a part of the batch.",
         C + "23-one-transformer",
@@ -73,7 +73,7 @@ TERMS: dict[str, tuple[str, str]] = {
         "how-to/differential-privacy",
     ),
     "differential privacy": (
-        "A bound on how much one member changes the distribution of the result.",
+        "A bound on how much the data of one member can change the distribution of the result.",
         "how-to/differential-privacy",
     ),
     "DiLoCo": ("A method with many local AdamW steps between outer steps with Nesterov momentum.", C + "10-diloco"),
@@ -182,7 +182,7 @@ TERMS: dict[str, tuple[str, str]] = {
         C + "24-attacks-and-privacy",
     ),
     "sensitivity": (
-        "Largest change of a result that one member can cause.",
+        "Largest change of a result that the data of one member can cause.",
         C + "24-attacks-and-privacy",
     ),
     "sequence parallelism": (

@@ -12,7 +12,7 @@ GLOSSARY = {
     "mesh axis": "One named dimension of the grid of devices; arrays are split or repeated along it.",
     "mesh": "The grid of devices, with a name for every dimension.",
     "device": "An accelerator, or a simulated device, that JAX can place arrays on.",
-    "FLOPs": "Floating-point operations: additions and multiplications; a product of an m×k and a k×n matrix is 2mkn.",
+    "FLOPs": "Floating-point operations: additions and multiplications; a product of m×k and k×n matrices takes 2mkn.",
     "payload": "The bytes of one device's operand in one collective.",
     "sent": "The bytes that one device sends in one call, as a ring algorithm would send them.",
     "collective": "An operation that several devices perform together, such as summing one array from each device.",
