@@ -341,7 +341,7 @@ def register_dce(primitive: Primitive, rule: Callable) -> None:
 
 
 def register_discharge(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
-    """Registers how to remove the Refs inside an equation of `primitive` that has no Ref operands."""
+    """Registers how to remove the inner Refs of `primitive`'s equations that have no Ref operands."""
     if jax.__version_info__ >= (0, 11):  # one context instead of the types of inputs and outputs
         _discharge.register_discharge_rule(primitive)(
             lambda context, *operands, **params: ([None] * len(operands), rule(*operands, **params))  # pyright: ignore

@@ -1,7 +1,7 @@
 """Access to MLIR and Shardy in jaxlib: parses StableHLO, runs Shardy's passes and reads the results.
 
-jaxlib does not guarantee pass names and option names (written against 0.10.2), so callers catch `ShardyError` and fall
-back to the compiler's own dump files, which this module reads with the same reader.
+jaxlib does not guarantee pass names and option names (written against 0.10.2). Callers therefore catch `ShardyError`
+and fall back to the compiler's own dump files, which this module reads with the same reader.
 """
 
 import contextlib

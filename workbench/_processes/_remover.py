@@ -21,7 +21,7 @@ _QUIET = 1.0  # seconds without new files after which removal is complete
 
 
 def main() -> None:
-    """Reads paths until the input closes, then removes them until they stay removed."""
+    """Reads paths until the input closes, then removes them repeatedly until nothing writes to them any more."""
     paths: dict[Path, bool] = {}  # whether to kill the processes that use the path
     for line in sys.stdin:
         change, path = line[0], Path(line[1:].rstrip("\n"))

@@ -67,7 +67,7 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
-    """A collective in a loop with the same operand in every iteration."""
+    """A collective in a loop that has the same operand in every iteration."""
     for collective in program.module.collectives:
         instruction = program.by_name.get(collective.name)
         times = collective.executions or 1.0

@@ -90,7 +90,7 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def many_small_instructions(program: Compiled) -> Iterator[FindingRecord]:
-    """Hundreds of small instructions outside loops, which may take longer to start than to execute."""
+    """Outside loops, hundreds of small instructions that may take longer to start than to execute."""
     worked = [
         instruction
         for instruction in program.module.instructions

@@ -155,7 +155,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
-    """A gather that precedes a checkpoint's barrier, so that its copy is kept instead of being gathered again."""
+    """A gather before a checkpoint's barrier: the gathered copy is kept in memory instead of being gathered again."""
     propagation, memory = program.record.propagation, program.module.memory
     if propagation is None or not memory.peak_bytes:
         return

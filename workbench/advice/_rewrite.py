@@ -217,7 +217,7 @@ def _is_again(equation: JaxprEqn) -> bool:
 def with_written_gathers(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program with recomputed replicating constraints replaced by `jax.lax.all_gather` in `jax.shard_map`.
+    """The program, with `jax.lax.all_gather` in `jax.shard_map` in place of recomputed constraints that replicate.
 
     Args:
         closed: The program, a derivative of the user's program.

@@ -232,7 +232,7 @@ def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -
 
 
 def _by_position(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Uses the generator whose bits depend only on their position; retraces and recompiles the function."""
+    """Uses the random generator whose bits depend only on their position; retraces and recompiles the function."""
     return _with_bytes_sent(finding, program, recompile(partitionable=True), "compiled with this generator")
 
 
@@ -327,7 +327,7 @@ def _recomputed(finding: FindingRecord, program: Compiled, recompile: Recompile)
 
 
 def _not_saved(finding: FindingRecord, program: Compiled, after: ProgramRecord) -> FindingRecord:
-    """The finding without a gain, or unverified for a Python loop on CPUs."""
+    """The finding without a gain; for a Python loop on CPUs, the finding with an unverified gain."""
     gain = _gain(program, after, "compiled with the layers recomputed")
     if program.module.platform != "cpu" or finding.gain is None or ".scan(" in finding.code:
         return finding.replace(gain=gain.replace(after=max(gain.after, gain.before)))  # too little for its FLOPs

@@ -87,8 +87,8 @@ class Traced(TracedProgram):
             **options: Options of `inspect`.
 
         Returns:
-            An ipywidget. A notebook displays it if it is the last value of a cell; it can also be placed in boxes and
-            tabs, and its traits `selection` and `settings` can be observed and linked.
+            An ipywidget. A notebook displays it if it is the last value of a cell. The widget can also be placed in
+            boxes and tabs, and its traits `selection` and `settings` can be observed and linked.
 
         Raises:
             InspectionError: for an unknown view.

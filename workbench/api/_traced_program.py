@@ -332,9 +332,8 @@ class TracedProgram(Inspected):
             measure: Whether to run the program before and after each compiled change, interleaved on the attached
                 devices; shapes are replaced by zeros. Only programs that fit in free memory are run. `cancel` stops the
                 runs.
-            seconds: Total time; None means no limit. Changes are not compiled once the remaining time
-                is too short to compile the program again: their findings remain estimates, and a note gives their
-                number.
+            seconds: Total time; None means no limit. A change is not compiled if the remaining time is too short for
+                one compilation. Its finding then remains an estimate, and a note gives the number of such findings.
             found: Called with the record so far: first with estimates, then again after each compiled change.
             **options: Options of `inspect`. Once `cancel` is set, or after an interrupt, the findings so far are
                 returned.
@@ -400,8 +399,8 @@ class TracedProgram(Inspected):
           fits the program over one axis; a target is the largest slice to try.
 
         Each parameter has the same spec in all layers, optimizer states follow their parameters, and results that
-        replace an argument have the argument's spec. Shardy propagates every choice and a cost model predicts its cost;
-        the best choices are compiled for the chip, or for CPU devices if the chip's compiler is not installed, and
+        replace an argument have the argument's spec. Shardy propagates every choice and a cost model predicts its cost.
+        The best choices are compiled for the chip, or for CPU devices if the chip's compiler is not installed, and
         their cost is predicted again. For a program with clients, the best specs are also tried with other chunk sizes;
         if predicted times are equal, the `chunk_size="auto"` choice for the chip ranks first.
 

@@ -89,14 +89,14 @@ def _function(tree: CallTreeRecord, node: CallNodeRecord) -> str:
 
 
 def _keys(side: Mapping[Place, object], code: Codes, first: Mapping[Place, object], first_code: Codes) -> dict:
-    """A key for every line; matching lines have the same key as in the first program."""
+    """Keys for all lines; a line that matches a line of the first program has the same key."""
     keys: dict[Place, tuple[str, int, str]] = {}
     numbers = {
         place: number
         for function in {place[0] for place in first}
         for number, place in enumerate(sorted(place for place in first if place[0] == function))
     }
-    # A program may be called by a function of the other program: then its own function has another name there.
+    # One program may call the other. The called program's own function then has another name in the caller's tree.
     located = {place[1:]: place for place in first if code.get(place[1:]) == first_code.get(place[1:])}
     moved = {
         place: there

@@ -67,7 +67,7 @@ def _call_seconds(record: Measured) -> float | None:
 
 
 def _overlap(records: Sequence[Measured]) -> bool:
-    """Returns whether both the first and the last record have several calls, whose times overlap."""
+    """Returns whether the first and the last record have several calls each, with overlapping times."""
     ends = [record.round_seconds for record in (records[0], records[-1]) if isinstance(record, RunRecord)]
     if len(ends) < 2 or min(map(len, ends)) < 2:
         return False

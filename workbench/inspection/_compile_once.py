@@ -20,9 +20,8 @@ def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
     """Compiles a lowered program, or returns the result cached in this process for an identical program.
 
     Every inspection traces the function again, because the values it closes over may have changed. Identical StableHLO
-    compiles to the same program on identical devices. The key includes source lines, even those of the inspecting call,
-    for two reasons: a library function has no other lines, and a cached program must not show the lines of another
-    cell.
+    compiles to the same program on identical devices. The key includes source lines, even the lines of the inspecting
+    call. A library function has no other lines, and a cached program must not show the lines of another cell.
 
     Args:
         lowered: The program.

@@ -54,7 +54,7 @@ def inspect_stage(x: object, **options: object) -> ProgramRecord | None:
     if isinstance(x, jax.stages.Lowered | jax.stages.Compiled):
         return _inspect_lowered(x, options)
     inner = getattr(x, "lowered", None) or getattr(x, "compiled", None) or getattr(x, "traced", None)
-    if isinstance(inner, jax.stages.Lowered | jax.stages.Compiled | jax.stages.Traced):  # of nnx and equinox
+    if isinstance(inner, jax.stages.Lowered | jax.stages.Compiled | jax.stages.Traced):  # stages of nnx and equinox
         return inspect_stage(inner, **options)
     if isinstance(x, jax.export.Exported):
         return _inspect_exported(x, options)

@@ -188,7 +188,7 @@ class _Reader:
     ) -> None:
         self.propagation = propagation
         self._call_tree = call_tree
-        self._nodes: dict[str, list[CallNodeRecord]] = {}  # of the call tree, by the name of an instruction
+        self._nodes: dict[str, list[CallNodeRecord]] = {}  # nodes of the call tree, by instruction name
         for node in () if call_tree is None else call_tree.nodes:
             for name in node.instructions:
                 self._nodes.setdefault(name, []).append(node)
@@ -198,7 +198,7 @@ class _Reader:
         for value in propagation.values:
             for operand in value.operands:
                 self.users.setdefault(operand, []).append(value)
-        self._sizes = sizes  # of the mesh axes
+        self._sizes = sizes  # sizes of the mesh axes
         self.values = {value.name: value for value in propagation.values}
         self.by_op_name: dict[str, list[PlannedValueRecord]] = {}
         for value in propagation.values:

@@ -40,7 +40,7 @@ def watch_devices(
         The running monitor.
 
     Raises:
-        MeasureError: `interval_seconds`, `history` or `arrays` is out of range.
+        MeasureError: if `interval_seconds`, `history` or `arrays` is out of range.
 
     Example:
         >>> with watch_devices(0.1) as monitor:
@@ -87,7 +87,7 @@ class DeviceMonitor:
         """The last sample; waits if there is no sample yet.
 
         Raises:
-            MeasureError: no sample was taken in time.
+            MeasureError: if no sample was taken in time.
         """
         self._first.wait(timeout_seconds)
         if not self._history:

@@ -25,8 +25,8 @@ class NvmlReader:
     """Queries NVML about the GPUs that JAX sees, in the order of `CUDA_VISIBLE_DEVICES`.
 
     Raises:
-        MissingDependencyError: the Python package `nvidia-ml-py` is not installed.
-        RuntimeError: NVML cannot be started, for example because there is no driver.
+        MissingDependencyError: if the Python package `nvidia-ml-py` is not installed.
+        RuntimeError: if NVML cannot be started, for example because there is no driver.
     """
 
     def __init__(self, nvml: ModuleType | Any = None, visible: str | None = None) -> None:

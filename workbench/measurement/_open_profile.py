@@ -68,8 +68,8 @@ def open_profile(path: str | Path, program: object = None, *, max_events: int = 
         events, and `notes` lists missing data. Only `predicted_seconds` is a prediction; all other values are measured.
 
     Raises:
-        ProfileError: there is no profile; or the profile is unreadable, has no device events, or has no unique program
-            with that name.
+        ProfileError: if there is no profile, or if the profile is unreadable, has no device events, or has no unique
+            program with that name.
 
     Example:
         >>> import jax, tempfile

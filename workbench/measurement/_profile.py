@@ -64,7 +64,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         device.
 
     Raises:
-        EngineError: another profile is being captured, or `through="memory"` is not supported.
+        EngineError: if another profile is being captured, or if `through="memory"` is not supported.
 
     Example:
         >>> import jax
@@ -106,7 +106,7 @@ class RunningProfile:
     """A profile that starts without waiting, and is stopped by another thread.
 
     Raises:
-        EngineError: another profile is being captured.
+        EngineError: if another profile is being captured.
     """
 
     def __init__(self) -> None:

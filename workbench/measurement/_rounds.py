@@ -56,9 +56,9 @@ class Run:
     Args: step, state, rounds and all options: As for `run_rounds`, which makes and starts a run.
 
     Raises:
-        MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` already has rounds and
-            `resume` is False.
-        DataError: no checkpoint in `checkpoint_dir` matches the state.
+        MeasureError: if `rounds`, `keep` or `checkpoint_every` is out of range, or if `checkpoint_dir` already has
+            rounds and `resume` is False.
+        DataError: if no checkpoint in `checkpoint_dir` matches the state.
 
     Example:
         >>> run = Run(lambda total, round: (total + round, {"before": total}), 0, 4, progress=False)
@@ -150,7 +150,7 @@ class Run:
         """The state after the last finished round.
 
         Raises:
-            EngineError: the step donates its state, and a failed round has consumed it.
+            EngineError: if the step donates its state, and a failed round has consumed it.
         """
         if _gone(self._last.state):
             where = f" Round {self._saved} is on disk: use `load_checkpoint`." if self._saved else ""
@@ -169,7 +169,7 @@ class Run:
         other settings.
 
         Raises:
-            RoundError: a round failed.
+            RoundError: if a round failed.
             KeyboardInterrupt: on Ctrl-C in the foreground; `error.run` is this run, after its last finished round.
         """
         if self._status in ("running", "paused"):
@@ -239,8 +239,8 @@ class Run:
         """Waits until the run is over.
 
         Raises:
-            RoundError: a round failed.
-            EngineError: the run does not finish in time; the run continues.
+            RoundError: if a round failed.
+            EngineError: if the run does not finish in time; the run continues.
         """
         if not self._controls.over.wait(timeout_seconds):
             msg = (
@@ -515,7 +515,7 @@ class Run:
         """Reads a run from a folder that `log=` wrote: its provenance and history, with `rerun()`.
 
         Raises:
-            DataError: there is no run.
+            DataError: if there is no run.
         """
         return load_run(path, run_rounds)
 
@@ -616,7 +616,7 @@ def run_rounds(
         The run, which is finished, stopped early, or (with `background`) still running.
 
     Raises:
-        RoundError: a round failed; `error.run` contains the state and history of the finished rounds.
+        RoundError: if a round failed; `error.run` contains the state and history of the finished rounds.
         KeyboardInterrupt: on Ctrl-C, so that a loop over runs is stopped as well. `error.run` (in a notebook,
             `sys.last_value.run`) is the run after its last finished round; call its `start()` to continue.
 

@@ -63,7 +63,7 @@ def plot_comparison(
         A matplotlib figure, which is displayed as the result of a notebook cell.
 
     Raises:
-        DataError: the kind is unknown.
+        DataError: if the kind is unknown.
     """
     if kind not in KINDS:
         kinds = ", ".join(map(repr, KINDS))

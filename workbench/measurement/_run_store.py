@@ -55,7 +55,7 @@ class StoredRun(Generic[R]):
         Loads a pickle, which runs code: use only with folders that you trust.
 
         Raises:
-            DataError: the program was not stored; the message states the reason.
+            DataError: if the program was not stored; the message states the reason.
         """
         file = self.path / PROGRAM
         if not file.exists():
@@ -106,7 +106,7 @@ def load_run(path: str | Path, make_run: Callable[..., R]) -> StoredRun[R]:
     """Reads a run from a folder that `log=` wrote.
 
     Raises:
-        DataError: there is no run.
+        DataError: if there is no run.
     """
     place = Path(path).expanduser()
     try:

@@ -187,7 +187,7 @@ class RunTables:
             "best 10 %" (means over a tenth of the clients, at least one).
 
         Raises:
-            DataError: no result has per-client values for this metric.
+            DataError: if no result has per-client values for this metric.
 
         References:
             Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020 (arXiv 1905.10497), section 4.

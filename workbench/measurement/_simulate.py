@@ -47,7 +47,7 @@ def simulate_round(
         Bars of the Gantt chart, truncated at the end of the round, and the outcome of every client.
 
     Raises:
-        MeasureError: sizes do not match the number of clients, or a deadline, number or client is invalid.
+        MeasureError: if sizes do not match the number of clients, or if a deadline, number or client is invalid.
 
     Example:
         >>> profiles = ClientProfiles(

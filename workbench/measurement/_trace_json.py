@@ -50,7 +50,7 @@ def read_trace(path: Path) -> tuple[list[TracePlane], str]:
         are included.
 
     Raises:
-        ProfileError: the file contains no trace events.
+        ProfileError: if the file contains no trace events.
     """
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}

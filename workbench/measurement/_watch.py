@@ -111,7 +111,7 @@ class Watch:
         name = self._given_name or function_name(fn)
         core = self._core
         core.name = name
-        if name == "<lambda>":  # called like all others
+        if name == "<lambda>":  # all lambdas have this name
             return
         key = str(getattr(fn, "__module__", "")), str(getattr(fn, "__qualname__", name))
         old = _REMEMBERED.pop(key, None)
@@ -316,7 +316,7 @@ class Watch:
             The batches.
 
         Raises:
-            MeasureError: the watch already has a function, whose calls are the steps.
+            MeasureError: if the watch already has a function, whose calls are the steps.
 
         Example:
             >>> with Watch() as loop:

@@ -531,7 +531,7 @@ class Core:
         """Starts the trackers' runs.
 
         Raises:
-            MissingDependencyError: a tracker's library is not installed.
+            MissingDependencyError: if a tracker's library is not installed.
         """
         program = {"cannot": "a watched loop is user code: run its cell or script again"}
         for tracker in list(self.trackers):
@@ -672,7 +672,7 @@ def changes_of(
 
     Args:
         old: The version before.
-        new: The present version.
+        new: The current version.
         codes: The source code of both, as in `compare_measured`.
         is_timed: Whether both have enough steps to compare their times.
     """

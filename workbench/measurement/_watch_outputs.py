@@ -139,7 +139,7 @@ def outputs_by_name(selection: Wanted) -> dict[str, str | Callable[[Any], Any]]:
     """Maps names to chosen outputs.
 
     Raises:
-        MeasureError: an output is neither a name nor a function.
+        MeasureError: if an output is neither a name nor a function.
 
     Example:
         >>> outputs_by_name(["loss", "metrics.accuracy"])

@@ -219,7 +219,7 @@ def read_space(source: Path | bytes) -> Space:
         The planes that could be read.
 
     Raises:
-        ProfileError: the source has no plane.
+        ProfileError: if the source has no plane.
     """
     where = f"{len(source)} bytes" if isinstance(source, bytes) else f"`{source}`"
     buffer = source if isinstance(source, bytes) else _mapped(source)
@@ -282,7 +282,7 @@ def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
     """Yields a message's field numbers and values: integers, or a `Span` of bytes.
 
     Raises:
-        WireError: the message is truncated or damaged.
+        WireError: if the message is truncated or damaged.
     """
     index, stop = span
     while index < stop:

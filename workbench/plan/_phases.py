@@ -48,7 +48,7 @@ class Phase:
     def one_per_device(self) -> bool:
         """True if each client has its own mesh position, on an axis with the placement's name.
 
-        Its named-axis collectives are then collectives over that mesh axis, and compile as written.
+        Collectives over the placement's named axis are then collectives over that mesh axis, and compile as written.
         """
         return (
             self.layout is not None

@@ -305,12 +305,12 @@ class ProtocolCostRecord(Record):
 
     @property
     def upload_bytes(self) -> float:
-        """Bytes for one client, over all exchanges."""
+        """Bytes that one client sends, over all exchanges."""
         return sum(exchange.upload_bytes for exchange in self.rounds)
 
     @property
     def download_bytes(self) -> float:
-        """Bytes for one client, over all exchanges."""
+        """Bytes that one client receives, over all exchanges."""
         return sum(exchange.download_bytes for exchange in self.rounds)
 
 

@@ -1,7 +1,7 @@
 """Objects as cell results: a short text, and an HTML card in the page's colours.
 
 The card has no script, no style sheet and no colours except grey lines. Text and background colours come from the page,
-so the card fits every front end, light or dark. It remains a readable table if a notebook host strips the styles.
+so the card fits every front end, light or dark. The card remains a readable table if a notebook host strips the styles.
 """
 
 import functools

@@ -36,7 +36,7 @@ def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure
         ax: The matplotlib axes to replace; None creates a figure.
 
     Raises:
-        ValueError: `ax` is not part of a grid of panels.
+        ValueError: if `ax` is not part of a grid of panels.
     """
     if ax is None:
         figure = NotebookFigure(figsize=(width, height), layout="constrained")

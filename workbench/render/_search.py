@@ -303,7 +303,7 @@ def _entries(spec: Sequence[Sequence[str]]) -> tuple[str | tuple[str, ...] | Non
 def _ordered(
     specs: Mapping[str, Sequence[Sequence[str]]], exact: Mapping[str, Sequence[Sequence[str]]]
 ) -> dict[str, Sequence[Sequence[str]]]:
-    """The rules, most specific first, without those that a wider rule with the same spec already covers."""
+    """The rules, most specific first; omits rules that a wider rule with the same spec already covers."""
     rules = {_rule(pattern): spec for pattern, spec in specs.items()}
     covered = {a for a in rules for b in rules if a != b and rules[a] == rules[b] and fnmatch.fnmatchcase(a, b)}
     rules = {rule: spec for rule, spec in rules.items() if rule not in covered} | dict(exact)

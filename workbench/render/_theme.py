@@ -115,8 +115,8 @@ def picture(
 ) -> Markup:
     """A complete SVG picture.
 
-    It paints its own background in a light or a dark theme, or follows the system setting with `dark=None`. A `live`
-    picture takes its background and colours from the page instead.
+    The picture paints its own background in a light or a dark theme, or follows the system setting with `dark=None`. A
+    `live` picture takes its background and colours from the page instead.
     """
     ground = None if live else rect(0, 0, width, height, class_="wb-fill-bg")
     return svg(width, height, ground, *children, label=label, style="" if live else svg_style(dark))

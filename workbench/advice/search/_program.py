@@ -50,7 +50,7 @@ class Priced:
     how: Literal["planned", "rehearsed", "compiled"] = "planned"
     note: str = ""
     flops: float | None = None  # bytes on one device; None if compiled
-    traffic_seconds: float | None = None  # seconds of its memory traffic; None if compiled
+    traffic_seconds: float | None = None  # seconds of memory traffic; None if compiled
     counts_plan: bool = False  # uses the plan's memory traffic, because the CPU compiler's traffic is larger
 
 

@@ -53,7 +53,7 @@ def inspect_module(
             bytes (`*.hlo.pb` in a dump).
         mesh: The mesh that the program was compiled for, used to name the axes of collectives. Without a mesh, the axes
             have no names.
-        platform: "cpu", "gpu" or "tpu"; with None, it is taken from the devices or from the text.
+        platform: "cpu", "gpu" or "tpu"; None takes the platform from the devices or from the text.
         available_bytes: Memory of one device, used to decide whether the program fits.
         plan: The program's plan. The stages contain the calls that lead to client functions; the compiled module lacks
             these calls.
