@@ -92,7 +92,7 @@ class Answers(Answering):
         view: The view that shows the answers; only a weak reference is kept.
         record: The program.
         others: The same program compiled for other targets.
-        prefixed: True for a view of several views, whose live values have names such as "cost/job".
+        prefixed: Whether the view contains several views; its live values then have names such as "cost/job".
         compile_for: Compiles the program for a target.
         what_if: Tries other shardings of the program's arguments.
         tap: Evaluates the program and returns the values of a client.
@@ -155,7 +155,7 @@ class Answers(Answering):
     # Jobs
 
     def stop(self, work: str) -> None:
-        """Stops "compile", "trial", "advice" or "search", if it is running; results so far stay."""
+        """Stops the job "compile", "trial", "advice" or "search" if it is running; keeps its results so far."""
         if (job := self._jobs.get(work)) is not None:
             job.cancel.set()
 
@@ -271,7 +271,7 @@ class Answers(Answering):
         return tried_propagation(self.tried)
 
     def propagation_page(self, first: int) -> str:
-        """The picture of the propagation's values, starting with number `first`."""
+        """The picture of one page of the propagation's values; the page starts with value number `first`."""
         tried = None if self.tried is None else self.tried.after.propagation
         record = tried or self._propagation or PropagationRecord()
         return propagation_page(play_back(record, trace_axes(record)), first)
@@ -368,10 +368,10 @@ def _cancel(jobs: Mapping[str, Job]) -> None:
 
 
 def _needed(function: _F | None, call: str, *, mesh: bool = False) -> _F:
-    """Returns `function`, which a view of a record alone does not have.
+    """Returns `function`, which is None in a view that shows only a record.
 
     Raises:
-        RuntimeError: if it is None.
+        RuntimeError: if `function` is None.
     """
     if function is not None:
         return function

@@ -319,7 +319,7 @@ def to_html(widgets: Sequence[WorkbenchWidget], *, title: str = "Workbench", aut
 
 
 def require_dock(dock: str | None) -> None:
-    """Raises an error for a place that no front end supports.
+    """Checks that `dock` is a place that the front ends support.
 
     Raises:
         ValueError: if `dock` is neither "right" nor None.

@@ -28,16 +28,16 @@ class Call:
 def callers_of(
     tree: CallTreeRecord | None, names: Iterable[str], files: Iterable[str] = ()
 ) -> dict[str, tuple[Call, ...]]:
-    """Returns the calls that lead to each instruction's line, outermost first, if several callers share its function.
+    """Returns the calls that lead to each instruction's line, if the line's function has several callers.
 
     Args:
         tree: The call tree of the program.
         names: The instructions to explain.
-        files: Files that contain the program's instructions; the tree refers to notebook cells by number.
+        files: Files with the program's instructions; needed because the tree identifies notebook cells by number.
 
     Returns:
-        For each instruction, the calls that distinguish this path to its line from other paths to the same line; the
-        line itself comes last. Empty if only one call path leads to the line.
+        For each instruction, the calls that distinguish this path to its line from other paths, outermost first. The
+        line itself comes last. Empty if only one path leads to the line.
     """
     if tree is None:
         return {}

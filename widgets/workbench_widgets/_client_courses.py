@@ -1,4 +1,4 @@
-"""Metrics of clients over rounds, and the clients view's requests for them."""
+"""Metrics of clients over rounds, and the answers to the clients view's requests."""
 
 import threading
 from collections import deque
@@ -102,5 +102,5 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _plain(value: float) -> float | None:
-    """Replaces NaN, which JSON does not support."""
+    """Replaces non-finite numbers, which JSON does not support, by None."""
     return float(value) if np.isfinite(value) else None

@@ -93,7 +93,7 @@ def _around(stages: Sequence[StageRecord], target: StageRecord) -> list[StageRec
 
 
 def _nested_ranges(record: ProgramRecord, outer: Sequence[StageRecord], placement: str, size: int) -> list[list[Any]]:
-    """Ranges of clients on each device, beginning with the devices of the first group."""
+    """Ranges of nested clients and their devices, group by group."""
     inner = _ranges(record, placement, size)
     groups = math.prod(stage.clients for stage in outer)
     around = _ranges(record, outer[-1].placement or "", outer[-1].clients) if len(outer) == 1 else []

@@ -30,7 +30,7 @@ class Explorer(RunController):
         others: The same program compiled for other targets; their costs are shown next to the program's own cost.
         run: A measured run, which adds the measured time of each client and a timeline per device.
         monitor: A source of device samples, such as `workbench.measurement.watch_devices()`.
-        rounds: A run of many rounds, such as `workbench.measurement.Run`, whose curves and per-round clients are shown.
+        rounds: A run of many rounds, such as `workbench.measurement.Run`, whose curves and clients per round are shown.
         timeline: A simulated round, with its stragglers.
         runs: Runs to compare, such as `wb.compare(…).record`; their curves are shown in a separate tab.
         tap: Evaluates the program and returns the values of a client; without it, clients cannot be opened.

@@ -30,7 +30,7 @@ _PAGE = """<!doctype html>
 
 
 class SavedView(NamedTuple):
-    """A view outside its kernel."""
+    """A view's code and state, from which a page draws the view without a kernel."""
 
     script: object  # the code that draws the view
     name: str  # one of the views in the bundle

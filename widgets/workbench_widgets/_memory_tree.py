@@ -87,7 +87,7 @@ def _scope(part: str) -> str:
 
 
 def _joined(rows: list[MemoryRow]) -> list[MemoryRow]:
-    """Merges every level that contains only one other level with that level."""
+    """Merges each level with its only child, if the child is also a level."""
     inside: dict[int, list[int]] = {}
     for at, row in enumerate(rows):
         inside.setdefault(row["parent"], []).append(at)

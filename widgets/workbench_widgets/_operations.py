@@ -23,7 +23,7 @@ def operations_state(
     """State of the operations view: names and places as lists, figures as columns, library frames folded.
 
     Args:
-        tree: The figures of the program.
+        tree: The call tree of the program, with its figures.
         files: Files that contain the program's instructions; needed because other views select a notebook cell by file,
             while the tree names it by number.
         measured: Show only the measured times of an entire profile, for all devices together and for each device.
@@ -172,7 +172,7 @@ def _kept(tree: CallTreeRecord, calls: Mapping[int, int]) -> list[CallNodeRecord
 
 
 def _plain_calls(tree: CallTreeRecord) -> dict[int, int]:
-    """Lines that only call one function and therefore share a row with it, placed at the line of the call."""
+    """Lines that only call one function; such a line shares a row with the function, placed at the call."""
     below: dict[int, list[CallNodeRecord]] = {}
     for node in tree.nodes:
         if node.parent is not None:

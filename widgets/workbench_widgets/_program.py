@@ -15,7 +15,7 @@ WIDTH, NARROW_WIDTH = 620, 500
 
 
 class ProgramView(WorkbenchWidget):
-    """Live view of a program's stages; a selected stage shows its shapes, cost and code; a selected client, its share.
+    """Live view of a program's stages, with details of the selected stage or client.
 
     Args:
         record: The program.

@@ -28,11 +28,11 @@ class PropagationView(WorkbenchWidget):
         super().__init__(data=data, label=render.describe(self._playback), **values)
 
     def page(self, first: int) -> str:
-        """The picture of the values, starting with number `first`."""
+        """The picture of one page of values; the page starts with value number `first`."""
         return propagation_page(self._playback, first)
 
     def static_svg(self) -> Markup:
-        """All arrows and tags for the first values."""
+        """The first values, with all their arrows and tags."""
         return render.svg(self._playback, rows_at_most=40)
 
 

@@ -116,7 +116,7 @@ def read_call_groups(instructions: Sequence[InstructionRecord], tree: CallTreeRe
     place: dict[int, int] = {-1: ROOT}
 
     def group_of(at: int) -> int:
-        """The group of a tree node; the root and operations with a single instruction have no group of their own."""
+        """The group of a tree node; the root and single-instruction operations have no separate group."""
         if at not in place:
             node = nodes[at]
             single = at == 0 or (node.kind == "operation" and counts[at] <= 1)
@@ -143,7 +143,7 @@ def read_call_groups(instructions: Sequence[InstructionRecord], tree: CallTreeRe
 
 
 def kind_of(instruction: InstructionRecord) -> str:
-    """The kind of a scope's stage; older records store it only in the scope."""
+    """The kind of an instruction's stage; in older records, only the name scope contains the kind."""
     kinds = [] if instruction.kind else _STAGE_KIND.findall(instruction.op_name)
     return kinds[-1] if kinds else instruction.kind
 

@@ -26,7 +26,7 @@ class TimelineView(WorkbenchWidget):
 
     Args:
         run: A measured run with events.
-        program: The program that ran; the record supplies the functions that each operation belongs to.
+        program: Record of the program that ran, which supplies the functions that contain each operation.
     """
 
     view_name = "timeline"
