@@ -46,7 +46,7 @@ def training_section(losses: Sequence[float], accuracies: Sequence[float], secon
 
 
 def round_section(code: str, player: str) -> ReportSection:
-    """Shows the user's code, and a round of it, step by step."""
+    """Shows the user's code, and plays one round step by step."""
     return ReportSection(
         heading="A round",
         pieces=(
@@ -61,7 +61,7 @@ def round_section(code: str, player: str) -> ReportSection:
 
 
 def program_section(record: ProgramRecord, gradient: ProgramRecord, explorer: str) -> ReportSection:
-    """Shows the compiled program in the explorer, and says what its derivative communicates."""
+    """Shows the compiled program in the explorer, and counts the stages and collectives of its derivative."""
     text = (
         f"The compiled round has {_size(record)}. Its derivative, through the training of every client, is a program "
         f"of the same primitives: {_size(gradient)}."

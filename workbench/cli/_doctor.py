@@ -53,7 +53,7 @@ def report_health(form: Literal["short", "long", "json"] = "short") -> int:
     """Prints the findings and returns 1 if something is broken, else 0.
 
     Args:
-        form: "short" for a few lines and every problem, "long" for every finding, "json" for every finding as JSON.
+        form: "short" (a summary and every problem), "long" (every finding) or "json" (every finding as JSON).
     """
     checks = list(examine())
     broken = [check for check in checks if check.state == "broken"]
