@@ -111,7 +111,7 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
 
     The program must have a placement with this number of clients and reduce over it. The server must not read a
     client's row, and no broadcast may send the rows of all clients to each client. Computing the clients one at a time,
-    each from its own row, must return the same values.
+    each from its own row, must give the same values as an ordinary call.
     """
     try:
         plan = trace(function)(*args).plan

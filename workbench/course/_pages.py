@@ -98,7 +98,7 @@ def copy_reveal(folder: Path) -> Path:
 
 
 def require_page_libraries() -> None:
-    """Checks that the libraries of pages are installed, before minutes are spent on executing notebooks.
+    """Checks that the libraries for pages are installed; called before notebooks run, which takes minutes.
 
     Raises:
         MissingDependencyError: with the command that installs the libraries.
@@ -260,7 +260,7 @@ def write_site(
 def picture_of(notebook: Any) -> tuple[str, bytes] | None:
     """Returns the suffix and the content of a picture among a notebook's outputs; None if there is no picture.
 
-    The largest PNG, otherwise the picture of the first view.
+    Chooses the largest PNG, or else the picture of the first view.
     """
     outputs = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ())]
     if figures := [data["image/png"] for data in outputs if "image/png" in data]:

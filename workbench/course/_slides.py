@@ -1,4 +1,4 @@
-"""The look of slides: type legible from the back row, a dark theme, folded code of figures, and frames around views."""
+"""Style of slides: large type, a dark theme, collapsed plotting code, and frames around views."""
 
 import html
 import itertools
@@ -182,7 +182,7 @@ SHADES = re.compile(r"\b(black|white|dark|light|bright|pale)(er)?\b", re.IGNOREC
 
 
 def keep_shades(notebook: Any) -> None:
-    """Keeps figures light in dark mode if the text below mentions a shade such as light; others are inverted."""
+    """Keeps figures light in dark mode if the text below names a shade, such as "dark"; inverts other figures."""
     for cell, after in itertools.pairwise(notebook.cells):
         if after.cell_type != "markdown" or not SHADES.search(after.source):
             continue
@@ -192,11 +192,11 @@ def keep_shades(notebook: Any) -> None:
 
 
 def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
-    """Puts views into frames, and keeps links and hints only if the slides contain what they refer to.
+    """Puts views into frames, and removes links and hints to content that the slides lack.
 
     Args:
         notebook: The notebook, changed in place.
-        title: Its title, which becomes the page's title.
+        title: The notebook's title, which becomes the page's title.
         names: Names of the notebooks that have slides in the same folder.
     """
 
@@ -214,7 +214,7 @@ def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
 
 
 def framed(view: str) -> str:
-    """A saved view in a frame of its own."""
+    """A saved view in a separate frame."""
     page = html.escape(FRAME.format(view=view))
     return (
         f'<iframe class="wb-view" title="Interactive view" allow="fullscreen" loading="lazy" srcdoc="{page}"></iframe>'
