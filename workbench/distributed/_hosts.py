@@ -158,7 +158,8 @@ class Hosts:
         """Calls a function on every host at once.
 
         Args:
-            fn: Function to call. It may be defined in a notebook cell, and must import everything that it uses.
+            fn: Function to call. The function may be defined in a notebook cell, and must import everything that it
+                uses.
             *args: Its arguments.
             timeout_seconds: Time limit, after which the hosts are terminated.
 
@@ -228,7 +229,7 @@ class Hosts:
         return self._client
 
     def _check_alive(self, client: Foreign) -> None:
-        """Raises if a host has exited, because ipyparallel drops hosts that exit while idle."""
+        """Raises an error if a host has exited; ipyparallel silently drops hosts that exit while idle."""
         dead = [i for i, process in enumerate(self.processes) if not _runs(process) or i not in client.ids]
         if not dead:
             return
@@ -265,7 +266,7 @@ class Hosts:
                 raise _raised(i, _error(call))
 
     def _children(self) -> list[psutil.Process]:
-        """Lists the processes of the hosts and ipyparallel."""
+        """Lists the processes of the hosts and of ipyparallel."""
         return [child for child in psutil.Process().children(recursive=True) if child.pid not in self._before]
 
     def _stuck(

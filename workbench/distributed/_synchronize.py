@@ -27,8 +27,8 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
         The same pytree, once its arrays are computed.
 
     Raises:
-        EngineError: if the arrays are not computed in time. JAX cannot cancel a pending collective, so restart this
-            process afterwards.
+        EngineError: if the arrays are not computed in time. Restart this process after this error, because JAX cannot
+            cancel a pending collective.
 
     Example:
         >>> float(wait_for(jnp.ones(()) + 1))
