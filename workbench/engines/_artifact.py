@@ -2,7 +2,7 @@
 
 The bytes start with the output of `jax.export.Exported.serialize`. `jax.export.deserialize` can read them because it
 ignores bytes after the flatbuffer. That output is followed by the header as JSON, the header's length, the SHA-256 of
-all preceding bytes, and the format.
+all preceding bytes, and the name of the format.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _read_before: dict[bytes, None] = {}  # digests of artifacts that this process w
 
 
 def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes:
-    """Adds a header with JAX version, platforms, inputs and outputs to an exported module."""
+    """Adds a header with the JAX version, platforms, inputs and outputs to an exported module."""
     body = bytes(module.serialize(vjp_order=vjp_order))
     header = {
         "name": name,

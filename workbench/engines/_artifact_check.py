@@ -1,6 +1,6 @@
 """A process that checks exported programs, because damaged bodies can crash XLA's reader.
 
-It reads an eight-byte length and a body from stdin, answers with a line of JSON, and exits when stdin closes.
+The process reads an eight-byte length and a body from stdin, answers with a line of JSON, and exits when stdin closes.
 """
 
 import json

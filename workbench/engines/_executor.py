@@ -41,9 +41,10 @@ class Executor(Engine):
 
     The pool may be a `ThreadPoolExecutor`, loky's `get_reusable_executor()`, a `ProcessPoolExecutor` in a "spawn" or
     "forkserver" context, or Dask's `Client.get_executor()` (extra `dask`). Stages are sent to other processes as
-    versioned StableHLO, never as pickled code, and are compiled once per worker. If only reductions read the clients, a
-    task returns the partial result of its batch instead of the clients' rows. Workers must be able to import
-    `workbench`. A worker process on this machine that has computed a task exits when this process exits or is killed.
+    versioned StableHLO, never as pickled code, and are compiled once per worker. If only reductions read the clients'
+    rows, a task returns the partial result of its batch instead of the rows. Workers must be able to import
+    `workbench`. When this process exits or is killed, worker processes on this machine that have computed a task exit
+    too.
 
     Args (of the constructor):
         pool: The executor. The engine does not shut it down.

@@ -65,7 +65,7 @@ class _Flow:
         self.around = set.intersection(*map(set, self.spans.values())) if several else set()
 
     def left(self, equation: JaxprEqn, v: object) -> tuple[SourceSpan, bool] | None:
-        """Finds the widest expression outside which a value is used, and whether that use is in the backward pass."""
+        """Finds the widest expression whose value is used elsewhere, and whether it belongs to the backward pass."""
         spans, readers = self.spans[id(equation)], self.readers.get(v, [])
         if not spans:
             return None

@@ -52,7 +52,7 @@ def label_of(part: HeldPart) -> _Label:
 
 
 class Cluster(NamedTuple):
-    """A cluster that stores parts, with the owner of its references and its functions for tasks and results."""
+    """A cluster that stores parts: the owner of its references, and functions that start tasks and gather results."""
 
     owner: Foreign  # a Dask client, the module `ray`, or None for Dask's own scheduler
     start: Callable[..., Any]  # fn, *arguments, which may be references → a reference
@@ -81,7 +81,7 @@ class _PartFiles:
         weakref.finalize(self, remove_values, self.folder)
 
     def start(self, fn: Callable[..., Any], *arguments: Any) -> Any:
-        """A task that computes when its result is gathered."""
+        """A task that runs when its result is gathered."""
         import dask
 
         return dask.delayed(fn, pure=False)(*arguments)

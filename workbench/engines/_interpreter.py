@@ -72,7 +72,7 @@ class PlanInterpreter(PythonInterpreter):
         ]
 
     def _serve(self, level: int, values: dict[Var, Any]) -> None:
-        """Runs the server stages and loops of a level; loops may read results of server stages, but not the reverse."""
+        """Runs a level's server stages and loops; a loop may read results of server stages, but not vice versa."""
         for stage in self.plan.stages:
             steps = [step for step in stage.steps if step.level == level]
             if not steps or stage.kind not in ("server", "loop", "branch"):
@@ -207,7 +207,7 @@ class PlanInterpreter(PythonInterpreter):
         return self.inner(flow, closed, part).evaluate(operands)
 
     def inner(self, flow: ControlFlow, closed: ClosedJaxpr, part: str = "") -> "PlanInterpreter":
-        """The interpreter for a loop's body, made once."""
+        """The interpreter for a loop's body; created at the first call."""
         stage = self._stage_of[id(flow.equation)]
         key = (stage, part)
         if key not in self._bodies:

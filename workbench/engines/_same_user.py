@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _wait_for_tasks(seconds: float) -> None:
-    """Gives a new process more time to request its task than Flower's 30 s, which a busy machine exceeds."""
+    """Gives new processes more than Flower's 30 s to request their tasks, because a busy machine needs longer."""
     for name in ("in_memory_corestate", "sql_corestate"):
         with contextlib.suppress(ImportError):  # an unsupported version of Flower
             module: Any = importlib.import_module(f"flwr.supercore.corestate.{name}")

@@ -116,7 +116,7 @@ def exported_stage(
 
 
 def leading(phase: Phase) -> Step:
-    """The step whose name a pass has, which is the user's first client function if there is one."""
+    """The step that a pass is named after: the user's first client function, if there is one."""
     steps = [step for step in phase.steps if step.kind == "clients" and not step.glue]
     return next(iter(steps), next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
 

@@ -65,7 +65,7 @@ class StreamedPass(ClientLoop):
         return self.phase.placement.size
 
     def _batch_size(self) -> int:
-        """The batch size within the byte budget; batches have equal sizes, so that few slots are empty."""
+        """The batch size, limited by the byte budget; batches have equal sizes, so that few slots are empty."""
         row_bytes = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in self._stage.row_avals)
         most = max(self.shards, _BATCH_BYTES // max(1, row_bytes))
         batches = math.ceil(self._clients / most)

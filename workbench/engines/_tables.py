@@ -52,12 +52,12 @@ def clients_from(
     `Spark.read`. With a Dask client or Ray, the workers group and pad the clients, and store them until the reader is
     deleted. `Ray`, or an `Executor` that uses this Dask client, computes the clients there. Without a Dask client,
     Dask's own scheduler packs the clients into files, which this process reads. The pipeline of a PCollection runs once
-    to count the examples, and again for each reader that is used in a run or in `Beam.read`. Its workers group, pad and
-    store the clients.
+    to count the examples, and again for each reader that is used in a run or in `Beam.read`. The pipeline's workers
+    group, pad and store the clients.
 
     Args:
         frame: A pandas, Dask or Spark DataFrame, a Ray Data data set, a Beam DataFrame, or a PCollection whose elements
-            are examples (dictionaries, named tuples or `beam.Row`s). Later steps of its pipeline do not run.
+            are examples (dictionaries, named tuples or `beam.Row`s). Later pipeline steps do not run.
         by: Column that identifies the client of each example.
         columns: Columns with numbers, or with lists of numbers whose length is the same in every row. Default: all but
             `by` and `order`.

@@ -1,7 +1,7 @@
 """Runs Beam pipelines in a child process, because Beam 2.77 breaks in notebook kernels with pandas 3.
 
-In a kernel, Beam imports its data frames, which use an API that pandas 3 removed. The child process is not a kernel. It
-receives folders and settings as JSON lines, and exits when its stdin closes.
+In a kernel, Beam imports its data frames, which use an API that pandas 3 removed. The child process is not a kernel.
+The child process receives folders and settings as JSON lines, and exits when its stdin closes.
 """
 
 import base64

@@ -44,8 +44,8 @@ class Beam(Engine):
     memory, but workers on other machines must be able to access `folder` under the same path. Workers must be able to
     import `workbench`.
 
-    The engine was tested with the FnApiRunner, in this process and with several worker processes. It was not tested
-    with Flink, Spark or Dataflow; to use these, pass `runner` and `options` as in Beam's documentation. Beam's
+    The engine was tested with the FnApiRunner, in this process and with several worker processes. The engine was not
+    tested with Flink, Spark or Dataflow; to use these, pass `runner` and `options` as in Beam's documentation. Beam's
     DaskRunner returns wrong numbers and is rejected.
 
     Args (of the constructor):
@@ -68,8 +68,8 @@ class Beam(Engine):
         own_process: Run the pipelines in a separate process, which takes seconds to start and is terminated at once
             when the run is cancelled. A pipeline in this process first finishes its current batches. Default: true with
             several worker processes, which would otherwise continue for minutes after this process is killed, and with
-            the embedded job server. That process closes Beam's servers to other users. Also true in a notebook with
-            pandas 3 or later, where Beam cannot run in the kernel.
+            the embedded job server. It is also true in a notebook with pandas 3 or later, where Beam cannot run in the
+            kernel. The separate process closes Beam's servers to other users.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.

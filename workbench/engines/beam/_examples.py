@@ -248,7 +248,7 @@ def _id(value: object) -> int | str | None:
 
 
 def _steps(transforms: Foreign, name: str) -> Iterator[str]:
-    """Yields the steps that have no parts, in the order of the pipeline."""
+    """Yields the steps without substeps, in the order of the pipeline."""
     inner = transforms[name].subtransforms
     if not inner:
         yield name

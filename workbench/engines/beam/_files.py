@@ -38,7 +38,7 @@ class ClientFiles(ClientReader):
 def read_clients(
     args: Sequence[Any], folder: Foreign, pipeline: Callable[[str, Any], None], name: str
 ) -> Iterator[list[Any]]:
-    """Reads the argument that the caller passed as shapes from the source; the files are removed after the run.
+    """Reads from the source the argument that the caller passed as shapes; removes the files after the run.
 
     Raises:
         ProgramError: unless exactly one argument is given as shapes.

@@ -1,8 +1,8 @@
 """Runs Beam pipelines on a thread of this process, with cancellation and without leftover processes.
 
 Beam's local runner cannot cancel a pipeline. When a worker process is lost, the runner keeps the other worker processes
-running. It may wait forever, because the error is raised in the thread that started the lost process. To cancel a
-pipeline, this module kills the worker processes after writing a file to the pipeline's folder that prevents further
+running. The runner may wait forever, because the error is raised in the thread that started the lost process. To cancel
+a pipeline, this module kills the worker processes after writing a file to the pipeline's folder that prevents further
 batches.
 """
 

@@ -143,9 +143,9 @@ def _empty(runner: object, options: PipelineOptions) -> tuple[beam.Pipeline, Non
 def make_pipeline(
     folder: str, runner: object, flags: Sequence[str] | PipelineOptions, make: Callable[..., Any] = _empty
 ) -> tuple[beam.Pipeline, Any]:
-    """Creates a pipeline with its temporary files in `folder`; returns what `make` returns.
+    """Creates a pipeline with its temporary files in `folder`; returns the result of `make`.
 
-    Otherwise, Beam's own temporary files would be left behind in IPython, and whenever a pipeline does not finish.
+    Otherwise, Beam would leave temporary files behind in IPython, and after every unfinished pipeline.
     """
     options = flags if isinstance(flags, PipelineOptions) else PipelineOptions(list(flags), save_main_session=False)
     pipeline, context = make(runner, options)

@@ -43,8 +43,8 @@ def client_app(
         data: `data(message, context)` returns this node's data, a pytree of arrays and numbers. Message and context
             contain the strategy's settings, such as `message.content["config"]["server-round"]`, and
             `context.node_config["partition-id"]`.
-        mods: Flower mods for `train` messages, in order. (Mods of a whole app also apply to `evaluate` messages, and
-            the mods for differential privacy replace their replies with errors.)
+        mods: Flower mods for `train` messages, in order. (Mods of a whole app also apply to `evaluate` messages; mods
+            for differential privacy replace the replies to these messages with errors.)
 
     Returns:
         A `flwr.clientapp.ClientApp`.

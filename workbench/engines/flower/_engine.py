@@ -36,7 +36,7 @@ class Flower(Engine):
     """Runs server stages in this process, and each client on its own Flower node (extra `flower`).
 
     Arguments `[clients, ...]` are client data: each node reads its rows from its own folder, and messages never contain
-    them. Values for later stages of the same client stay at the node. The server receives partial results of
+    them. Values for later stages of the same client stay on the node. The server receives partial results of
     reductions, and rows only if the server or the caller reads them; the record's `leaves` lists these rows.
 
     The runtime starts with the first run and serves later runs, until `close`, the end of a `with` block, or the exit
@@ -45,8 +45,8 @@ class Flower(Engine):
     Args (of the constructor):
         runtime: "simulation" is Flower's simulation runtime, which uses Ray worker processes. "deployment" is a
             SuperLink and one SuperNode per client on the loopback interface of this machine. They are separate
-            processes and start a new Python for every message, so a stage takes half a minute. Use this runtime to
-            prove that the parties are separate.
+            processes and start a new Python process for every message, so a stage takes half a minute. Use this runtime
+            to prove that the parties are separate.
         nodes: Number of nodes. Default: the number that the first program needs; more nodes are started when a later
             program needs them.
         clients_per_node: Number of clients per node. A node sends one partial result for all its clients.

@@ -37,9 +37,9 @@ def export_app(
 
     Every function of the plan is versioned StableHLO, in text files that are checked before they run. The app contains
     no pickled code, and `flwr run <folder>` needs only flwr, JAX and numpy. Arguments whose rows the clients read are
-    client data. They are never sent; each node reads its own data (replace `workbench_app/data.py` with your reader).
-    If arrays are passed for them, the arrays are written to `data/`, one folder per node, so that you can try out the
-    app.
+    client data. Client data are never sent; each node reads its own data (replace `workbench_app/data.py` with your
+    reader). If arrays are passed for them, the arrays are written to `data/`, one folder per node, so that you can try
+    out the app.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.

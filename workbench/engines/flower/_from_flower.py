@@ -33,12 +33,12 @@ def from_flower(
     """Makes a client function from a Flower ClientApp, which may use any library.
 
     A program maps the function over clients. Each call sends one Flower message to `app` in this process through a host
-    callback. Clients are called one at a time. Each client has a `Context` of its own, whose `state` remains until the
+    callback. Clients are called one at a time. Each client has a separate `Context`, whose `state` remains until the
     returned function is deleted.
 
     The plan shows the client as one opaque function: it has no derivative, no FLOPs, and no compiled code, and it
-    cannot be sent to other processes. It runs with `wb.jit`, `MeshEngine`, `Sequential`, and an `Executor` that uses
-    threads.
+    cannot be sent to other processes. The client runs with `wb.jit`, `MeshEngine`, `Sequential`, and an `Executor` that
+    uses threads.
 
     Args:
         app: The app, with handlers for `message_type` or with a `client_fn`.

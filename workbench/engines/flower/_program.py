@@ -28,7 +28,7 @@ class Use:
     axis: int = 0
 
     def join(self, other: "Use", iterations: int = 0) -> None:
-        """Adds the readers of another use, in which the input has lost its first `iterations` axes."""
+        """Adds the readers of another use, which receives the input without its first `iterations` axes."""
         self.clients |= other.clients
         self.server |= other.server
         self.axis = max(self.axis, other.axis + iterations)

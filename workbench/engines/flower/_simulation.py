@@ -15,7 +15,7 @@ _LEAST_RAYLET_SECONDS = 40.0  # until Ray's raylet appears; Ray's default of 30 
 
 
 def main() -> None:
-    """Runs until the ServerApp exits; its one argument contains nodes, workers, Ray options and timeout."""
+    """Runs until the ServerApp exits; its argument sets the nodes, workers, Ray options and timeout."""
     nodes, workers, ray_options, patience = json.loads(sys.argv[1])
     # A third of the timeout: `ray.init` waits this long for a raylet, even if the raylet has exited, before the next
     # try.
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def start_ray(options: dict[str, Any], patience: float) -> None:
-    """Starts the Ray that Flower then uses, and restarts it if it does not answer.
+    """Starts Ray for Flower, and restarts Ray if it does not answer.
 
     A Ray 2.55 raylet exits if one of its helper processes takes more than 15 seconds to start; the driver is not
     notified.

@@ -63,9 +63,9 @@ class Spark(Engine):
     results are merged in three steps: within each partition, within groups of partitions, and in this process. The
     number of groups is about the square root of the number of partitions. `reduce_by_key` shuffles by key. Rows that a
     pass keeps for the clients, such as client state, are checkpointed to Parquet in `folder` and read by the next pass.
-    They reach this process only when the server or the caller reads them. Executors cache arguments from the second
-    pass on, and compile a stage once per Python process. A task that is computed again, because its executor was lost
-    or slow, returns the same bytes. Workers must be able to import `workbench`.
+    These rows reach this process only when the server or the caller reads them. Executors cache arguments from the
+    second pass on, and compile a stage once per Python process. A task that is computed again, because its executor was
+    lost or slow, returns the same bytes. Workers must be able to import `workbench`.
 
     A session that the engine starts listens only on the loopback interface. The session stops on `close()`, at the end
     of the `with` block, or when this process exits or is killed.
@@ -785,7 +785,7 @@ class _Jobs:
             raise EngineError(message, stage=rows.stage) from error
 
     def read_clients(self, args: Sequence[Any], source: object) -> list[Any]:
-        """Reads the argument that the caller passed as shapes from the table, on the executors.
+        """Reads from the table, on the executors, the argument that the caller passed as shapes.
 
         Raises:
             ProgramError: unless exactly one argument is given as shapes.
@@ -900,7 +900,7 @@ class _Jobs:
 
 
 class _Enough(Exception):
-    """Raised to continue the round; the text is the reason for leaving out the remaining clients."""
+    """Signals that the round continues without the clients that have not answered; the text is the reason."""
 
 
 class _Clients(ClientReader):
@@ -1046,7 +1046,7 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
     """Checks that every batch has answered exactly once.
 
     Raises:
-        EngineError: if a batch has not; the message names clients of the first affected batches.
+        EngineError: if an answer is missing or duplicated; the message names clients of the first affected batches.
     """
     from workbench.engines.spark._worker import REPLY
 

@@ -568,7 +568,7 @@ def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) 
 
 
 def _numbers(cell: Foreign) -> np.ndarray:
-    """Reads a cell's numbers from Arrow's buffer; returns none if its lists have unequal lengths or contain nulls."""
+    """Reads a cell's numbers from Arrow's buffer; returns an empty array for lists of unequal lengths or with nulls."""
     if not pa.types.is_nested(cell.type):
         return np.asarray([] if not cell.is_valid else [cell.as_py()], dtype=None if cell.is_valid else object)
     values = cell.values

@@ -1,4 +1,4 @@
 """The modules of a Flower app, identical in the workbench's engine and in exported projects.
 
-They import only flwr, jax, numpy and each other, so a client's machine does not need the workbench.
+The modules import only flwr, jax, numpy and each other, so a client's machine does not need the workbench.
 """

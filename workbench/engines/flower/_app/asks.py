@@ -25,7 +25,7 @@ class NodeFailure(RuntimeError):
 class Ask:
     """Request to one node, with a stage (as bytes or digest), the source of each row, and the values to keep.
 
-    A row is "own:<input>" (the node's data), "held:<name>" (kept at the node by an earlier stage) or "sent:<i>"
+    A row is "own:<input>" (the node's data), "held:<name>" (kept on the node by an earlier stage) or "sent:<i>"
     (`sent[i]`). `shared` contains the indices of the server's values in `sent`. With `fetch`, the node returns the
     named rows.
     """

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
 
 def column(context: "Context", name: str) -> np.ndarray:
-    """Reads one input of the program at this node, `[clients of the node, ...]`.
+    """Reads one input of the program on this node, `[clients of the node, ...]`.
 
-    The folder is `data` in the node's configuration. If that is missing, the folder is the partition's subfolder of
-    another folder, which is `data` in the run's configuration or the value of the environment variable
-    WORKBENCH_FLOWER_DATA.
+    The folder is `data` in the node's configuration. If the node has none, the folder is a subfolder for the partition.
+    Its parent is `data` in the run's configuration, or else the environment variable WORKBENCH_FLOWER_DATA.
     """
     if root := context.node_config.get("data"):
         folder = Path(str(root))

@@ -60,7 +60,7 @@ def ask_nodes(
 
     Raises:
         NodeFailure: if a node raised, left, or did not answer in time; names the first such node. With `enough`, this
-            is raised only if the node's worker exited.
+            error is raised only if a node's worker exited.
     """
     late = {} if late is None else late
     for reply in grid.pull_messages(late.values()) if late else ():

@@ -18,7 +18,7 @@ AskAll = Callable[[Sequence[Ask]], list[NodeReply]]
 
 
 class Own:
-    """An input stored only at the nodes; `iterations` contains the loop index of each leading axis."""
+    """An input stored only on the nodes; `iterations` contains the loop index of each leading axis."""
 
     def __init__(self, name: str, iterations: tuple[int, ...] = ()) -> None:
         self.name: str = name
@@ -29,12 +29,12 @@ class Own:
 
     @property
     def source(self) -> str:
-        """For an ask."""
+        """The row's source, as in `Ask.rows`."""
         return "/".join([f"own:{self.name}", *map(str, self.iterations)])
 
 
 class HeldRows:
-    """Rows that stayed at the nodes."""
+    """Rows that stayed on the nodes."""
 
     def __init__(self, name: str, op: dict[str, Any], index: int, forget: Callable[[str], Any]) -> None:
         self.name: str = name
@@ -44,12 +44,12 @@ class HeldRows:
 
     @property
     def source(self) -> str:
-        """For an ask."""
+        """The row's source, as in `Ask.rows`."""
         return f"held:{self.name}"
 
 
 class Stack(list[Any]):
-    """Values from a loop's iterations, some of which are stored at nodes."""
+    """Values from a loop's iterations, some of which are stored on nodes."""
 
 
 class FlowerProgram:
@@ -162,7 +162,7 @@ class FlowerProgram:
         return results
 
     def _here(self, values: Sequence[Any]) -> list[Any]:
-        """Fetches all rows stored at nodes with one request."""
+        """Fetches, in one request, all rows stored on the nodes."""
         rows_by_name: dict[str, HeldRows] = {}
         for x in values:
             rows_by_name.update((y.name, y) for y in (x if isinstance(x, Stack) else [x]) if isinstance(y, HeldRows))
