@@ -56,8 +56,8 @@ def gather_rows(rows: PyTree[Array], clients: int) -> PyTree[Array]:
     """Gathers every client's value at the server, `[clients, ...]`.
 
     Use it for reductions that are not sums, such as a median. The gather is a sum by key with one key per client. Each
-    client sends as many bytes as for a mean. The server stores all values, and communication between devices costs
-    `clients` times as much.
+    client sends as many bytes as for a mean. The server stores all values, and devices exchange `clients` times as many
+    bytes as for a mean.
     """
     return reduce_by_key(rows, jnp.arange(clients, dtype=jnp.int32), clients)
 

@@ -18,8 +18,8 @@ from workbench.primitives import broadcast, map_fn, program, reduce_by_key, redu
 def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
     """Averages each client's largest entries, sent as position-value pairs.
 
-    A pair needs twice as many bytes as a value, so a fraction of 0.1 sends a fifth of the bytes. The plan shows the
-    pairs, because the reduction is a `reduce_by_key` whose keys are the positions.
+    A pair needs twice as many bytes as a value, so with a fraction of 0.1 clients send a fifth of the bytes. The plan
+    shows the pairs, because the reduction is a `reduce_by_key` whose keys are the positions.
 
     Args:
         fraction: Share of all parameters to send (rounded up), above 0 and up to 1.
@@ -78,8 +78,8 @@ def _flat_form(rows: PyTree[Array]) -> tuple[int, Any]:
 def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
     """Averages integers of a few bits per entry, several packed into one word.
 
-    Packed words are added directly, so an all-reduce also moves packed words. Each number therefore has room for the
-    sum over all clients, `bits + log2(clients)` bits. The scale of an array is its largest entry at any client, found
+    Packed words are added directly, so an all-reduce also moves packed words. Each number therefore needs room for the
+    sum over all clients: `bits + log2(clients)` bits. The scale of an array is its largest entry at any client, found
     with a `reduce_max` of a single number. Rounding is stochastic, so that the mean is unbiased. Derivatives treat
     rounding as the identity.
 

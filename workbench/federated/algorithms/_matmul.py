@@ -13,9 +13,9 @@ from workbench.primitives import map_fn, program, reduce_sum
 def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int = 1) -> Float[Array, " n m"]:
     """Multiplies two matrices on `layers` grids of `rows` × `cols` devices (SUMMA if one layer).
 
-    Layer *l* is a client with a slab of A's columns and the same slab of B's rows. The client computes the product of
-    its slabs, and `reduce_sum` over the layers yields A B. Inside a layer every device gathers its row of A and its
-    column of B, one panel at a time. `matmul_words` counts the numbers that are sent.
+    Layer *l* is a client with a slab of A's columns and the corresponding slab of B's rows. The client computes the
+    product of its slabs, and `reduce_sum` over the layers yields A B. Inside a layer every device gathers its row of A
+    and its column of B, one panel at a time. `matmul_words` counts the numbers that are sent.
 
     Args:
         a: A, preferably laid out as `P("rows", ("layers", "cols"))`.

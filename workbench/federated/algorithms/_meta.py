@@ -78,8 +78,8 @@ def maml(
 ) -> Algorithm:
     """Minimizes the loss *after* each client's local steps (MAML).
 
-    A client trains on its even batches. Its loss on the odd batches is differentiated through that training, with
-    respect to the initial parameters. Sends as many bytes as `fedavg`.
+    A client trains on its even batches. The client's loss on the odd batches is differentiated through that training,
+    with respect to the initial parameters. Sends as many bytes as `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar that is twice differentiable unless `first_order`.

@@ -113,7 +113,7 @@ def fedrep(
 ) -> Algorithm:
     """Trains a shared representation with personal heads that stay on their clients.
 
-    A client makes two passes over its batches. It first trains its head with the representation fixed, then the
+    A client makes two passes over its batches. The client first trains its head with the representation fixed, then the
     representation with the head fixed. Only the representation is communicated, once in each direction.
 
     Args:

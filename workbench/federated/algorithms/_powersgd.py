@@ -24,9 +24,9 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
     """Averages low-rank updates, for which clients send two thin matrices per matrix.
 
     Every round runs one step of power iteration, starting from the previous round's factors. Clients send `M Q`,
-    receive its orthonormal basis P, and send `Mᵀ P`. A leaf `[n, ...]` is treated as a matrix with n rows; leaves
-    smaller than their factors (vectors, biases) are sent unchanged. The difference between a client's matrix and the
-    low-rank mean is added to the client's next update (error feedback).
+    receive an orthonormal basis P of the mean of `M Q`, and send `Mᵀ P`. A leaf `[n, ...]` is treated as a matrix with
+    n rows; leaves smaller than their factors (vectors, biases) are sent unchanged. The difference between a client's
+    matrix and the low-rank mean is added to the client's next update (error feedback).
 
     Args:
         rank: r; a matrix `[n, m]` costs r (n + m) numbers instead of n m.

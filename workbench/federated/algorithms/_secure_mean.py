@@ -106,8 +106,8 @@ def secure_mean(
     if the words do not match the masks, for example if they are from an earlier round. The metrics of the algorithm's
     round (its loss) are averaged unmasked.
 
-    Without noise, all present clients with weight above 0 have the same weight, and a masked word carries their number.
-    With noise, their number would also have to stay secret. The sum is therefore divided by the number of present
+    Without noise, all present clients with weight above 0 have the same weight, and an additional masked word counts
+    them. With noise, their number would also have to stay secret. The sum is therefore divided by the number of present
     clients, and clients with weight 0 add zeros. Clients whose update is not finite are treated as clients with weight
     0.
 

@@ -44,8 +44,8 @@ def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
     """Recovers a secret from `threshold` shares, by Lagrange interpolation at 0.
 
     Raises:
-        ProgramError: if there are fewer shares, or they do not belong to one secret of 32 bytes. Additional shares are
-            checked against the polynomial, so a wrong share is detected.
+        ProgramError: if there are fewer than `threshold` shares, or they do not belong to one secret of 32 bytes.
+            Additional shares are checked against the polynomial, so a wrong share is detected.
     """
     if len(shares) < threshold:
         message = (

@@ -46,9 +46,9 @@ def streaming_diloco(
 ) -> Algorithm:
     """DiLoCo that synchronises one fragment of the parameters at a time.
 
-    A round of H steps synchronises every fragment once, with H / `fragments` steps between fragments. It sends as many
-    bytes as `diloco`, but at most one fragment at a time. With a `delay`, communication overlaps with the next `delay`
-    steps.
+    A round of H steps synchronises every fragment once, with H / `fragments` steps between fragments. A round sends as
+    many bytes as `diloco`, but at most one fragment at a time. With a `delay`, communication overlaps with the next
+    `delay` steps.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
@@ -137,7 +137,7 @@ def _received(local: Params, arrived: Sequence[Any], number: int, fragments: int
 
 
 def _segments(batches: Batches, fragments: int, delay: int) -> tuple[list[Any], list[Any]]:
-    """Splits the batches between the steps before each fragment is sent and the steps while it is in transit."""
+    """Splits the batches: for each fragment, the steps before it is sent, and the steps while it is in transit."""
     steps = jax.tree.leaves(batches)[0].shape[1]
     length = steps // fragments
     if steps % fragments or not 0 <= delay < length:

@@ -143,7 +143,7 @@ class TensorParallel:
         *,
         activation: Callable[[Array], Array] = jax.nn.gelu,
     ) -> Float[Array, " tokens features"]:
-        """Computes `activation(x widen) narrow`.
+        """Computes `activation(x @ widen) @ narrow`.
 
         Args:
             x: Activations, laid out as `activations()`.
@@ -177,7 +177,7 @@ class TensorParallel:
         sequence: int,
         causal: bool = True,
     ) -> Float[Array, " tokens features"]:
-        """Computes multi-head self-attention. Every device holds whole sequences and whole heads.
+        """Computes multi-head self-attention. Every device computes whole sequences and whole heads.
 
         Args:
             x: Activations of `tokens / sequence` sequences, one after the other, laid out as `activations()`.
@@ -212,12 +212,12 @@ class TensorParallel:
         """Counts the numbers that each device sends in one product, with ring algorithms.
 
         With q × q devices in each of d layers (d = 1 for "2d"), a device has blocks of A = `tokens inputs / (d q²)` and
-        B = `inputs outputs / q²` numbers. It sends (q − 1)(A + B) numbers forward, and twice as many backward, plus 2
-        (d − 1) / d · B for the gradient of the weights. With p³ devices ("3d") and C = `tokens outputs / p³`, A =
-        `tokens inputs / p³` and B = `inputs outputs / p³`, it sends (p − 1)(A + B + C) forward and (p − 1)(2 A + 2 B +
-        C) backward. With p devices ("1d"), the first product sends nothing forward, and 2 (p − 1) / p · `tokens inputs`
-        backward; the second product sends 2 (p − 1) / p · `tokens outputs` forward, and nothing backward. The result
-        for "1d" is the mean of both products.
+        B = `inputs outputs / q²` numbers. The device sends (q − 1)(A + B) numbers forward, and twice as many backward,
+        plus 2 (d − 1) / d · B for the gradient of the weights. With p³ devices ("3d") and C = `tokens outputs / p³`, A
+        = `tokens inputs / p³` and B = `inputs outputs / p³`, it sends (p − 1)(A + B + C) forward and (p − 1)(2 A + 2 B
+        + C) backward. With p devices ("1d"), the first product sends nothing forward, and 2 (p − 1) / p · `tokens
+        inputs` backward; the second product sends 2 (p − 1) / p · `tokens outputs` forward, and nothing backward. The
+        result for "1d" is the mean of both products.
 
         Args:
             tokens: Number of rows of the activations.

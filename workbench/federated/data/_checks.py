@@ -31,7 +31,7 @@ def raise_all(source: str, problems: Iterable[str], remedy: str = "") -> None:
 
 
 def problems_between_clients(arrays: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[str]:
-    """Yields problems: missing fields, ragged clients, and dtypes or shapes unlike the first client's."""
+    """Yields problems: missing fields, ragged clients, and dtypes or shapes that differ from the first client's."""
     if not arrays or not next(iter(arrays.values())):
         yield "there are no clients" if not arrays else f"client {next(iter(arrays))!r} has no fields"
         return

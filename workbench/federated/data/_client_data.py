@@ -142,7 +142,8 @@ def federate(
         partition: Each client's rows, as the result of `iid`, `dirichlet`, `shards` or `by_natural_id`, or as one
             array of row numbers per client.
         by: Name of the DataFrame column that contains each example's client; used instead of `partition`. The other
-            columns are the fields, in JAX's default precision. They contain numbers, or equally long lists of numbers.
+            columns are the fields, in JAX's default precision. These columns contain numbers, or equally long lists of
+            numbers.
         name: Name of the data, for titles.
         classes: Class names for the integer labels 0, 1, …
 

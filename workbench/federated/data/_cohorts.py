@@ -210,7 +210,7 @@ def _poisson_rounds(
 
 
 def most_drawn(clients: int, participation: float) -> int:
-    """Computes the sample size exceeded with probability below 1e-12, by Chernoff's bound.
+    """Computes a sample size that is exceeded with probability below 1e-12, by Chernoff's bound.
 
     Example:
         >>> most_drawn(40, 0.1), most_drawn(10_000, 0.01), most_drawn(5, 1.0)

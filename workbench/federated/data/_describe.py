@@ -9,16 +9,16 @@ from workbench.records.program import ClientDataRecord, FieldRecord
 def describe(data: ClientData) -> ClientDataRecord:
     """Counts every client's examples and labels, and measures their heterogeneity.
 
-    Label skew is the total variation distance between a client's label shares and the label shares of all examples
-    together, which is half the sum of the absolute differences. It is 0 for identical shares, and near 1 if a client
-    has only rare classes. Size skew is the standard deviation of the clients' example counts divided by their mean.
+    Label skew is the total variation distance between a client's label shares and the label shares of all examples:
+    half the sum of the absolute differences. Label skew is 0 for identical shares, and near 1 if a client has only rare
+    classes. Size skew is the standard deviation of the clients' example counts divided by their mean.
 
     Args:
         data: The clients.
 
     Returns:
-        The record. Without integer labels (`data.label` is None, or targets are real numbers) there are no label counts
-        and no label skew. A client without examples has distance 0 and is left out of the mean.
+        The record. It contains label counts and label skew only if `data.label` is the name of a field with class
+        labels. A client without examples has distance 0 and is left out of the mean.
 
     Example:
         >>> data = ClientData(arrays={"a": {"y": np.array([0, 0])}, "b": {"y": np.array([1, 1])}}, label="y")

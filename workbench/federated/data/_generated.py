@@ -18,8 +18,8 @@ _CHARACTERS = (_UNKNOWN, "\n", *(chr(code) for code in range(32, 127)))
 def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies: int = 8, seed: int = 0) -> ClientData:
     """Draws characters for many writers; each writer is a matplotlib font with a slant and a weight.
 
-    It is a substitute for FEMNIST and needs no network. The same classes look different at every client (feature
-    heterogeneity), and a client's id is its writer. The images are generated, not handwritten.
+    The data set is a substitute for FEMNIST and needs no network. The same classes look different at every client
+    (feature heterogeneity), and a client's id is its writer. The images are generated, not handwritten.
 
     Args:
         writers: Number of clients.

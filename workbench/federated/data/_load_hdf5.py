@@ -100,7 +100,7 @@ _SMALL_BYTES = 64 * 2**20
 
 
 def _refuse_links(source: Source, group: Foreign, names: Sequence[str]) -> None:
-    """Rejects external links: an untrusted file must not read other files on this machine."""
+    """Rejects external links, through which an untrusted file could include other files of this machine."""
     import h5py  # pyright: ignore[reportMissingImports]
 
     linked = [name for name in names if isinstance(group.get(name, getlink=True), h5py.ExternalLink)]

@@ -186,8 +186,8 @@ class Text(NamedTuple):
 def python_reference(documents: int | None = None) -> Text:
     """Loads the Python language reference as words, one topic per client.
 
-    It ships with Python as `pydoc_data.topics` (what `help("LAMBDA")` shows), so its words depend on the Python
-    version.
+    The reference ships with Python as `pydoc_data.topics` (what `help("LAMBDA")` shows), so its words depend on the
+    Python version.
 
     Args:
         documents: Number of topics to keep, longest first; all by default.

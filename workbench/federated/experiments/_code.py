@@ -68,8 +68,8 @@ def write_code(settings: Settings) -> str:
         settings: Settings of the experiment.
 
     Returns:
-        Python. The cell needs only the workbench. Its history is the same as that of `Experiment(settings).run`, except
-        for the bytes, which the cell prints with the plan.
+        Python. The cell needs only the workbench. The cell computes the same history as `Experiment(settings).run`,
+        except for the bytes, which it prints with the plan.
 
     Example:
         >>> "algorithms.scaffold(loss, clients=64, learning_rate=0.2" in write_code(Settings(algorithm="SCAFFOLD"))

@@ -29,7 +29,7 @@ class HypergradientSearch(Grid):
     are often too small.
 
     Attributes:
-        metric: Metric whose mean over the clients in the last differentiated round is minimised. It must be
+        metric: Metric whose mean over the clients in the last differentiated round is minimised. The metric must be
             differentiable: a loss, not an error rate.
         steps: Number of Adam steps.
         learning_rate: Adam's learning rate, for the natural logarithms of the hyperparameters.

@@ -60,8 +60,7 @@ def sweep(
     Trials are a placement above the clients. One program computes many trials, in chunks and distributed over the
     devices of the mesh set by `jax.set_mesh` (default: all devices). Float hyperparameters are arguments of the
     program. Other hyperparameters (sizes, names, optimizers) and floats that the algorithm reads in Python are
-    constants. Each combination of constants is compiled as a separate program. Trials add no communication to that of
-    the algorithm.
+    constants. Each combination of constants is compiled as a separate program. Trials add no communication.
 
     Args:
         make: `make(**hyperparameters)` returns an `Algorithm`, or a pair `(init, round)` as in `Algorithm`. If `make`

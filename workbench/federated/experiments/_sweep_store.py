@@ -135,7 +135,7 @@ class SweepStore:
                     )
 
     def end(self, ended: Mapping[Member, tuple[str, str]], *, decided: str = "") -> None:
-        """Ends members (started or not) and stores the key `decided` in one transaction."""
+        """Ends trials' runs (started or not) and stores the key `decided`, in one transaction."""
         with self._base:
             for member, (status, reason) in ended.items():
                 self._base.execute("insert or ignore into members values (?, ?, '', '', 0, null)", member)

@@ -26,7 +26,7 @@ _AT = {name: column for column, name in enumerate(_COLUMNS)}
 
 
 class _Chains:
-    """The slots, with those of their events that no step has used yet."""
+    """The server's slots, and their events that no step has used yet."""
 
     def __init__(self, population: Population, load: Load, schedule: Buffered, start: float, seed: int) -> None:
         self.population, self.load, self.seed = population, load, seed

@@ -27,7 +27,7 @@ class ServerStep(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """The bytes and seconds that each client had used when it stopped."""
+    """The bytes and joules that each client had used when it stopped."""
 
     download_bytes: Float[np.ndarray, " n"]
     upload_bytes: Float[np.ndarray, " n"]

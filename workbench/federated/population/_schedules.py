@@ -20,8 +20,8 @@ class Synchronous:
         ProgramError: if a number is out of range.
 
     References:
-        Bonawitz et al., "Towards Federated Learning at Scale: System Design", MLSys 2019: 130 % of the clients are
-        asked, 6 to 10 % drop out.
+        Bonawitz et al., "Towards Federated Learning at Scale: System Design", MLSys 2019: 130 % of the required clients
+        are asked, and 6 to 10 % drop out.
     """
 
     cohort: int

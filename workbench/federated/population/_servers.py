@@ -47,8 +47,7 @@ class Servers:
     def adding_seconds(self, results: int, result_bytes: float) -> float:
         """Returns the seconds from the last result until all tiers have added their results.
 
-        This is an upper bound, because it assumes that a server uses its links one after the other and receives nothing
-        in advance.
+        The result is an upper bound: it assumes that a server uses one link at a time and receives nothing in advance.
         """
         children, seconds = results, 0.0
         for servers in (*self.tiers, 1):
