@@ -80,9 +80,9 @@ class Client:
     def futures(self) -> "Futures":
         """The same methods, but returning a `concurrent.futures.Future` immediately.
 
-        Calls begin in submission order. The number of calls in flight is the service's concurrency. On Dask and Ray, up
-        to 64 additional calls that will probably begin within 20 ms are also sent. Other calls wait in this process,
-        where `cancel` can drop them.
+        Calls begin in submission order. The number of calls in flight is at most the service's concurrency. On Dask and
+        Ray, up to 64 additional calls are sent early, if they will probably begin within 20 ms. Other calls wait in
+        this process, where `cancel` can drop them.
         """
         return Futures(self._line, self._keeps)
 

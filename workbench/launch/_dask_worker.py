@@ -30,7 +30,7 @@ _DIRECT_CALLS = 256
 
 
 class LostWorkerError(RuntimeError):
-    """Raised if Dask lost a worker and reran its task, although only launch's policy may restart nodes."""
+    """Raised if Dask lost a worker and reran its task; only a node's `Restart` policy may restart the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

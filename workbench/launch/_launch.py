@@ -21,8 +21,8 @@ def launch(
 ) -> Launched:
     """Starts every node of `program`.
 
-    "threads" starts immediately, and all nodes share one JIT cache. "processes" starts one process per node (or per set
-    of colocated nodes) on this machine; these processes exit when this process exits. In a script, launch processes
+    "threads" starts the nodes immediately, with one shared JIT cache. "processes" starts one process per node (or per
+    set of colocated nodes) on this machine; these processes exit when this process exits. In a script, launch processes
     under `if __name__ == "__main__":`, because spawned processes import the script.
 
     Args:

@@ -37,8 +37,8 @@ _ENDING = threading.Lock()  # held once the thread that ends dropped programs ha
 class Launched(Live):
     """A running program, as returned by `launch`.
 
-    The program stops at the end of a `with` block; in a notebook, `await` it to wait. It also stops when this object
-    and all its clients are garbage-collected.
+    The program stops at the end of a `with` block, or when this object and all its clients are garbage-collected. In a
+    notebook, wait for the end of the program with `await`.
 
     Example:
         >>> from workbench.launch import Program, PyNode, launch
@@ -112,7 +112,7 @@ class Launched(Live):
         """Waits until all nodes with their own work have ended; services answer until `stop`.
 
         Args:
-            timeout_seconds: Maximum time to wait; when it is over, the method returns normally.
+            timeout_seconds: Maximum time to wait; after this time, the method returns without an error.
 
         Returns:
             The exit code of each node: 0 if it finished, 1 if it raised, -9 if it was killed by signal 9, or None while
@@ -139,7 +139,7 @@ class Launched(Live):
         return self.wait()
 
     def stop(self, grace_seconds: float = 5.0) -> dict[str, int | None]:
-        """Asks all nodes to stop, closes services, and kills nodes left after `grace_seconds`.
+        """Asks all nodes to stop, closes services, and kills nodes that still run after `grace_seconds`.
 
         Returns:
             The exit code of each node. None for a thread that did not end; such a thread continues until the kernel
@@ -198,7 +198,7 @@ class Launched(Live):
         return self._nodes[label].host.log_lines(label)
 
     def kill(self, node: Handle | str) -> None:
-        """Kills a node's process as a crash would; the node's restart policy applies."""
+        """Kills a node's process to simulate a crash; the node's restart policy applies."""
         label = node if isinstance(node, str) else node.label
         self._nodes[label].host.kill()
 

@@ -199,7 +199,7 @@ class Replay:
 class ReplayNode(ServiceNode):
     """A service node with a `Replay` table, e.g. `ReplayNode(10_000, sampling="prioritized", min_size=100)`.
 
-    It serves 256 concurrent calls; as long as fewer callers wait in `sample`, `insert` is not blocked.
+    It serves 256 concurrent calls, so `insert` is not blocked while fewer than 256 callers wait in `sample`.
 
     Example:
         >>> from workbench.launch import Program, launch
