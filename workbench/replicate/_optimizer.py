@@ -15,8 +15,8 @@ def wrap_optimizer(
     """Averages gradients over all replicas and `accumulate` calls, then applies `optimizer`.
 
     Each call costs one all-reduce per gradient array. Gradients are averaged over replicas before they are accumulated,
-    so that the optimizer's state stays identical on all replicas. To communicate once per update, average the gradients
-    of the parts of a batch with `jax.lax.scan` in one `step_fn`, and call `update` once.
+    so that the optimizer's state stays identical on all replicas. To communicate once per update, split the batch
+    inside `step_fn`: average the gradients of its parts with `jax.lax.scan`, then call `update` once.
 
     Args:
         ctx: The context of the replicas, or that of the `Replicator`.

@@ -1,4 +1,4 @@
-"""Collectives over a named axis that JAX lacks or cannot differentiate."""
+"""Collectives that JAX lacks or cannot differentiate, over a named axis."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
