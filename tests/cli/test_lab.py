@@ -49,6 +49,12 @@ def test_lab_opens_a_copy_of_the_course_below_the_current_folder(started, course
     assert sorted(path.name for path in course.iterdir()) == ["01-start-here.ipynb", "02-meshes.ipynb"]
 
 
+@pytest.mark.parametrize("name", ["02", "02-meshes", "02-meshes.ipynb"])
+def test_lab_opens_a_notebook_by_number_or_name(started, course, name):
+    main(["lab", name])
+    assert "--LabApp.default_url=/lab/tree/workbench-course/02-meshes.ipynb" in started[0]
+
+
 def test_lab_never_overwrites_what_the_reader_changed(started, course):
     main(["lab"])
     mine = course / "01-start-here.ipynb"

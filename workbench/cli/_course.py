@@ -18,7 +18,9 @@ def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         ("students", "write notebooks without solutions", _students),
     ):
         action = actions.add_parser(name, help=description)
-        action.add_argument("notebooks", nargs="*", help="names or paths of notebooks (default: all of the course)")
+        action.add_argument(
+            "notebooks", nargs="*", help="names, numbers or paths of notebooks (default: all of the course)"
+        )
         action.add_argument("--to", type=Path, default=Path(f"course-{name}"), help=f"(default: course-{name})")
         if name == "students":
             action.add_argument(
@@ -42,20 +44,20 @@ def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _paths(names: list[str]) -> list[Path]:
-    from workbench.cli._lab import find_course
+    from workbench.cli._lab import course_names, find_course
 
     folder = find_course()
-    course = {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
+    course = {} if folder is None else course_names(folder)
     if not names:
         if not course:
             message = "`workbench course` found no notebooks in this installation. Pass the paths of notebooks."
             raise CommandError(message)
-        return list(course.values())
+        return list(dict.fromkeys(course.values()))
     paths = [Path(name) if Path(name).is_file() else course.get(name.removesuffix(".ipynb")) for name in names]
     if unknown := [name for name, path in zip(names, paths, strict=True) if path is None]:
         message = (
             f"`workbench course` received {', '.join(unknown)}, which are neither files nor notebooks in the course. "
-            f"The course has {', '.join(course) or 'no notebooks here'}."
+            f"The course has {', '.join(sorted({path.stem for path in course.values()})) or 'no notebooks here'}."
         )
         raise CommandError(message)
     return [path for path in paths if path is not None]

@@ -27,7 +27,7 @@ def open_lab(
     nor updates. The user's JupyterLab settings take precedence.
 
     Args:
-        notebook: A notebook to open, given as a path or the name of a course notebook; the suffix is optional.
+        notebook: A notebook to open: a path, or the name or number of a course notebook; the suffix is optional.
         folder: Folder for the course copy. Existing files are not changed.
         port: The port to listen on; None selects a free port.
         browser: Whether to open the address in a browser.
@@ -67,6 +67,12 @@ def find_course() -> Path | None:
     return next((folder for folder in COURSES if any(folder.glob("*.ipynb"))), None)
 
 
+def course_names(course: Path) -> dict[str, Path]:
+    """The course's notebooks by name (`24-attacks-and-privacy`) and by number (`24`)."""
+    paths = sorted(course.glob("*.ipynb"))
+    return {path.stem: path for path in paths} | {path.stem.partition("-")[0]: path for path in paths}
+
+
 def find_notebook(notebook: str | None, folder: Path) -> Path:
     """Copies the course; returns the path of the notebook to open, or the folder.
 
@@ -83,15 +89,16 @@ def find_notebook(notebook: str | None, folder: Path) -> Path:
             "path/to/mine.ipynb`."
         )
         raise CommandError(message)
-    names = {path.stem: path.name for path in sorted(course.glob("*.ipynb"))}
+    names = course_names(course)
     if notebook is not None and notebook.removesuffix(".ipynb") not in names:
         message = (
             f"`workbench lab` received the notebook {notebook!r}, which is neither a file nor part of the course. The "
-            f"course has {', '.join(names)}: pass one of these names, or the path of a file that ends in `.ipynb`."
+            f"course has {', '.join(sorted({path.stem for path in names.values()}))}: pass one of these names or its "
+            "number, or the path of a file that ends in `.ipynb`."
         )
         raise CommandError(message)
     copy_course(course, folder)
-    return (folder if notebook is None else folder / names[notebook.removesuffix(".ipynb")]).resolve()
+    return (folder if notebook is None else folder / names[notebook.removesuffix(".ipynb")].name).resolve()
 
 
 def copy_course(course: Path, folder: Path) -> list[Path]:

@@ -154,7 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="command")
 
     lab = commands.add_parser("lab", help="open JupyterLab on a copy of the course (this machine only, with a token)")
-    lab.add_argument("notebook", nargs="?", help="a notebook to open, by name or path")
+    lab.add_argument("notebook", nargs="?", help="a notebook to open, by name, number or path")
     lab.add_argument(
         "--folder",
         type=Path,
