@@ -15,6 +15,7 @@ BOUNDED = {
     # Caches without a size
     "workbench/_jax_compat/checks.py: _class_at_client": "one per class of `checkify` errors",
     "workbench/_jax_compat/__init__.py: _forked": "one for each fork between the first process and this one",
+    "workbench/measurement/_profile.py: _RUNNING": "weak references to running profiles, one at a time",
     "workbench/records/_base.py: _readers": "one per class of records",
     "workbench/plan/_choices.py: _versions": "no arguments",
     "workbench/plan/_describe.py: _dtype_name": "one per dtype",

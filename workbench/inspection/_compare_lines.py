@@ -74,7 +74,7 @@ def _lines(tree: CallTreeRecord) -> dict[Place, list[CallFiguresRecord]]:
 
 
 def _is_inside_itself(tree: CallTreeRecord, node: CallNodeRecord) -> bool:
-    """Whether a line calls a function that is written on the same line, such as a lambda."""
+    """Returns whether a line calls a function defined on the same line, such as a lambda."""
     return any(
         (above.kind, above.file, above.line) == ("line", node.file, node.line)
         for above in tree.path(node)

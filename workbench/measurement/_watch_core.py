@@ -490,9 +490,9 @@ class Core:
                 for leaf in joined.leaves
                 if leaf.instruction is not None and leaf.instruction.executions == 1
             }
-            typical = max(1.0, statistics.median(counts[each] for each in once) if once else 1.0)
+            typical = max(1.0, statistics.median(counts[operation] for operation in once) if once else 1.0)
             # The ends of earlier calls and the starts of later calls are profiled too.
-            calls = {each: count if each in once else typical for each, count in counts.items()}
+            calls = {operation: count if operation in once else typical for operation, count in counts.items()}
             seconds: dict[str, dict[str, float]] = {}
             for leaf in joined.leaves:
                 place = seconds.setdefault(leaf.event.name, {})
