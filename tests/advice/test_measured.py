@@ -32,7 +32,7 @@ def test_change_is_run_before_and_after(given):
     assert row.before > 0
     assert row.after > 0
     assert low <= high < 1
-    assert "calls each, interleaved" in str(advice)
+    assert f"interval {100 * low:.1f} % to {100 * high:.1f} %" in str(advice)
     assert AdviceRecord.from_json(advice.to_json()) == advice
 
 

@@ -7,8 +7,10 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.advice import advise_record
+from workbench.advice._sharding import best_spec
 from workbench.inspection import order_of_jax
 from workbench.records.hardware import DeviceRecord
+from workbench.records.sharding import LeafShardingRecord
 
 
 def rules(advice):
@@ -50,6 +52,12 @@ def test_missing_donation_is_found_and_its_gain_compiled(mesh):
     assert found.gain is not None
     assert found.gain.verified
     assert found.gain.after < found.gain.before
+    assert found.size_bytes == 2 * 256 * 512 * 4 / 2  # two weights, each in two shards
+    assert found.weight == found.size_bytes / advice_peak(average, mesh)
+
+
+def advice_peak(fn, mesh):
+    return wb.inspect(fn)(params(mesh, **SHARDED), params(mesh, **SHARDED)).module.memory.peak_bytes
 
 
 def test_donated_arguments_are_no_finding(mesh):
@@ -561,6 +569,23 @@ def test_weight_that_is_gathered_for_one_product_is_found_and_verified(mesh):
     assert found.leaves == ("w",)
     assert found.is_verified
     assert found.gain.after == 0
+    assert "along different dimensions" in found.why  # x is sharded over its rows, w over the summed dimension
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "expected"),
+    [
+        ((16, 8), (), ("data", (("data",), ()))),
+        ((10, 8), (), ("data", ((), ("data",)))),  # 4 does not divide 10
+        ((16, 8), (("model",),), ("data", (("model",), ("data",)))),  # the first dimension is already sharded
+        ((16, 8), (("data",),), ("model", (("data",), ("model",)))),
+        ((5, 3), (), None),
+    ],
+)
+def test_best_spec_is_the_largest_free_axis_on_the_largest_free_dimension_that_it_divides(shape, spec, expected):
+    numbers = dict.fromkeys(("size_bytes", "bytes_per_device", "replication"), 1)
+    leaf = LeafShardingRecord(path="w", shape=shape, dtype="float32", spec=spec, shard_shape=shape, **numbers)
+    assert best_spec(leaf, {"data": 4, "model": 2}) == expected
 
 
 def test_weight_that_is_used_in_its_shards_is_no_finding(mesh):

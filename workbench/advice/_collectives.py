@@ -45,14 +45,16 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
         spec = tuple(tuple(axis for axis in axes if axis not in collective.axes) for axes in leaf.spec)
         count = collective.group_size
         more = bytes_text(leaf.bytes_per_device * (count - 1))
-        is_other = reason is None or reason.reason == "disagreement"
+        is_other = reason is not None and reason.reason == "disagreement"
         yield FindingRecord(
             rule="argument gathered for one use",
             what=f"`{leaf.path}` is stored in {count} shards, fully gathered in every call "
             f"({bytes_text(leaf.bytes_per_device * count)}), and used once.",
             why=f"The argument and the other operand are sharded over {' and '.join(collective.axes)} along different "
             "dimensions, so one of the two must be gathered."
-            if reason is None or is_other
+            if is_other
+            else "The operation that uses the argument needs all of it on each device; the reason was not found."
+            if reason is None
             else reason.sentence,
             change=f"Keep this dimension unsharded, as in `{spec_code(spec)}`. Then nothing is gathered, but each "
             f"device holds {more} more.{' Or shard it over an axis that the other operand does not use.' * is_other}",
