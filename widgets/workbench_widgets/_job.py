@@ -38,7 +38,7 @@ class Job:
 
     Args:
         kind: The kind of work; names the thread.
-        work: Does the work. Returns live values to send with the last report.
+        work: Function that does the work. Returns live values to send with the last report.
         report: Receives every state of the job, and further live values. The function must not keep the view alive.
         **about: Fields of every report.
 

@@ -17,7 +17,7 @@ class Outbox:
     Args:
         send: Receives all pending values at once; called by one thread at a time.
         interval_seconds: Minimum time between two calls to `send`.
-        is_open: Returns whether a page shows the view. If not, nothing is sent, and the newest values wait for `flush`.
+        is_open: Returns whether a page shows the view. If no page shows it, the newest values wait for `flush`.
     """
 
     def __init__(

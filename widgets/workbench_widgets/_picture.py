@@ -1,4 +1,4 @@
-"""Shows a record as a picture or as text, in which nothing can be selected."""
+"""Shows a record as a picture or as text, without selection."""
 
 from workbench import render
 from workbench.records.live import TimelineRecord
