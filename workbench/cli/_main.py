@@ -129,7 +129,7 @@ def _start_calibrate(arguments: argparse.Namespace) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Suggests the nearest valid choice for a misspelt one."""
+    """Suggests the nearest valid choice for a misspelt choice."""
 
     def error(self, message: str) -> NoReturn:
         if "invalid choice: '" in message and "(choose from" in message:
