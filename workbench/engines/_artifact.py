@@ -1,8 +1,8 @@
 """Serialized exported programs with a header that is checked before loading.
 
 The bytes start with the output of `jax.export.Exported.serialize`. `jax.export.deserialize` can read them because it
-ignores bytes after the flatbuffer. That output is followed by the header as JSON, the header's length, the SHA-256 of
-all preceding bytes, and the name of the format.
+ignores bytes after the flatbuffer. A trailer follows this output, with the header as JSON, the header's length, the
+SHA-256 of all preceding bytes, and the name of the format.
 """
 
 import contextlib

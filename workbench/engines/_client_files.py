@@ -25,7 +25,7 @@ class ArrayReader(ClientReader):
             as `numpy.load(file, mmap_mode="r")`, `numpy.memmap`, HDF5 and zarr data sets, or arrays in memory.
 
     Raises:
-        ProgramError: if a leaf is not such an array, or if the leaves have different numbers of rows or no rows.
+        ProgramError: if a leaf is not array-like, or if the leaves have different numbers of rows or no rows.
 
     Example:
         >>> reader = ArrayReader({"x": np.zeros((1000, 5), np.float32)})

@@ -167,7 +167,7 @@ class Pass:
             started: `time.perf_counter()` at the start of the pass.
 
         Raises:
-            EngineError: if too many failed.
+            EngineError: if too many clients failed.
         """
         quorum = self.undecided
         if quorum is None:

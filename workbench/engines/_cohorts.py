@@ -36,7 +36,7 @@ class PresentRows:
 class Cohorts:
     """The clients that answered in each round of one run.
 
-    The first pass of a round determines them, and later passes use the same clients.
+    The first pass of a round determines these clients, and later passes use the same clients.
 
     A round is an iteration of the outermost loop. Iterations with the same number share a cohort, so that the backward
     pass of a loop uses the same clients as its forward pass. A program without a loop counts as one round.

@@ -28,7 +28,7 @@ _importing: contextvars.ContextVar[_Importing | None] = contextvars.ContextVar("
 def from_drjax(fn: Callable) -> Callable:
     """Imports a DrJAX program for use with every engine, `workbench.jit`, `plan` and `inspect`.
 
-    DrJAX inlines its map, so its jaxpr no longer contains the per-client function. Tracing the jaxpr again for one
+    DrJAX inlines its map, so the jaxpr no longer contains the per-client function. Tracing the jaxpr again for one
     client would silently produce wrong gradients. `from_drjax` traces the unchanged function and binds each of DrJAX's
     five operations to the matching workbench primitive; files that import DrJAX need not be edited.
 

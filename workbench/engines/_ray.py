@@ -25,8 +25,8 @@ class Ray(Executor):
     receives them once. A worker process compiles a stage when it runs its first task of that stage. If a worker is
     killed or a machine is lost, its tasks are computed again elsewhere, up to `retries` times, with the same result. If
     a run is cancelled, is interrupted or times out, its tasks are cancelled. Workers must be able to import
-    `workbench`. If it is not installed for them, call `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`. The
-    engine does not shut down the cluster.
+    `workbench`. If it is not installed for the workers, call `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`.
+    The engine does not shut down the cluster.
 
     Args (of the constructor):
         clients_per_task: Number of clients that one task processes together. "auto": up to 32, but few enough that

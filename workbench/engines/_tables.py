@@ -70,8 +70,8 @@ def clients_from(
 
     Returns: The reader for the clients; its `struct` contains the shapes, and its `clients` is the number of clients.
         Clients are ordered by `by`; clients from Dask and Ray Data are ordered only within each part of the table. With
-        `buckets`, one reader for each length that has clients. The readers are arguments of a program with one
-        `with program(clients=...)` block per reader.
+        `buckets`, a tuple with one reader for each length that has clients. The readers are arguments of a program with
+        one `with program(clients=...)` block per reader.
 
     Raises:
         ProgramError: if a column is missing, is called "n", has missing values or has no numbers; if the table has no

@@ -66,10 +66,10 @@ class Beam(Engine):
             dictionary `{"client": id, name: row, ...}` per client. The dictionary contains the client's row of every
             per-client result, keyed by the result's name ("out", or "out[1]" and so on in a pytree).
         own_process: Run the pipelines in a separate process, which takes seconds to start and is terminated at once
-            when the run is cancelled. A pipeline in this process first finishes its current batches. Default: true with
-            several worker processes, which would otherwise continue for minutes after this process is killed, and with
-            the embedded job server. It is also true in a notebook with pandas 3 or later, where Beam cannot run in the
-            kernel. The separate process closes Beam's servers to other users.
+            when the run is cancelled. After a cancellation, a pipeline in this process first finishes its current
+            batches. Default: true with the embedded job server, and with several worker processes, which would
+            otherwise continue for minutes after this process is killed. It is also true in a notebook with pandas 3 or
+            later, where Beam cannot run in the kernel. The separate process closes Beam's servers to other users.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.

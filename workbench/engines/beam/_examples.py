@@ -231,7 +231,7 @@ def as_row(element: Foreign) -> dict[str, Any]:
 
 
 def kind_of(value: object) -> str:
-    """The dtype and shape of a value, or that it is missing or has no numbers."""
+    """The dtype and shape of a value; `MISSING` for None, and `TEXT` for a value that is not numeric."""
     if value is None:
         return MISSING
     try:

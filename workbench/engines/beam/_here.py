@@ -2,8 +2,8 @@
 
 Beam's local runner cannot cancel a pipeline. When a worker process is lost, the runner keeps the other worker processes
 running. The runner may wait forever, because the error is raised in the thread that started the lost process. To cancel
-a pipeline, this module kills the worker processes after writing a file to the pipeline's folder that prevents further
-batches.
+a pipeline, this module first writes a file to the pipeline's folder, so that no further batches start. It then kills
+the worker processes.
 """
 
 # pyright: reportMissingImports=false

@@ -117,7 +117,7 @@ class WriteTotals(beam.DoFn):
         self.path = path
 
     def process(self, element: list[np.ndarray] | None) -> Iterator[int]:
-        """Writes one list of arrays, or nothing if no batch returned one."""
+        """Writes one list of arrays, or nothing if no batch returned a list."""
         if element is not None:
             save_arrays(f"{self.path}.npz", element)
         yield 0

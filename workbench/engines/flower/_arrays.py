@@ -140,7 +140,7 @@ def only_arrays(content: "RecordDict", what: str) -> "tuple[str, ArrayRecord]":
     """The only `ArrayRecord` of a message, with its key.
 
     Raises:
-        EngineError: if there is none, or more than one.
+        EngineError: if the message has no `ArrayRecord`, or more than one.
     """
     if len(records := list(content.array_records.items())) != 1:
         message = (

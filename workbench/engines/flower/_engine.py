@@ -243,7 +243,7 @@ class Flower(Engine):
         return requests
 
     def _here(self, x: object, work: Pass) -> object:
-        """Fetches rows that are stored at clients of another placement, because they must be sent."""
+        """Fetches rows that are stored at clients of another placement; the server must send these rows."""
         elsewhere = isinstance(x, RemoteRows) and x.placement != work.phase.placement
         return to_host(materialize([x])[0]) if elsewhere else x
 

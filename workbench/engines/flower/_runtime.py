@@ -148,7 +148,7 @@ class Runtime:
         """Returns the replies of the nodes, in request order; see `ask_nodes`.
 
         Raises:
-            NodeFailure: if a node raises, leaves, or does not answer within `seconds`.
+            NodeFailure: if a node raises an error, leaves, or does not answer within `seconds`.
             EngineError: if the runtime itself has stopped.
         """
         assert self._engine is not None
@@ -247,7 +247,7 @@ class Deployment(Runtime):
         check: Callable[[], Any],
         enough: tuple[int, float | None] | None = None,
     ) -> list[NodeReply]:
-        """Asks the nodes; notices at once when a SuperNode exits, without Flower's heartbeats."""
+        """Sends requests to the nodes; detects the exit of a SuperNode without waiting for Flower's heartbeats."""
         try:
             return super().ask(asks, seconds, check, enough)
         except ProcessEndedError as error:

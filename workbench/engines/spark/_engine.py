@@ -340,7 +340,7 @@ class _Jobs:
         """Checks that every executor can access the folder of this run.
 
         Raises:
-            EngineError: if an executor cannot access it; the message names the hosts.
+            EngineError: if an executor cannot access the folder; the message names the hosts.
         """
         if self._folder_is_shared or re.match(_ON_THIS_MACHINE, str(self.context.master)):
             return
@@ -502,7 +502,7 @@ class _Jobs:
         return names.mapInArrow(ReadFiles(), schema)
 
     def _sent_once(self, data: bytes) -> Foreign:
-        """Sends bytes to each executor once; small ones are sent inline, which costs less than a broadcast variable."""
+        """Sends bytes to each executor once; few bytes are sent inline, which costs less than a broadcast variable."""
         from workbench.engines.spark._worker import Inline
 
         return Inline(data) if len(data) <= _MOST_INLINE_BYTES else self.context.broadcast(data)

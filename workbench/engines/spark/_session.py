@@ -35,7 +35,7 @@ def check_libraries() -> None:
     """Checks for PySpark, PyArrow and a suitable Java.
 
     Raises:
-        MissingDependencyError: if one of them is missing; the message names it.
+        MissingDependencyError: if PySpark, PyArrow or Java is missing; the message names it.
     """
     for library in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(library) is None:

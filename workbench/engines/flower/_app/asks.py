@@ -11,7 +11,7 @@ NAME: str = __name__.split(".")[-2]
 
 
 class NodeFailure(RuntimeError):
-    """A node raised, left, or did not answer; `slot` is the node's number in the run.
+    """A node raised an error, left, or did not answer; `slot` is the node's number in the run.
 
     `worker_lost` is true if its process has exited or is still computing an abandoned request.
     """

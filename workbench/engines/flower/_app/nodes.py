@@ -59,8 +59,8 @@ def ask_nodes(
             request.
 
     Raises:
-        NodeFailure: if a node raised, left, or did not answer in time; names the first such node. With `enough`, this
-            error is raised only if a node's worker exited.
+        NodeFailure: if a node raised an error, left, or did not answer in time; names the first such node. With
+            `enough`, this error is raised only if a node's worker exited.
     """
     late = {} if late is None else late
     for reply in grid.pull_messages(late.values()) if late else ():
