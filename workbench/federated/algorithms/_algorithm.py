@@ -53,7 +53,7 @@ class ServerState(NamedTuple):
 def with_server_optimizer(
     optimizer: optax.GradientTransformation, aggregator: Aggregator, clients: int
 ) -> Callable[[Params], ServerState]:
-    """Creates `init` for algorithms whose server has parameters and an optimizer."""
+    """Creates the `init` function for algorithms whose server has parameters and an optimizer."""
 
     @program(clients=clients)
     def init(params: Params) -> ServerState:

@@ -61,7 +61,7 @@ def coded_matmul(
     Args:
         coded: The workers' blocks, from `encode_blocks`.
         x: The matrix to multiply by.
-        finished: Workers that answered in time. If there are more than `needed`, the first `needed` are used.
+        finished: Workers that answered in time. If more than `needed` workers answered, the first `needed` are used.
         needed: k, as in `encode_blocks`.
 
     Returns:
@@ -132,7 +132,7 @@ def decode_blocks(
 
 
 def _wide(function: str, argument: str, value: Array) -> Array:
-    """Casts a matrix to the code's precision; raises if its dtype is unsuitable."""
+    """Casts a matrix to the code's precision; raises an error if its dtype is unsuitable."""
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         message = (

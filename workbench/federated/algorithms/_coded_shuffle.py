@@ -88,7 +88,7 @@ def _fill(batch: np.ndarray, rows: int, cached: int, random: np.random.Generator
 
 
 def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
-    """Fills caches by assigning the rows of each batch to groups of other workers in turn."""
+    """Fills caches by assigning the rows of each batch to groups of other workers in rotation."""
     workers, batch = before.shape
     copies = cached * workers // rows
     if cached * workers % rows or batch % math.comb(workers - 1, copies - 1):
@@ -188,9 +188,10 @@ def shuffle_messages(
 
     Returns:
         `(uncoded, coded)`; the ratio is the gain. The uncoded cost is q (1 − α). With balanced caches, the coded cost
-        is (α + 1/n) γ(n) times smaller. With random caches, it is q / (n p)² ((1 − p)ⁿ⁺¹ + (n − 1) p (1 − p) − (1 −
-        p)²) messages to all workers, where p = (α − 1/n) / (1 − 1/n) is the probability that a worker caches a row
-        outside its batch. For many workers, it is then α γ(n) times smaller than the uncoded cost.
+        is (α + 1/n) γ(n) times smaller than the uncoded cost. With random caches, the cost is q / (n p)² ((1 − p)ⁿ⁺¹ +
+        (n − 1) p (1 − p) − (1 − p)²) messages to all workers, where p = (α − 1/n) / (1 − 1/n) is the probability that a
+        worker caches a row outside its batch. For many workers, the coded cost is then α γ(n) times smaller than the
+        uncoded cost.
 
     Example:
         >>> uncoded, coded = shuffle_messages(10_000, 8, 0.5)

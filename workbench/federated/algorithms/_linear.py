@@ -49,8 +49,8 @@ def power_iteration(*, clients: int) -> Algorithm:
 def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
     """Runs Newton's method on the clients' mean loss, by differentiating the program.
 
-    In a round, every client receives the parameters and sends a gradient and a Hessian `[features, features]`. Both are
-    summed because the derivative of `broadcast` is a reduction.
+    In a round, every client receives the parameters and sends a gradient and a Hessian `[features, features]`.
+    Gradients and Hessians are summed because the derivative of `broadcast` is a reduction.
 
     Args:
         loss: `loss(params, batch)`, a scalar that is twice differentiable.

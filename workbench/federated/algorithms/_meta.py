@@ -78,8 +78,8 @@ def maml(
 ) -> Algorithm:
     """Minimizes the loss *after* each client's local steps (MAML).
 
-    A client trains on its even batches. The client's loss on the odd batches is differentiated through that training,
-    with respect to the initial parameters. Sends as many bytes as `fedavg`.
+    A client trains on its even batches. The client's loss on the odd batches is differentiated through the training on
+    the even batches, with respect to the initial parameters. Sends as many bytes as `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar that is twice differentiable unless `first_order`.
@@ -132,7 +132,7 @@ def maml(
 
 
 def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Callable[..., ClientParams]:
-    """Creates a `personalize` that trains every client from the server's parameters.
+    """Creates a `personalize` function that trains every client from the server's parameters.
 
     Example:
         >>> tune = fine_tuning(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5))

@@ -21,7 +21,7 @@ class PowerSgdState(NamedTuple):
 
 
 def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
-    """Averages low-rank updates, for which clients send two thin matrices per matrix.
+    """Averages low-rank updates; for each matrix, clients send two thin matrices.
 
     Every round runs one step of power iteration, starting from the previous round's factors. Clients send `M Q`,
     receive an orthonormal basis P of the mean of `M Q`, and send `Mᵀ P`. A leaf `[n, ...]` is treated as a matrix with

@@ -77,7 +77,7 @@ def _median_weights(position: jax.Array, present: jax.Array) -> jax.Array:
 
 
 def _of_sorted(weigh: Callable) -> Callable:
-    """Creates a `combine` that averages sorted rows of present clients, weighted by position."""
+    """Creates a `combine` function that averages sorted rows of present clients, weighted by position."""
 
     def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         clients = weight.shape[0]

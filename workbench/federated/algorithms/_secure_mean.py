@@ -107,12 +107,12 @@ def secure_mean(
     round (its loss) are averaged unmasked.
 
     Without noise, all present clients with weight above 0 have the same weight, and an additional masked word counts
-    them. With noise, their number would also have to stay secret. The sum is therefore divided by the number of present
-    clients, and clients with weight 0 add zeros. Clients whose update is not finite are treated as clients with weight
-    0.
+    them. With noise, the number of these clients would also have to stay secret. The sum is therefore divided by the
+    number of present clients, and clients with weight 0 add zeros. Clients whose update is not finite are treated as
+    clients with weight 0.
 
     A client's noise is a discrete Gaussian, drawn by integer arithmetic from that client's secret in `Masks`. Only the
-    client knows the secret, and each round uses a new one. The noise of `threshold` clients together has the standard
+    client knows the secret, which is new in each round. The noise of `threshold` clients together has the standard
     deviation `noise_multiplier * clip`; more clients add more noise. `secure_epsilon` computes the privacy guarantee.
 
     Args:

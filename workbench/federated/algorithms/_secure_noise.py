@@ -29,7 +29,7 @@ class NoiseGrid(NamedTuple):
     is_noisy: bool
 
     def most_squared(self, values: int) -> int:
-        """Bounds the squared norm of one client's integers; rounding changes each by up to half a unit."""
+        """Bounds the squared norm of one client's integers; rounding changes each integer by up to half a unit."""
         return math.floor(longest(self.clip / self.unit, values) ** 2)
 
 

@@ -17,8 +17,8 @@ def hypergradient(
 ) -> Callable[[Any, Any, Any], tuple[jax.Array, Any]]:
     """Differentiates the result of several rounds with respect to settings, such as learning rates.
 
-    The rounds are a scan whose body is recomputed in the backward pass (`jax.checkpoint`), so memory holds only one
-    state per round.
+    The rounds are a scan whose body is recomputed in the backward pass (`jax.checkpoint`), so only one state per round
+    is stored.
 
     Args:
         make: Function that builds the algorithm from the settings, which are tracers, such as

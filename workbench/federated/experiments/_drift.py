@@ -48,8 +48,8 @@ def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, n
     """Repeats a round's local training and records every client's parameters along the way.
 
     If only one client answers and the server adds its update unchanged, the round ends at that client's parameters.
-    With fewer local steps, it ends at the client's intermediate parameters. The paths are therefore exact for every
-    algorithm, including control variates, momentum and proximal terms.
+    With fewer local steps, the round ends at the client's intermediate parameters. The paths are therefore exact for
+    every algorithm, including control variates, momentum and proximal terms.
 
     Args:
         algorithm: The clients' part of the algorithm, combined with a server that adds the mean update unchanged.

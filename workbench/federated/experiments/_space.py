@@ -112,7 +112,7 @@ class RandomSearch(Grid):
 
 @dataclass(frozen=True, slots=True)
 class SuccessiveHalving(Grid):
-    """Strategy that runs many trials briefly, and the best ones `eta` times longer.
+    """Strategy that runs many trials briefly, and the best trials `eta` times longer.
 
     Attributes:
         metric: Metric for comparing trials, by its mean over clients and seeds in the last round of a rung.
