@@ -30,7 +30,7 @@ def launch(
         on: "threads", "processes", or an engine such as `DaskEngine(client)`.
         on_failure: What happens after a node fails permanently: "stop" stops the program, and "continue" lets the other
             nodes continue. The other nodes are notified in both cases (`current_node().failed_peers`), and calls to the
-            failed node raise.
+            failed node raise an error.
         echo: Whether to also print the nodes' output here, with the node's label before each line. `Launched.logs`
             always has these lines.
 

@@ -103,8 +103,8 @@ class Program:
 
         Args:
             node: The node; handles in its arguments become edges.
-            concurrency: Maximum number of concurrent calls to a service; other calls wait. By default, it is 1, so that
-                a service needs no locks; it is larger for a `ReplayNode`, which has its own locks.
+            concurrency: Maximum number of concurrent calls to a service; other calls wait. The default is 1, so that a
+                service needs no locks. A `ReplayNode` uses locks and has a larger default.
             restart: Overrides the group's policy.
             hang_seconds: Time without a heartbeat after which a working node is reported as hung. Answered calls,
                 `current_node().heartbeat()`, `.log()` and `.stop_requested` are heartbeats.
