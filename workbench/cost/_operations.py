@@ -123,7 +123,7 @@ def product_peak(product: str, chip: ChipRecord) -> float | None:
 
 
 def seconds_at_peak(instructions: Iterable[InstructionRecord], chip: ChipRecord, dtype: str) -> float | None:
-    """Time of all products in a call at their published peaks in seconds; None if a peak is unknown.
+    """Time in seconds of all products in a call at their published peaks; None if a peak is unknown.
 
     Args:
         instructions: Instructions of a compiled module, per device.
@@ -253,7 +253,7 @@ def _time(
 
 
 def _measured_seconds(chip: ChipRecord, measured: RateKind, accessed_bytes: float, reach_bytes: float) -> float | None:
-    """Time of memory traffic at measured rates in seconds, by its size or by the cache that holds its operands."""
+    """Time in seconds of memory traffic at measured rates, by its size or by the cache that holds its operands."""
     rows = rows_of(chip, measured) or (rows_of(chip, "elementwise") if measured == "thin product" else [])
     seconds = interpolate(rows, accessed_bytes)
     if seconds is None or reach_bytes <= accessed_bytes:
@@ -288,7 +288,7 @@ def _measured_class(instruction: InstructionRecord) -> RateKind:
 
 
 def seconds_of_call(chip: ChipRecord, arrays: int) -> float:
-    """Time of a call in addition to its operations in seconds, at measured rates; 0 without measured rates.
+    """Time in seconds that a call adds to its operations, at measured rates; 0 without measured rates.
 
     Args:
         chip: From `wb.calibrate`.

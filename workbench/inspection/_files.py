@@ -40,7 +40,7 @@ def inspect_given(x: object, **options: object) -> Record | None:
     """Inspects a program given as text, bytes, a path or a stage of `jax.jit`; returns None for other values.
 
     Raises:
-        InspectionError: for a text, file or directory that contains no program, or a part of a program.
+        InspectionError: for a text, file or directory that contains no program or only a part of a program.
     """
     if isinstance(x, str | bytes | bytearray | Path) and not isinstance(x, np.bytes_ | np.str_):
         return inspect_source(x, **options)

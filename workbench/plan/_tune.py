@@ -143,7 +143,7 @@ class Contest:
         self._timed: dict[Candidate, list[tuple[float, float]]] = {}  # seconds, and ratio to the paired run of the rule
 
     def choose(self) -> PlanChoiceRecord:
-        """The choice. Programs without clients, or that print, write or use callbacks, get the rule's choice."""
+        """The choice. Programs that have no clients, print, write or use callbacks get the rule's choice."""
         plan = self._plan()
         sizes = candidate_sizes(plan)
         if len(sizes) < 2:

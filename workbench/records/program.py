@@ -56,11 +56,11 @@ class PlacementRecord(Record):
 class StageRecord(Record):
     """One stage in a plan.
 
-    The costs per client are predicted from the jaxpr of the unbatched function, for one call of it: `flops_per_client`
-    (of dot products and convolutions), `elementwise_flops_per_client` (one per element of an arithmetic operation or
-    reduction) and `bytes_per_client`. `moved_bytes` are the bytes moved between server and clients (a broadcast counts
-    the value once per client). A stage of kind `loop` or `branch`, and a `clients` stage with an inner placement, have
-    inner stages in `body`.
+    The costs per client are predicted from the jaxpr of one call of the unbatched function: `flops_per_client` (of dot
+    products and convolutions), `elementwise_flops_per_client` (one per element of an arithmetic operation or reduction)
+    and `bytes_per_client`. `moved_bytes` are the bytes moved between server and clients (a broadcast counts the value
+    once per client). A stage of kind `loop` or `branch`, and a `clients` stage with an inner placement, have inner
+    stages in `body`.
     """
 
     index: int
