@@ -79,7 +79,7 @@ def test_best_choices_of_a_search_are_run():
     assert len(ran) == 3
     assert list(found.choices[:3]) == sorted(ran, key=lambda each: each.measured_seconds)
     assert all(low <= each.measured_seconds <= high for each in ran for low, high in [each.measured_interval])
-    assert "of each in turn" in str(found)
+    assert "interleaved calls each" in str(found)
     assert SearchRecord.from_json(found.to_json()) == found
     with pytest.raises(MeshError, match="attached"):
         wb.search(average, on=jax.sharding.AbstractMesh((2,), ("data",)), measure=True)(OLD, OLD)

@@ -138,7 +138,7 @@ def test_keys_out_of_range_are_listed() -> None:
     assert text == (
         "`reduce_by_key` was given keys[0, 1] = 7, keys[1, 0] = -1, but num_keys=3. A key is the number of a group, "
         "from 0 to "
-        "2: raise `num_keys` to 8 or more, or mask the items that belong to no group by giving them the value 0 and "
+        "2. Either raise `num_keys` to 8 or more, or mask the items that belong to no group: give them the value 0 and "
         "any key "
         "in range."
     )

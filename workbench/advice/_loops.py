@@ -44,8 +44,8 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="small loop body",
             what=f"Each of the {iterations:,.0f} iterations of the loop{place} moves only {bytes_text(moved)}.",
-            why=f"An iteration consists of {len(body)} instruction{'s' * (len(body) != 1)}, started one after the "
-            "other, and an iteration starts only when the previous iteration has finished.",
+            why=f"The {len(body)} instruction{'s' * (len(body) != 1)} of an iteration start one after the other, and "
+            "an iteration starts only when the previous iteration has finished.",
             change="Run several steps per iteration: `jax.lax.scan(..., unroll=8)`. If iterations do not depend on "
             "each other, use `jax.vmap` or `jax.lax.map(..., batch_size=…)` instead of the loop.",
             evidence=(

@@ -139,8 +139,8 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="mapped axis that is not named",
         what=f"A `shard_map` inside `jax.vmap` does not name {shown}: its inputs are gathered along {shown}.",
-        why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs omit an axis receives values "
-        "that are unsharded along that axis, on every device.",
+        why=f"The mapped dimension is sharded over {shown}. If the specs of a `shard_map` omit an axis, every "
+        "device receives values that are unsharded along that axis.",
         change=f"Name the axis of the mapped dimension, as in `jax.vmap(fn, spmd_axis_name={name})`. Pass every mapped "
         "value to the `shard_map` as an argument: values that its function captures are not sharded over the named "
         "axis.",

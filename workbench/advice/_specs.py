@@ -50,8 +50,8 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
             what=f"`{group.pattern}` is sharded as `{spec_code(spec)}`; with `{spec_code(alternative)}`, the "
             f"program would "
             "send fewer bytes.",
-            why="Operations that read the array need parts that other devices hold, or produce partial sums that "
-            "must be added across devices. The number of bytes depends on the sharded dimension.",
+            why="Operations that read the array either need parts from other devices, or produce partial sums, which "
+            "devices must add. The number of bytes depends on the sharded dimension.",
             change=f"Shard `{group.pattern}` as `{spec_code(alternative)}`.",
             specs=dict.fromkeys(leaves, alternative),
             evidence=(_planned_bytes(program, before, after),),

@@ -46,8 +46,8 @@ def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: s
         message = (
             f"`from_local_clients` was given {uneven or 'some'} clients on host {jax.process_index()} of {hosts}, but "
             f"the mesh axis {axis!r} has {mesh.shape[axis]} devices. Every host's clients must divide evenly among its "
-            "devices: pad the clients (see `workbench.federated.data`), or choose a mesh whose axis divides their "
-            "number."
+            "devices: pad the clients (see `workbench.federated.data`), or choose a mesh axis whose size "
+            "divides the number of clients."
         )
         raise MeshError(message)
 

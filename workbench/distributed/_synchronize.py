@@ -42,8 +42,8 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
             message = (
                 f"a step did not end within {timeout_seconds:g} s on host {jax.process_index()} of "
                 f"{jax.process_count()}: {len(waiting)} of its results are missing. All hosts must run the same steps "
-                "in the same order, and no host may be stopped while others wait for it: check what the other hosts "
-                "were running, then restart all hosts, because JAX cannot cancel a step that has begun."
+                "in the same order, and no host may be stopped while others wait for it. Check what the other hosts "
+                "were running, then restart all hosts: JAX cannot cancel a step that has begun."
             )
             raise EngineError(message)
         time.sleep(pause)

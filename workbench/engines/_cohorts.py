@@ -75,8 +75,8 @@ def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | No
     if quorum is None or not timed or not (is_share or is_count):
         message = (
             f"`{engine}` was given quorum={quorum!r} and deadline_seconds={deadline_seconds!r}. A round waits for all "
-            "clients until the deadline, and then continues with the clients that answered, as soon as these reach "
-            "the quorum: pass `quorum` as a number of clients (an int of at least 1) or a fraction (a float up to "
+            "clients until the deadline. Then it continues as soon as the number of answers reaches the quorum. Pass "
+            "`quorum` as a number of clients (an int of at least 1) or a fraction (a float up to "
             "1.0), and `deadline_seconds` above 0."
         )
         raise ProgramError(message)

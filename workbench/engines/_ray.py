@@ -135,8 +135,8 @@ class _RayPool(concurrent.futures.Executor):
         if wrong or isinstance(retries, bool) or not isinstance(retries, int) or retries < -1:
             message = (
                 f"`Ray` was given resources={resources} and retries={retries!r}. A task uses part of a machine's "
-                "resources, and `retries` limits how often a lost task is computed again: pass positive numbers as "
-                "`resources`, and an int as `retries` (0 for never, -1 for no limit)."
+                "resources, and `retries` limits how often a lost task is computed again. Pass numbers of at "
+                "least 0 as `resources`, and an int as `retries` (0 for never, -1 for no limit)."
             )
             raise ProgramError(message)
         self._retries = retries

@@ -150,8 +150,8 @@ def _of_beam(
     if fact := table.wrong_ids(by, order) or (table.uneven and f"rows with only the columns {table.uneven[0]}"):
         message = (
             f"`clients_from` found {fact} in a PCollection with the columns {table.known}. Every row must have a str "
-            "or int that identifies its client, and the same columns unless `columns` lists those to read: convert or "
-            "drop rows with a `beam.Map` or `beam.Filter`."
+            "or int that identifies its client. All rows must have the same columns, unless `columns` lists the "
+            "columns to read. Convert or drop rows with a `beam.Map` or `beam.Filter`."
         )
         raise ProgramError(message)
     for name in names:

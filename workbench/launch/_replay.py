@@ -55,7 +55,7 @@ class Replay:
             message = (
                 f"`Replay` was given max_size={max_size}, min_size={min_size}, sampling={sampling!r}, "
                 f"samples_per_insert={samples_per_insert}. A sampler that waits for more items than the table can "
-                "store, or that is never allowed to sample, waits forever: choose 1 <= `min_size` <= `max_size`, a "
+                "store, or that is never allowed to sample, waits forever. Choose 1 <= `min_size` <= `max_size`, a "
                 "`samples_per_insert` above 0 or None, and 'uniform', 'fifo' or 'prioritized' as `sampling`."
             )
             raise ProgramError(message)

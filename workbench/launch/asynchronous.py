@@ -148,7 +148,7 @@ def asynchronous_fedavg_program(
         message = (
             f"`asynchronous_fedavg_program` was given {len(data)} clients' data, rounds={rounds}, "
             f"staleness={staleness}, mixing={mixing}, exponent={exponent}. At least one client must train, and the "
-            "server moves towards each result by the fraction `mixing`: pass data of at least one client, `rounds` of "
+            "server moves towards each result by the fraction `mixing`. Pass data of at least one client, `rounds` of "
             "at least 1, `staleness` and `exponent` of at least 0, and 0 < `mixing` <= 1."
         )
         raise ProgramError(message)

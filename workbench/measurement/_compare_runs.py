@@ -146,7 +146,7 @@ def named_runs(results: object) -> Results | Mapping[Any, Any]:
     if not isinstance(results, list | tuple) or not is_runs(results):
         message = (
             f"`compare` received a `{type(results).__name__}`. `compare` compares the results of a sweep, a list of "
-            "results, or a dictionary of results by name; a result is a `Run`, `StoredRun` or `History`: pass one "
+            "results, or a dictionary of results by name. A result is a `Run`, a `StoredRun` or a `History`. Pass one "
             "of these collections."
         )
         raise DataError(message)

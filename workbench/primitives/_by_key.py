@@ -144,8 +144,8 @@ def _check_range(keys: object, num_keys: int) -> None:
     more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
     message = (
         f"`reduce_by_key` was given {listed}{more}, but num_keys={num_keys}. A key is the number of a group, from 0 to "
-        f"{num_keys - 1}: raise `num_keys` to {int(numbers.max()) + 1} or more, or mask the items that belong to no "
-        "group by giving them the value 0 and any key in range."
+        f"{num_keys - 1}. Either raise `num_keys` to {int(numbers.max()) + 1} or more, or mask the items that belong "
+        "to no group: give them the value 0 and any key in range."
     )
     raise PlacementError(message)
 

@@ -85,9 +85,8 @@ def _checked_indices(indices: object, placement: Placement, outer: int) -> jax.A
     if not jnp.issubdtype(indices.dtype, jnp.integer) or not 1 <= indices.ndim <= 1 + outer or 0 in indices.shape:
         message = (
             f"`select` was given `indices` of shape {indices.shape} and dtype {indices.dtype}. A cohort is a list of "
-            "one or "
-            f'more client numbers of "{placement.name}", ints of shape (cohort,): draw one with `sample(key, size)`, '
-            "or convert a mask to numbers with `jnp.flatnonzero(mask, size=…)`."
+            f'one or more client numbers of "{placement.name}", ints of shape (cohort,): draw it with '
+            "`sample(key, size)`, or convert a mask to numbers with `jnp.flatnonzero(mask, size=…)`."
         )
         raise PlacementError(message)
     if isinstance(indices, Tracer) or not getattr(indices, "is_fully_addressable", True):

@@ -124,7 +124,7 @@ def refuse_readers(operation: str, arguments: PyTree[Array]) -> None:
     if reader is not None:
         message = (
             f"`{operation}` received a `{type(reader).__name__}`. Its clients are read by an engine while the program "
-            "runs. All other calls need arrays. Run the program on an engine, "
-            "`workbench.engines.MeshEngine().run(fn, …)`, or in rounds, `run_rounds(…, engine=MeshEngine())`."
+            "runs. All other calls need arrays. Run the program on an engine, as in "
+            "`workbench.engines.MeshEngine().run(fn, …)` or `run_rounds(…, engine=MeshEngine())`."
         )
         raise ProgramError(message)

@@ -89,8 +89,8 @@ class ReplicaStep:
             message = (
                 f"`{self.__name__}` returned a state that may differ between the {self.ctx.num_replicas} replicas: "
                 f"{', '.join(wrong[:8])} depend on the batch or the `replica_id` of one replica. The state must be "
-                "identical on all replicas: `ctx.all_reduce` the gradients or statistics from which it is computed, "
-                "return values of single replicas as metrics, or declare it identical with `check_state=False`."
+                "identical on all replicas: apply `ctx.all_reduce` to the gradients or statistics that determine it, "
+                "return values of single replicas as metrics, or skip this check with `check_state=False`."
             )
             raise ProgramError(message)
 

@@ -104,7 +104,8 @@ def _measured(record: SearchRecord, call: TracedCall, mesh: Mesh, cancel: thread
     ]
     ran.sort(key=lambda choice: choice.measured_seconds or 0.0)
     note = (
-        f"the best {len(ran)} were run, {len(walls[0])} calls of each in turn; the measured medians have 95 % intervals"
+        f"the best {len(ran)} choices were run, with {len(walls[0])} interleaved calls each; "
+        "the measured medians have 95 % intervals"
     )
     others = [choice for choice in record.choices if choice not in best]
     return record.replace(choices=(*ran, *others), notes=(*record.notes, note))

@@ -124,8 +124,8 @@ def _inputs(
     if both:
         message = (
             f"`Flower.export` was given {_listed(both)}: the clients read the rows, and a server stage (or the caller) "
-            "also reads all of them. Client data are not sent to the server: move the work of the server into the "
-            "client function (for a cohort, pass `where=` to a reduction instead of using `select`), or pass a "
+            "also reads all of them. Client data are not sent to the server. Either move the work of the server into "
+            "the client function (for a cohort, pass `where=` to a reduction instead of using `select`), or pass a "
             "separate argument to the server."
         )
         raise ProgramError(message)

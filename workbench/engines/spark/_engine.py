@@ -1023,8 +1023,8 @@ def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.Shap
     if first is None or any(value is None for value in first):
         message = (
             f"`Spark.predict` was given columns={list(names)} and out={out!r}, for a table with the columns {types}. "
-            "`Spark.predict` reads columns with numbers or lists of numbers from a table with at least one row and no "
-            "missing values, and adds a new column: choose other columns, cast them, or fill missing values."
+            "The table must have at least one row. The columns must contain numbers or lists of numbers, without "
+            "missing values, and `out` must be a new column: choose other columns, cast them, or fill missing values."
         )
         raise ProgramError(message)
     kinds = [jax.dtypes.canonicalize_dtype(_NUMPY_TYPES[kind[2]]) for kind in inner]  # pyright: ignore

@@ -41,9 +41,8 @@ def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> F
     if not 1 <= needed <= workers or a.shape[0] % needed:
         message = (
             f"`encode_blocks` was given a matrix of {a.shape[0]} rows, workers={workers} and needed={needed}. The "
-            "matrix is cut into `needed` equal blocks, and the results of `needed` workers suffice: pass "
-            f"a `needed` from 1 to {workers} that divides the number of rows, and pad the matrix with rows of zeros if "
-            "necessary."
+            "matrix is split into `needed` equal blocks, and the results of `needed` workers suffice. Pass a `needed` "
+            f"from 1 to {workers} that divides the number of rows; if necessary, pad the matrix with rows of zeros."
         )
         raise ProgramError(message)
     a = _wide("encode_blocks", "a", a)

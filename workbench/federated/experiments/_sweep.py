@@ -160,7 +160,7 @@ def _check(
         message = "`sweep` received no hyperparameters. Pass a space such as {'lr': [0.01, 0.1]}."
         raise ProgramError(message)
     if data is not None and batches is not None:
-        message = "`sweep` received both `data` and `batches`. A round trains on one of them: omit the other."
+        message = "`sweep` received both `data` and `batches`, but a round trains on only one of them. Omit the other."
         raise ProgramError(message)
     parameters = inspect.signature(make).parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())

@@ -75,7 +75,7 @@ def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
     items += _constants(jaxpr, site, name)
     notes: list[str] = list(_NOTES)
     if any(item.at_least for item in items):
-        notes.append("a loop whose length is not known before it runs is counted as one iteration")
+        notes.append("a loop of unknown length is counted as one iteration")
     return build_tree([i for i in items if i.amounts.any], name=name, made_from="jaxpr", notes=tuple(notes))
 
 

@@ -86,7 +86,7 @@ class CallTreeReader:
         notes = [f"{self._peak_note}; an argument of the program is counted at the first line that reads it"]
         items = list(self._items())
         if any(item.at_least for item in items):
-            notes.append("a loop whose length is not known before it runs is counted as one iteration")
+            notes.append("a loop of unknown length is counted as one iteration")
         if any(0 < item.share < 1 for item in items):
             notes.append("fused instructions and combined collectives are divided among the lines of their parts")
         return build_tree(items, name=self._name, made_from="compiled", notes=tuple(notes))

@@ -135,7 +135,7 @@ class FlopCounter:
             return self._cudnn(instruction, target)
         declared = _DECLARED.search(instruction.attributes)
         if declared:
-            self.notes[target] = f"FLOPs of custom call `{target}` are those declared by its author"
+            self.notes[target] = f"FLOPs of custom call `{target}` are declared by its author"
             return float(declared[1])
         if target not in _FREE_CALLS:
             self.notes[target] = f"FLOPs inside custom call `{target}` are not counted"
