@@ -207,7 +207,7 @@ def test_programs_that_need_every_client_are_refused(fn: Any, fact: str):
     "options", [{"quorum": 0}, {"quorum": 1.5}, {"quorum": True}, {"deadline_seconds": 2.0}], ids=str
 )
 def test_quorum_is_checked(options: Any):
-    with pytest.raises(ProgramError, match="pass `quorum` as a number of clients"):
+    with pytest.raises(ProgramError, match="Pass `quorum` as a number of clients"):
         Executor(concurrent.futures.ThreadPoolExecutor(1), **options)
 
 
