@@ -125,8 +125,8 @@ def acme(seeds: Sequence[int]) -> dict[str, Any]:
             "and soft actor-critic learns Gymnasium's pendulum (4,000 learner steps, 1 actor). Each agent runs in "
             "one thread, on threads, and on processes. The *learned fraction* is (return − first return) / (target "
             "− first return), as a mean over the last three evaluations. The target is the return of a policy that "
-            "has learned the task (1 for the frozen lake, −150 for the pendulum). The verdict requires 0.8 for the "
-            "worst combination of agent and engine with each seed."
+            "has learned the task (1 for the frozen lake, −150 for the pendulum). For each seed, the verdict uses "
+            "the worst combination of agent and engine, whose fraction must be at least 0.8."
         ),
         "result": {name: share[:, -3:].mean(1).tolist() for name, share in learned.items()},
         "runs": {

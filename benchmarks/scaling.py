@@ -198,9 +198,9 @@ def local_sgd() -> dict:
         "https://arxiv.org/abs/2403.07128",
         "Weak scaling: rounds of local SGD take the same time if the numbers of clients and chips grow together, for "
         "models of 350M, 1B and 8B parameters.",
-        f"Each client takes four steps on 8 sequences of 512 tokens, in bfloat16. The models have {', '.join(sizes)} "
-        "billion parameters. Each client uses 16 TPU v5e chips, over which the model is split; 1,024 chips are four "
-        "slices of 256.",
+        "Each client takes four steps on 8 sequences of 512 tokens, in bfloat16. The models have "
+        f"{', '.join(sizes[:-1])} and {sizes[-1]} billion parameters. Each client uses 16 TPU v5e chips, over which "
+        "the model is split; 1,024 chips are four slices of 256.",
         ("rounds to be at most 10 % longer than on 16 chips", worst <= 1.1),
         every,
         rows,
@@ -220,8 +220,8 @@ def client_memory() -> dict:
         "If many clients are placed on one mesh, a chip's memory use grows only by the size of the clients' data.",
         "The program is the 350M model of {doc}`local SGD <local_sgd>` on 64 TPU v5e chips, with 4 clients at a time.",
         (
-            "at most 10 % more memory, not counting the arguments, for 1,024 clients than for 16 clients, the smallest "
-            "number that needs a loop",
+            "at most 10 % more memory (not counting the arguments) for 1,024 clients than for 16 clients, which is the "
+            "smallest number that needs a loop",
             temporary[1024] <= 1.1 * temporary[16],
         ),
         points.values(),
