@@ -23,7 +23,7 @@ def gap_of_factors(answer: object) -> str:
     equal = float(called(answer, jnp.asarray(np.repeat(a[:1], 5, 0)), jnp.asarray(b)))
     if abs(equal) > 1e-5:
         wrong(f"the gap is {equal:g} when all clients have the same `a`; it should be 0.")
-    return "zero when all clients share one factor."
+    return "the gap is zero when all clients share one factor."
 
 
 @exercise("31.3", "factors of the mean of products")
@@ -38,7 +38,7 @@ def exact_factors(answer: object) -> str:
         )
     hint = "Concatenate every `a` horizontally and every `b` vertically; divide one result by the number of clients."
     expect_values(np.asarray(wide) @ np.asarray(tall), (a @ b).mean(0), hint)
-    return "exact, but the rank is the number of clients times r."
+    return "the average is exact, but its rank is the number of clients times r."
 
 
 @exercise("31.4", "values that the server sends to each client")
@@ -46,4 +46,4 @@ def numbers_down(answer: object) -> str:
     plain, exact = several(answer, 2, "number of values with plain averaging, number of values with exact aggregation")
     expect_number(plain, 32_768, "One pair of factors: r · (n + m).", what="the first number")
     expect_number(exact, 262_144, "Factors of all eight clients.", what="the second number")
-    return "eight times as many values, but still far fewer than in the whole matrix."
+    return "exact aggregation sends eight times as many values, but far fewer than the whole matrix has."

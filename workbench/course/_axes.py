@@ -15,7 +15,7 @@ def bytes_of_a_layer(answer: object) -> str:
         )
         value = called(answer, weights, activations, devices, model)
         expect_number(value, expected, hint, what="the number of bytes")
-    return "two gathers, and three all-reduces that each send twice the bytes."
+    return "a layer needs two gathers, and three all-reduces that send twice the bytes of a gather."
 
 
 @exercise("30.2", "the best size of a tensor axis")
@@ -28,4 +28,4 @@ def best_axis(answer: object) -> str:
 def hidden_tokens(answer: object) -> str:
     hint = "Set 3 w · 2 bytes / bandwidth equal to 6 t w FLOPs / (FLOPs per second), and solve for t."
     expect_number(answer, 197e12 / 90e9, hint, rtol=5e-3)
-    return "the ratio of the two speeds, for any width."
+    return "the answer is the ratio of the two speeds, for any width."

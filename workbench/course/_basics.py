@@ -29,7 +29,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_mean
 @exercise("00.1", "the squared length of a pytree")
 def squared_length(answer: object) -> str:
     tree = {"w": jnp.arange(6.0).reshape(2, 3), "rest": [jnp.ones(4), {"b": jnp.float32(3)}]}
-    hint = "Sum the squares of every leaf, then add the leaves: `jax.tree.leaves` or `jax.tree.reduce`."
+    hint = "Sum the squares in every leaf, then add the sums with `jax.tree.leaves` or `jax.tree.reduce`."
     expect_values(called(answer, tree), 55 + 4 + 9, hint)
     return "every leaf counts, however deep the tree is."
 
@@ -84,7 +84,7 @@ def small_round(answer: object) -> str:
     y = random.normal(size=(64, 20)).astype("float32")
     error = np.einsum("cnd,d->cn", x, w) - y
     expected = w - 0.1 * 2 * np.einsum("cnd,cn->cd", x, error).mean(0) / 20
-    hint = "At each client, one step `w - 0.1 * gradient` on the mean squared error; at the server, the mean."
+    hint = "Each client takes one step `w - 0.1 * gradient` on its mean squared error; the server averages the results."
     arguments = jnp.asarray(w), jnp.asarray(x), jnp.asarray(y)
     expect_values(called(answer, *arguments), expected, hint, atol=1e-3)
     disclosed = expect_disclosed(plan_of(answer, *arguments, clients=64), 4096)
@@ -109,7 +109,7 @@ def variance(answer: object) -> str:
 @exercise("02.2", "the fraction of clients above a threshold, with 4 bytes per client")
 def share_above(answer: object) -> str:
     x = jnp.array([0.1, 0.9, 0.7, 0.4])
-    hint = "Compare at the client, average 0 and 1. A value equal to the threshold is not above it."
+    hint = "Compare at the client, and average the zeros and ones. A value equal to the threshold is not above it."
     for threshold, expected in ((0.5, 0.5), (0.8, 0.25), (2.0, 0.0), (0.4, 0.5)):
         expect_values(called(answer, x, jnp.float32(threshold)), expected, hint)
     expect_disclosed(plan_of(answer, x, jnp.float32(0.5), clients=4), 4)
@@ -144,7 +144,7 @@ def largest_share(answer: object) -> str:
     return "a value at the server reaches the clients through a broadcast."
 
 
-@exercise("03.1", "training for the worst-off client")
+@exercise("03.1", "the gradient of the largest square of four clients")
 def worst_off(answer: Callable) -> str:
     x = jnp.array([1.0, 2.0, 3.0, -4.0])
     expect_values(called(answer, x), 16.0, "The result is the largest square of any client.")
@@ -176,6 +176,6 @@ def gradient_by_hand(answer: object) -> str:
     plan = plan_of(answer, w, x, clients=4)
     counts = len(stages(plan, "broadcast")), len(stages(plan, "reduce"))
     if counts != (1, 1):
-        wrong(f"the values are right, but there are {counts} broadcasts and reductions: one of each would do.")
+        wrong(f"the values are right, but there are {counts} broadcasts and reductions: one of each is enough.")
     expect_disclosed(plan, 8)
     return "the program has one broadcast and one reduction, like the result of `jax.grad`."

@@ -56,7 +56,7 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
     its stages and the bytes it sends.
 
     Args:
-        exercise: The exercise's id, which consists of the notebook's number, a point, and the exercise's number.
+        exercise: The exercise's id, which consists of the notebook's number, a dot, and the exercise's number.
         answer: The student's answer; `...` means not answered yet.
         evidence: Additional evidence that the exercise asks for, such as the record behind the answer.
 

@@ -47,7 +47,7 @@ def refused_memory(answer: object) -> str:
         wrong("the answer should be the exception: `except ValueError as error: answer = error`.")
     if "memory" not in str(answer):
         wrong(f"this is a different error: {answer}")
-    return "the sum that a memory collects over many rounds could exceed the clip, and the noise would not cover it."
+    return "error feedback adds up over many rounds: a message could exceed the clip, and the noise would be too small."
 
 
 @exercise("12.3", "bits per number and numbers per word, for 8-bit numbers from 32 clients")
@@ -63,7 +63,7 @@ def tolerated(answer: object) -> str:
     expect_number(
         answer, 15, "The median is between honest values as long as more than half of the clients are honest."
     )
-    return "fewer than half; in practice, heterogeneity lowers this number."
+    return "a median tolerates fewer than half of the clients; in practice, heterogeneity lowers this number."
 
 
 @exercise("12.5", "a trimmed mean of eight clients that discloses 12 bytes")
@@ -116,7 +116,7 @@ def pair_off(answer: object) -> str:
 @exercise("13.3", "the workers that take part in the gradient of a coded product")
 def workers_in_gradient(answer: object) -> str:
     expect_number(answer, 7, "Which workers' blocks of the result were used?")
-    return "only the seven workers whose answers were used."
+    return "only the seven workers whose answers were used get a gradient."
 
 
 @exercise("13.4", "number of pairs of late workers that repetition and the code do not survive")
@@ -127,7 +127,7 @@ def fatal_pairs(answer: object) -> str:
     )
     if float(code) != 0:
         wrong("any five of ten answers are enough for the code, so no pair is fatal.")
-    return "the code survives any five late workers, and uses the same memory."
+    return "the code tolerates any five late workers, and uses the same memory."
 
 
 @exercise("24.1", "an input, reconstructed from the gradient of a linear layer")

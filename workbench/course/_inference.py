@@ -13,7 +13,7 @@ _CACHE = 2 * 32 * 8 * 128 * 8192 * 16 * 2  # bytes
 def bytes_of_a_cache(answer: object) -> str:
     hint = "Multiply 2 (keys and values), layers, heads, head size, tokens, sequences and 2 bytes per value."
     expect_number(answer, _CACHE, hint, rtol=5e-3)
-    return "17.2 GB, more than the weights."
+    return "the cache takes 17.2 GB, more than the weights."
 
 
 @exercise("29.2", "bytes of cache on each of 32 chips")

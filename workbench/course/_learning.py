@@ -34,7 +34,7 @@ def server_momentum(answer: object) -> str:
 @exercise("08.2", "the mean by images and the mean by clients")
 def two_means(answer: object) -> str:
     by_images, by_clients = several(answer, 2, "the mean weighted by images, the mean with equal weights")
-    expect_number(by_images, 0.9, "90 of 100 images push by 1.", what="the mean by images")
+    expect_number(by_images, 0.9, "The update 1 has 90 of 100 images.", what="the mean by images")
     expect_number(by_clients, 0.5, "Both clients count equally.", what="the mean by clients")
     return "weights decide which clients the model fits best."
 
@@ -77,7 +77,7 @@ def new_control(answer: object) -> str:
     )
     hint = "c_i⁺ = c_i − c + (x − y_i) / (K η), option II of the paper."
     expect_values(result, [0.5 + 1 / 0.5, -0.5 - 1 / 0.5], hint)
-    return "the average gradient of the client's own steps, without another pass over its data."
+    return "it is the average gradient of the client's own steps, and needs no other pass over the data."
 
 
 @exercise("09.2", "where FedProx converges")
@@ -121,7 +121,7 @@ def outer_step(answer: object) -> str:
         updates, state = optimizer.update(gradient, state)
         expected = optax.apply_updates(expected, updates)
     expect_values(params, expected, "m ← 0.9 m + g; Nesterov steps along g + 0.9 m with rate 0.7.")
-    return "the outer optimizer of DiLoCo."
+    return "this is the outer optimizer of DiLoCo."
 
 
 @exercise("10.2", "how far an absent data centre's AdamW state moves")
@@ -167,7 +167,7 @@ def horizons(answer: object) -> str:
         )
     if not (1.5 < one < 4.5 and 3 < five < 8 and one < 0.6 * five):
         wrong("make the grid finer, between 1 and 8, and compare the held-out losses.")
-    return "a horizon of one round is biased."
+    return "a horizon of one round gives a biased choice."
 
 
 @exercise("11.3", "the derivative of several steps with respect to the rate")
@@ -225,13 +225,13 @@ def staleness_bound(answer: object) -> str:
 @exercise("16.3", "the client toward which the asynchronous result is biased")
 def leaning(answer: object) -> str:
     expect_number(answer, 5, "Which client is still training when all others have finished?")
-    return "the slow client, which works alone at the end."
+    return "the result is nearest to the slow client, which works alone at the end."
 
 
 @exercise("16.4", "the number of processes of the parameter-server program")
 def processes(answer: object) -> str:
     expect_number(answer, 5, "Count the nodes: each becomes a process.")
-    return "one server and four workers."
+    return "one process for the server, and one for each of the four workers."
 
 
 @exercise("17.1", "importance weights of prioritised sampling")
@@ -374,7 +374,7 @@ def first_order(answer: object) -> str:
             )
         hint = f"Take {steps} steps `w - rate * grad(loss)(w)`, then take the gradient of `loss` after these steps."
         expect_values(result, jax.grad(loss)(adapted(w, steps)), hint)
-    return "the gradient at the adapted parameters, without a second derivative."
+    return "this is the gradient at the adapted parameters, without a second derivative."
 
 
 @exercise("25.2", "the fixed point of first-order MAML")
@@ -393,7 +393,7 @@ def rest(answer: object) -> str:
             "there is this distance times a."
         )
         expect_number(result, expected, hint, what=f"the fixed point with {steps} local steps")
-    return "a weighted mean of the clients' optima, in which steep clients count less with each local step."
+    return "this is a weighted mean of the clients' optima; steep clients count less with each local step."
 
 
 @exercise("25.3", "the best mixture of a global and a local model")

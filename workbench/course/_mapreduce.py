@@ -60,13 +60,13 @@ def sampling_floor(answer: object) -> str:
             "where the series is 1 / (1 − ρ)."
         )
         expect_number(called(answer, np.array(wishes), m, rate), expected, hint, what="the floor")
-    return "rate / (2 − rate) times the variance of the sample's mean."
+    return "the floor is rate / (2 − rate) times the variance of the sample's mean."
 
 
 @exercise("27.2", "number of sampled clients that halves the error floor")
 def halved_floor(answer: object) -> str:
     expect_number(answer, 19, "The factor (n − m) / (m (n − 1)) should be half of its value at m = 10.")
-    return "fewer than twice as many clients, because no client is drawn twice."
+    return "fewer than twice as many clients are enough, because no client is drawn twice."
 
 
 @exercise("27.3", "an unbiased mean over clients that participate with unequal probabilities")

@@ -37,7 +37,7 @@ def ring_all_reduce(answer: Callable) -> str:
     limit = 2 * 64 * 4 * 7 / 8
     if (traffic := sent_bytes(used)) > limit:
         wrong(f"a device sends {traffic:,.0f} bytes; a ring needs {limit:,.0f}: send chunks of 8 numbers.")
-    return f"a device sends {traffic:,.0f} bytes, the lower bound."
+    return f"a device sends {traffic:,.0f} bytes, which is the lower bound."
 
 
 @exercise("22.2", "the message size at which ring and tree cost the same")
@@ -56,7 +56,7 @@ def slow_bytes(answer: object) -> str:
     size, fast, slow = 2**30, 8, 4
     hint = "After the reduce-scatter inside a host, a device holds S/8; the ring over 4 hosts sends 2 (S/8) (3/4)."
     expect_number(answer, 2 * (size / fast) * (slow - 1) / slow, hint, rtol=5e-3)
-    return "less than a tenth of what a flat ring of 32 devices sends over each slow link."
+    return "a device sends less than a tenth of what a flat ring of 32 devices sends over each slow link."
 
 
 @exercise("23.1", "bytes per device of parameters and AdamW state under FSDP")
@@ -67,7 +67,7 @@ def fsdp_memory(answer: object) -> str:
         "16 bytes per parameter: weights, gradient and two moments in float32. Divide by 64.",
         rtol=0.01,
     )
-    return "1.75 GB instead of 112 GB, which few chips could store."
+    return "a device stores 1.75 GB instead of 112 GB, which few chips could store."
 
 
 @exercise("23.2", "micro-batches for a bubble of at most 10 %")
@@ -75,7 +75,7 @@ def bubble(answer: object) -> str:
     expect_number(
         answer, 63, "Find the smallest m for which the bubble (p − 1) / (m + p − 1), with p = 8, is at most 0.1."
     )
-    return "63 micro-batches for 8 stages."
+    return "8 stages need 63 micro-batches."
 
 
 @exercise("23.3", "shardings of an MLP with one all-reduce")

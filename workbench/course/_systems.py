@@ -84,14 +84,14 @@ def new_collectives(answer: Iterable[str]) -> str:
 @exercise("05.2", "the all-reduces over `clients` for two reductions")
 def combined(answer: object) -> str:
     expect_number(answer, 1, "XLA combines reductions over the same devices; count instructions, not stages.")
-    return "one instruction for both stages."
+    return "one instruction reduces the values of both stages."
 
 
 @exercise("06.1", "rows per step that make the training compute-bound")
 def rows_to_ridge(answer: object) -> str:
     hint = "A step computes rows / 2 FLOPs per byte of float32; this intensity must reach the ridge."
     expect_number(answer, 2 * 197e12 / 819e9, hint, rtol=0.02)
-    return "about 480 rows, if only the matrices are read."
+    return "about 480 rows are needed if only the matrices are read."
 
 
 @exercise("06.2", "bytes that one device sends on 4 × 2 and on 8 × 1 devices")
@@ -161,7 +161,7 @@ def transposed_sum(answer: object) -> str:
 @exercise("14.3", "the number of layers that sends the fewest bytes on 2¹⁵ chips")
 def layers_that_send_least(answer: object) -> str:
     expect_number(answer, 32, "Compare 2 (q − 1) / p + 2 (c − 1) / p for the possible c = p / q².")
-    return "a cube: as many layers as rows and columns."
+    return "the best grid is a cube, with as many layers as rows and columns."
 
 
 @exercise("14.4", "SUMMA panel by panel, without gathering a row")
@@ -257,7 +257,7 @@ def partial_results(answer: object) -> str:
         hint = f"The tasks have {', '.join(str(len(task)) for task in tasks)} clients: weight all clients equally."
         for number, value in zip(result, expected, strict=True):
             expect_values(number, value, hint)
-    return "one partial result per task, of the same size for seven clients as for one."
+    return "each task returns one partial result, of the same size for seven clients as for one."
 
 
 @exercise("18.2", "the client that has corrupted data")
@@ -271,7 +271,7 @@ def broken_client(answer: object) -> str:
 @exercise("18.3", "the bytes that a client discloses in a round")
 def disclosed_in_a_round(answer: object) -> str:
     expect_number(answer, 4 * (64 * 10 + 1), "Look at `plan.disclosed` of `one_round`: an update and a loss.")
-    return "640 values for the update and one for the loss, and no image."
+    return "a client discloses 640 values for the update and one for the loss, but no image."
 
 
 @exercise("19.1", "a roll by two rows that sends two rows")
@@ -352,4 +352,4 @@ def wasted_bytes(answer: object) -> str:
 def expanded_masks(answer: object) -> str:
     hint = "Each survivor has one private mask, and one shared mask with each phone that dropped out."
     expect_number(answer, 970 + 30 * 970, hint)
-    return "970 masks of survivors, and 30 × 970 masks shared with dropouts: more dropouts mean more work."
+    return "the server expands 970 masks of survivors, and 30 × 970 masks shared with dropouts."
