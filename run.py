@@ -1,7 +1,7 @@
 """Runs this clone from nothing: `python3 run.py demo` trains and writes a report, `python3 run.py test` runs all tests.
 
 Both make the environment `.venv` from the lock, with the hashes that it names, and only what changed is installed
-again. Words after the command go to it: `python3 run.py demo --rounds 3`, `python3 run.py test tests/mesh`.
+again. Words after the command go to it: `python3 run.py demo --rounds 3`, `python3 run.py test tests/primitives`.
 """
 
 import hashlib

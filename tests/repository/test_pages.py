@@ -61,6 +61,15 @@ def test_tests_that_the_threat_model_names_exist():
     assert missing == []
 
 
+def test_files_that_pages_name_exist():
+    def missing(page):
+        named = re.findall(r"(?<![\w/.])(?:tests|benchmarks|workbench)/[\w/.-]*\w", (ROOT / page).read_text())
+        return [name for name in named if not (ROOT / name).exists()]
+
+    ours = [page for page in PAGES if not page.startswith("tests/recorded/")]  # which names files of other projects
+    assert offenders([*ours, "run.py"], missing) == []
+
+
 def leads_somewhere(page, link):
     file, _, anchor = link.partition("#")
     if page.startswith("docs/") and file.startswith("course/"):

@@ -70,10 +70,10 @@ def test_a_step_that_fails_is_done_again(run, monkeypatch):
 def test_words_go_to_the_command_and_everything_is_tested_without_any(run, monkeypatch):
     called = []
     monkeypatch.setattr(run.subprocess, "call", lambda command, cwd: called.append(command) or 0)
-    assert run.main(["test"]) == run.main(["test", "tests/mesh"]) == run.main(["demo", "--rounds", "3"]) == 0
+    assert run.main(["test"]) == run.main(["test", "tests/primitives"]) == run.main(["demo", "--rounds", "3"]) == 0
     assert [command[2:] for command in called] == [
         ["pytest", "--everything"],
-        ["pytest", "tests/mesh"],
+        ["pytest", "tests/primitives"],
         ["workbench", "demo", "--rounds", "3"],
     ]
 
