@@ -70,7 +70,7 @@ def test_axes_that_do_not_divide_the_target_are_refused():
     with pytest.raises(MeshError) as caught:
         fit_axes("v5e:4x4", {"clients": 4, "model": 3})
     assert "take 3 devices, which does not divide the target's 16" in str(caught.value)
-    assert "use sizes for ['model'] that divide 16" in str(caught.value)
+    assert "use sizes for ['model'] whose product divides 16" in str(caught.value)
 
 
 @pytest.mark.parametrize("jitted", [False, True], ids=["function", "jitted"])

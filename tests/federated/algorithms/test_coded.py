@@ -158,7 +158,7 @@ def test_the_gain_of_coded_shuffling_is_the_papers_to_first_order(share: float) 
     ("call", "says"),
     [
         (lambda: algorithms.encode_blocks(A, workers=6, needed=5), "12 rows.*needed=5.*rows of zeros"),
-        (lambda: algorithms.encode_blocks(A, workers=3, needed=4), "pass a `needed` from 1 to 3"),
+        (lambda: algorithms.encode_blocks(A, workers=3, needed=4), "Pass a `needed` from 1 to 3"),
         (lambda: algorithms.plan_shuffle(10, 3, 5), "10 rows, workers=3.*multiple of 3"),
         (lambda: algorithms.plan_shuffle(12, 3, 3), "cached=3.*4 to 12"),
         (lambda: algorithms.plan_shuffle(24, 4, 13, balanced=True), "cached=13 and balanced=True"),
