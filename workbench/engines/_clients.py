@@ -188,7 +188,7 @@ class Batch:
     """A batch of clients, numbered by `index`; the first `len(clients)` of its `size` row slots are filled."""
 
     index: int
-    clients: tuple[Any, ...]
+    clients: Sequence[Any]
     rows: list[np.ndarray]
 
 
@@ -206,7 +206,7 @@ def batches(rows: Sequence[Any], clients: int, size: int, stage: str) -> Iterato
             else:
                 part = x[start:stop]
             filled.append(_fill(part, size))
-        names = next((names for names, _ in items.values()), tuple(range(start, stop)))
+        names = next((names for names, _ in items.values()), range(start, stop))
         yield Batch(index, names, filled)
     for stream in streams.values():
         next(stream, None)  # a source with too many clients is reported

@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from workbench._open_types import Progress
 from workbench._types import ArrayLikeType
 from workbench.errors import EngineError
+from workbench.records import deferred
 from workbench.records.program import DisclosedRecord
 from workbench.records.run import ClientRunRecord, RunRecord, StageRunRecord
 
@@ -29,7 +31,7 @@ class RunRecorder:
         self.carried: list[Any] | None = None  # carry of the outermost loop, after its last finished round
         self._progress, self._cancel = progress, cancel
         self._stages: dict[tuple[str, str], list[float]] = {}
-        self._clients: dict[tuple[str, Any, str], list[float]] = {}
+        self._batches: dict[tuple[str, Any, int, str], tuple[Sequence[Any], list[float]]] = {}  # keyed by first client
         self._left: dict[tuple[Any, ...], list[int]] = {}  # stage, name, index, shape, dtype, row -> clients, count
         self._started = time.perf_counter()
         self._lock = threading.Lock()
@@ -49,13 +51,12 @@ class RunRecorder:
     def clients(self, stage: str, clients: Sequence[Any], where: str, seconds: float, moved: tuple[int, int]) -> None:
         """Records the clients of one batch; `moved` is the total number of bytes that they received and sent."""
         self.stage(stage, where, seconds)
-        share = 1 / max(len(clients), 1)
         with self._lock:
             self.moved_bytes += sum(moved)
-            for client in clients:
-                spent = self._clients.setdefault((stage, client, where), [0.0, 0, 0.0, 0.0])
-                for i, value in enumerate((seconds * share, 1, moved[0] * share, moved[1] * share)):
-                    spent[i] += value
+            key = stage, next(iter(clients), None), len(clients), where
+            _, spent = self._batches.setdefault(key, (clients, [0.0, 0, 0.0, 0.0]))
+            for i, value in enumerate((seconds, 1, *moved)):
+                spent[i] += value
 
     def left(self, stage: str, name: str, x: ArrayLikeType, *, row: bool, clients: int, index: int = 0) -> None:
         """Records a value that clients sent, either one `row` per client or one partial result for all clients.
@@ -98,17 +99,8 @@ class RunRecorder:
                 StageRunRecord(stage=stage, where=where, compute_seconds=spent, wait_seconds=waited, calls=int(calls))
                 for (stage, where), (spent, waited, calls) in self._stages.items()
             ),
-            clients=tuple(
-                ClientRunRecord(
-                    stage=stage,
-                    client=client,
-                    where=where,
-                    seconds=spent[0],
-                    steps=int(spent[1]),
-                    received_bytes=round(spent[2]),
-                    sent_bytes=round(spent[3]),
-                )
-                for (stage, client, where), spent in self._clients.items()
+            clients=deferred(
+                partial(_clients_of, [(*key, names, tuple(spent)) for key, (names, spent) in self._batches.items()])
             ),
             moved_bytes=self.moved_bytes,
             disclosed=tuple(
@@ -128,6 +120,25 @@ class RunRecorder:
             notes=tuple(self.notes),
             results=results,
         )
+
+
+def _clients_of(
+    batches: Sequence[tuple[str, Any, int, str, Sequence[Any], Sequence[float]]],
+) -> tuple[ClientRunRecord, ...]:
+    """Divides the figures of each batch equally among its clients."""
+    return tuple(
+        ClientRunRecord(
+            stage=stage,
+            client=client,
+            where=where,
+            seconds=seconds / count,
+            steps=int(steps),
+            received_bytes=round(received / count),
+            sent_bytes=round(sent / count),
+        )
+        for stage, _, count, where, clients, (seconds, steps, received, sent) in batches
+        for client in clients
+    )
 
 
 def brief(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from workbench.records._base import Record, Results
+from workbench.records._base import Record, Results, deferring
 from workbench.records.call_tree import CallTreeRecord
 from workbench.records.program import DisclosedRecord, SourceLine, StageKind
 
@@ -57,6 +57,7 @@ class EventRecord(Record):
     program: str | None = None  # for a profile with several programs: "jit_step(17)"
 
 
+@deferring("clients")  # an engine's run has a record for each of possibly millions of clients
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord(Record):
     """A recorded run.

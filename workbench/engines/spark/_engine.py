@@ -180,7 +180,11 @@ class Spark(Engine):
             )
             raise ProgramError(message)
         with scratch_folder("workbench-", self.folder) as folder:
-            yield _Jobs(self._opened(), folder, self).packed(clients)
+            jobs = _Jobs(self._opened(), folder, self)
+            try:
+                yield jobs.packed(clients)
+            finally:
+                jobs.forget()
 
     def predict(
         self,
@@ -315,6 +319,7 @@ class _Jobs:
         self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # keyed by the address of the arrays in the list
         self._states: dict[str, _State] = {}
         self._files: dict[str, list[str]] = {}
+        self._readers: list[_Clients] = []
         self._input_ids: set[int] = set()
         self._recorder: RunRecorder | None = None
         self._numbers = iter(range(2**62))
@@ -330,7 +335,7 @@ class _Jobs:
     def forget(self) -> None:
         """Removes all cached data of this run from Spark."""
         with contextlib.suppress(Exception):  # the JVM may have exited
-            for frame, _ in self._frames.values():
+            for frame in (*(frame for frame, _ in self._frames.values()), *(x.frame for x in self._readers)):
                 if frame.is_cached:
                     frame.unpersist()
             for stage in self._stages.values():
@@ -557,8 +562,11 @@ class _Jobs:
         clients = next(
             (x.reader for x in work.rows if isinstance(x, ReadRows) and isinstance(x.reader, _Clients)), None
         )
-        frames = [clients.frame.drop("held", "rows")] if clients is not None else []
+        frames = [clients.frame] if clients is not None else []
         if clients is not None:
+            if clients.passes == 1:
+                clients.frame.persist()  # read by a second pass, so the executors cache it from now on
+            clients.passes += 1
             checks.append(("ccrc", tuple(f"c{i}" for i in range(len(clients.avals)))))
         named: list[Batch] | None = None
         if row_columns or not (frames or states):
@@ -848,7 +856,8 @@ class _Jobs:
         path = self.folder / f"clients-{next(self._numbers)}"
         packed = self._stored(in_batches(), path)
         _check_packed(packed.select("batch", "held", "rows").toArrow(), ids, size, rows)
-        return _Clients(packed, ids, struct, size)
+        self._readers.append(_Clients(packed.drop("held", "rows"), ids, struct, size))
+        return self._readers[-1]
 
     def _parquet(self, path: str) -> Foreign:
         """Lists the files in a folder; rejects Delta tables, whose folders contain all versions."""
@@ -907,8 +916,28 @@ class _Clients(ClientReader):
     """Clients packed by executors into batches; read in this process only if the server needs them."""
 
     def __init__(self, frame: Foreign, ids: Foreign, struct: PyTree[Array], size: int) -> None:
-        self.frame, self.ids, self.size = frame, ids, size
-        super().__init__(lambda: _rows_of(frame, ids, struct, size), clients=len(ids))
+        self.frame, self.ids, self.size, self.clients = frame, ids, size, len(ids)
+        leaves, self.structure = jax.tree.flatten(struct)
+        kinds = [jax.dtypes.canonicalize_dtype(x.dtype) for x in leaves]
+        self.avals = tuple(jax.ShapeDtypeStruct(x.shape[1:], kind) for x, kind in zip(leaves, kinds, strict=True))
+        self.passes = 0  # that read the frame
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Reads the clients in this process."""
+        return _rows_of(self.frame, self.ids, self.struct, self.size)
+
+
+class _Names(Sequence[Any]):
+    """The ids of clients in an Arrow array, which takes less memory than Python objects."""
+
+    def __init__(self, ids: Foreign) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, key: Any) -> Any:
+        return _Names(self.ids[key]) if isinstance(key, slice) else self.ids[key].as_py()
 
 
 def _rows_of(frame: Foreign, ids: Foreign, struct: PyTree[Array], size: int) -> Iterator[tuple[Any, Any]]:
@@ -937,9 +966,9 @@ def _in_batches(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        index = table.sparkSession.createDataFrame(
-            pa.table({"client": ids, "index": pa.array(range(len(ids)), pa.int64())})
-        )
+        index = table.sparkSession.createDataFrame(pa.table({"client": ids, "index": pa.array(np.arange(len(ids)))}))
+        if ids.nbytes <= _MOST_MADE_BYTES:
+            index = index.hint("broadcast")  # saves a shuffle of the rows
         view = table.join(index, "client").selectExpr("*", f"cast(floor(index / {size}) as int) as batch")
         view = view.repartition(tasks, "batch").sortWithinPartitions("index", *order)
         cells = (f"c{i} binary" for i in range(len(work.leaves)))
@@ -1161,10 +1190,8 @@ def _second_level(partitions: int) -> int:
 
 
 def _named(clients: int, size: int, ids: Foreign = None) -> list[Batch]:
-    names = range(clients) if ids is None else ids.to_pylist()
-    return [
-        Batch(number, tuple(names[start : start + size]), []) for number, start in enumerate(range(0, clients, size))
-    ]
+    names = range(clients) if ids is None else _Names(ids)
+    return [Batch(number, names[start : start + size], []) for number, start in enumerate(range(0, clients, size))]
 
 
 def _record(batch: Batch) -> Foreign:
