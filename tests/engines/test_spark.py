@@ -222,7 +222,7 @@ class TestSpark(EngineContract):
     def test_second_session_is_refused_and_the_same_one_shared(self, local: Spark) -> None:
         local.run(fedavg, start(), client_data())
         with pytest.raises(
-            EngineError, match=r"start a session for 'local\[1\]', but a session for 'local\[2\]' already runs"
+            EngineError, match=r"start a session for 'local\[1\]', but a session for 'local\[2\]' is already running"
         ):
             Spark("local[1]").run(fedavg, start(), client_data())
         with Spark("local[2]", conf=CONF) as second:
