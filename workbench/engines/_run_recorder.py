@@ -133,10 +133,10 @@ def _clients_of(
             where=where,
             seconds=seconds / count,
             steps=int(steps),
-            received_bytes=round(received / count),
-            sent_bytes=round(sent / count),
+            received_bytes=round(down_bytes / count),
+            sent_bytes=round(up_bytes / count),
         )
-        for stage, _, count, where, clients, (seconds, steps, received, sent) in batches
+        for stage, _, count, where, clients, (seconds, steps, down_bytes, up_bytes) in batches
         for client in clients
     )
 

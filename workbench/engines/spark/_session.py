@@ -56,7 +56,7 @@ def _java() -> str | None:
     return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4)
 def _java_version(java: str) -> int | None:
     try:
         report = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
