@@ -863,3 +863,20 @@ def test_recomputation_in_an_equinox_module_with_numbers_is_compiled_again():
 
     advice = wb.advise(step)(Stack(jnp.ones((64, 64)), 3), jnp.ones((32, 64)), jax.random.key(0))
     assert not [f for f in advice.findings if f.gain is not None and "could not be verified" in f.gain.how]
+
+
+def test_an_argument_that_a_shard_map_splits_is_sharded_as_the_shard_map_splits_it():
+    mesh = wb.make_mesh(stage=4, data=2)
+    layer = jax.shard_map(
+        lambda w, x: jax.lax.psum(jnp.tanh(x @ w[0]), "stage"),
+        mesh=mesh,
+        in_specs=(jax.P("stage"), jax.P("data")),
+        out_specs=jax.P("data"),
+    )
+    x = jax.ShapeDtypeStruct((64, 64), "float32", sharding=jax.NamedSharding(mesh, jax.P("data")))
+    w = jax.ShapeDtypeStruct((4, 64, 64), "float32", sharding=jax.NamedSharding(mesh, jax.P()))
+    advice = wb.advise(layer)(w, x)
+    (finding,) = [f for f in advice.findings if f.rule == "large replicated array"]
+    assert finding.specs == {"w": (("stage",), (), ())}
+    assert finding.is_verified
+    assert "shard_map" in finding.why

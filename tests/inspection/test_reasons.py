@@ -414,3 +414,39 @@ def test_equal_arrays_of_layers_are_told_once() -> None:
     assert len([each for each in found.arrays if "argument" in each.name]) == 6
     assert "  argument `params['layers'][*]` (f32[1024,1024]): 6 of 4 MiB (together 24 MiB), 4 copies." in text
     assert text.count("no operation propagated `data` to it") == 1
+
+
+def test_borders_of_convolutions_name_the_image_whose_rows_are_sent() -> None:
+    mesh = wb.make_mesh(data=2, space=4)
+
+    def convolve(x, w, stride=1):
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=layout)
+
+    def loss(w, x):
+        first = jax.nn.silu(convolve(x, w[0]))
+        down = jax.nn.silu(convolve(first, w[1], 2))
+        return jnp.mean(convolve(down, w[2]) ** 2)
+
+    rows = jax.NamedSharding(mesh, jax.P("data", "space"))
+    x = jax.ShapeDtypeStruct((16, 32, 32, 4), "float32", sharding=rows)
+    w = [jax.ShapeDtypeStruct((3, 3, *sizes), "float32") for sizes in ((4, 32), (32, 32), (32, 8))]
+    sent = [each for each in wb.why(jax.grad(loss))(w, x).collectives if each.kind == "collective-permute"]
+    assert len(sent) >= 6
+    for each in sent:
+        match = re.search(r"moves elements along dimension 1 of .*?f32\[(\d+),\d+,(\d+),(\d+)\]", each.sentence)
+        assert match is not None, each.sentence
+        batch, width, channels = map(int, match.groups())
+        assert each.payload_bytes == batch // 2 * width * channels * 4, each.sentence
+        assert each.reason == "whole dimension"
+
+
+def test_an_array_that_is_looked_up_is_indexed_not_summed() -> None:
+    mesh = wb.make_mesh(nodes=8)
+    rows = jax.NamedSharding(mesh, jax.P("nodes"))
+    x = jax.ShapeDtypeStruct((1024, 64), "float32", sharding=rows)
+    index = jax.ShapeDtypeStruct((8192,), "int32", sharding=rows)
+    (gather,) = wb.why(lambda x, index: jnp.tanh(x[index]))(x, index).collectives
+    assert gather.operation == "gather"
+    assert "summed" not in gather.sentence
+    assert "indexed" in gather.sentence

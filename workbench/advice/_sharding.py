@@ -7,7 +7,7 @@ from workbench.advice._module import Compiled
 from workbench.advice.search import ArgumentLeaf, group_leaves
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import ProgramRecord
-from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord
+from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord
 from workbench.render import spec_code
 from workbench.render.units import bytes_text
 
@@ -29,7 +29,8 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
     is_tight = bool(memory.available_bytes) and (memory.peak_bytes or 0) > 0.5 * (memory.available_bytes or 0)
     for leaves in alike(record)[:3]:
         leaf, held_bytes = leaves[0], sum(member.bytes_per_device for member in leaves)
-        choice = best_spec(leaf, sizes)
+        requested = _of_shard_map(record.propagation, leaf, sizes)
+        choice = requested or best_spec(leaf, sizes)
         if leaf.replication <= 1 or choice is None or held_bytes < max(_LARGE * total, _LARGE_BYTES):
             continue
         is_whole = leaf.bytes_per_device >= leaf.size_bytes
@@ -40,7 +41,9 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="large replicated array",
             what=f"{named(leaves)} stored on {leaf.replication} devices {layout}.",
-            why="No spec shards the array, and nothing in the program requests a shard of the array."
+            why="The array is given whole, but a `jax.shard_map` of the program splits it."
+            if is_whole and requested
+            else "No spec shards the array, and nothing in the program requests a shard of the array."
             if is_whole
             else f"Its spec omits `{axis}`, and the program needs more than half of the memory.",
             change=f"Shard {all_of(leaves)} as `{spec_code(spec)}`, over `{axis}`.",
@@ -54,6 +57,26 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
             axes=(axis,),
             size_bytes=float(held_bytes),
         )
+
+
+def _of_shard_map(
+    propagation: PropagationRecord | None, leaf: LeafShardingRecord, sizes: dict[str, int]
+) -> tuple[str, tuple[tuple[str, ...], ...]] | None:
+    """An axis over which a `shard_map` splits an argument, with the spec; None if there is none, or several fit."""
+    values = {} if propagation is None else {value.name: value for value in propagation.values}
+    argument = next((v.name for v in values.values() if (v.operation, v.op_name) == ("input", leaf.path)), None)
+    for value in values.values():
+        if value.operation != "manual_computation" or argument not in value.operands:
+            continue
+        part = values.get(f"{value.name.partition('#')[0]}.0#{value.operands.index(argument)}")
+        if part is None or len(part.shape) != len(leaf.shape):
+            continue
+        splits = [(dim, size // mine) for dim, (size, mine) in enumerate(zip(leaf.shape, part.shape, strict=True))]
+        cut = [(dim, parts) for dim, parts in splits if parts > 1]
+        axes = [axis for axis, size in sizes.items() if cut and size == cut[0][1]]
+        if len(cut) == len(axes) == 1:
+            return axes[0], tuple((axes[0],) if dim == cut[0][0] else () for dim in range(len(leaf.shape)))
+    return None
 
 
 def alike(record: ProgramRecord) -> list[list[LeafShardingRecord]]:

@@ -318,6 +318,21 @@ class _Reader:
         local = ",".join(str(size // part) for size, part in zip(value.shape, parts, strict=True))
         return _DIMENSIONS.findall(shape)[:1] == [local]
 
+    def _is_border(self, collective: CollectiveRecord, value: PlannedValueRecord) -> bool:
+        """Returns whether neighbours exchange a part of a value that is narrower along one dimension only."""
+        names = self._operand_names(collective) if collective.kind == "collective-permute" else ()
+        parts = [math.prod(self._sizes.get(_whole_axis(axis), 1) for axis in axes) for axes in value.spec]
+        local = [size // part for size, part in zip(value.shape, parts, strict=True)]
+        for name in names:
+            sizes = _DIMENSIONS.findall(self._flow.instructions[name].shape)[0].split(",")
+            if len(sizes) != len(local) or "" in sizes:
+                continue
+            sent = list(map(int, sizes))
+            different = [dim for dim, size in enumerate(sent) if size != local[dim]]
+            if len(different) == 1 and sent[different[0]] < local[different[0]] and parts[different[0]] > 1:
+                return True
+        return False
+
     def _exchanged(self, collective: CollectiveRecord) -> list[tuple[str, int]]:
         """The dtype and bytes of each operand of a collective."""
         operands = [
@@ -360,7 +375,11 @@ class _Reader:
                 is_made = any(pair in ((operand.op_name, None), (operand.op_name, operand.source)) for pair in origins)
                 is_typed = operand.dtype in {dtype for dtype, _ in self._exchanged(collective)}
                 score = (
-                    8 * is_made + 4 * self._has_size(collective, operand) + 2 * (value in at) + is_consumer + is_typed
+                    8 * is_made
+                    + max(4 * self._has_size(collective, operand), 5 * self._is_border(collective, operand))
+                    + 2 * (value in at)
+                    + is_consumer
+                    + is_typed
                 )
                 alike = likeness(before, self._origins_of[operand.name]) + likeness(after, self._around(value))
                 fits.append((score + alike / 4, cause))
@@ -444,7 +463,8 @@ class _Reader:
         operands = self._operands(value)
         operand, at, over = operands[number], _at(value), _listed(here)
         name = self.named(operand)
-        if factor in rule.whole:
+        is_halo = value.operation == "convolution" and does == _DOES["collective-permute"]
+        if factor in rule.whole or is_halo:
             need = f"needs the full dimension {dim} of {name}, which is sharded over {over}."
             if does != _DOES["all-gather"]:
                 need = (
@@ -463,10 +483,11 @@ class _Reader:
             cut = [(peer, there, f) for peer, there, f in peers if here & set(_axes_of(peer.spec, there))]
             keeper = next(((peer, there) for peer, there, f in cut if f not in rule.summed), None)
             if keeper is not None:
+                use = "indexed" if value.operation in _LOOKUPS else "summed"
                 sentence = (
                     f"At `{_called(value)}`{at}, {over} shards two dimensions: dimension {keeper[1]} of "
                     f"{self.named(keeper[0])}, which remains in the result, and dimension {dim} of {name}, which is "
-                    f"summed. A mesh axis can shard only one of these two, so the compiler {does} {name}."
+                    f"{use}. A mesh axis can shard only one of these two, so the compiler {does} {name}."
                 )
                 return _Cause(value, "disagreement", sentence, _BOTH_SHARDED)
             if any(f == factor for _, _, f in cut):

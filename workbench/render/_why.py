@@ -101,8 +101,11 @@ def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
             count = sum(len(alike) for _, alike in rest)
             names = [place.rpartition("/")[2] for place in list(where)[:6]]
             lines.append(f"   · {count} more at {', '.join(names)}" if names else f"   · {count} more")
-        if group[0].advice:
-            lines.append(f"   {group[0].advice}")
+        advice = dict.fromkeys(collective.advice for collective in group if collective.advice)
+        if len(advice) > 1 and group[0].reason == "whole dimension":
+            lines.append("   Shard other dimensions of these values.")
+        elif advice:
+            lines.append(f"   {next(iter(advice))}")
     return lines
 
 
