@@ -141,14 +141,16 @@ def kept_activations(program: Compiled) -> Iterator[FindingRecord]:
             continue
         change, code = _wrapping(loop)
         name = loop.function.rpartition("<locals>.")[2].strip("<>")
-        calls = f"{loop.copies} calls of `{name}`" if name not in ("", "lambda") else f"{loop.copies} iterations"
+        times = "iterations" if loop.is_scan else "repetitions"
+        calls = f"{loop.copies} calls of `{name}`" if name not in ("", "lambda") else f"{loop.copies} {times}"
+        place = f"{'loop' if loop.is_scan else 'repeated'} at {line_text(loop.source)}"
         yield FindingRecord(
             rule=KEPT,
             what=f"{calls} keep {bytes_text(size)} for the backward pass, {size / peak:.0%} of the peak memory.",
             why="The gradient of a layer needs values of its forward pass. These values stay in memory until the "
             "backward pass reaches the layer.",
             change=f"{change} The backward pass then computes each layer again: less memory, more FLOPs.",
-            evidence=(f"loop at {line_text(loop.source)}", *(f"each iteration keeps {value}" for value in loop.values)),
+            evidence=(place, *(f"each of the {loop.copies} keeps {value}" for value in loop.values)),
             weight=size / peak,
             code=code,
             size_bytes=float(size),
@@ -191,7 +193,7 @@ def _wrapping(loop: Kept) -> tuple[str, str]:
         return f"Wrap the body of the scan at line {line} in `{checkpoint}`.", code
     checkpoint = checkpoint if loop.library == "equinox" else "jax.checkpoint"
     if not loop.function:
-        place = f"Move the body of the loop at line {line} into a function"
+        place = f"Move the code that line {line} repeats into a function"
         return f"{place}, and wrap the function in `{checkpoint}`.", f"layer = {checkpoint}(layer)"
     called = "layer" if is_module else name
     return f"Wrap `{name}`, called at line {line}, in `{checkpoint}`.", f"{called} = {checkpoint}({called})"
