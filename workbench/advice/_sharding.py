@@ -71,7 +71,7 @@ def _of_shard_map(
         part = values.get(f"{value.name.partition('#')[0]}.0#{value.operands.index(argument)}")
         if part is None or len(part.shape) != len(leaf.shape):
             continue
-        splits = [(dim, size // mine) for dim, (size, mine) in enumerate(zip(leaf.shape, part.shape, strict=True))]
+        splits = [(dim, size // share) for dim, (size, share) in enumerate(zip(leaf.shape, part.shape, strict=True))]
         cut = [(dim, parts) for dim, parts in splits if parts > 1]
         axes = [axis for axis, size in sizes.items() if cut and size == cut[0][1]]
         if len(cut) == len(axes) == 1:

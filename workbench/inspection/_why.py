@@ -327,9 +327,9 @@ class _Reader:
             sizes = _DIMENSIONS.findall(self._flow.instructions[name].shape)[0].split(",")
             if len(sizes) != len(local) or "" in sizes:
                 continue
-            sent = list(map(int, sizes))
-            different = [dim for dim, size in enumerate(sent) if size != local[dim]]
-            if len(different) == 1 and sent[different[0]] < local[different[0]] and parts[different[0]] > 1:
+            border = list(map(int, sizes))
+            different = [dim for dim, size in enumerate(border) if size != local[dim]]
+            if len(different) == 1 and border[different[0]] < local[different[0]] and parts[different[0]] > 1:
                 return True
         return False
 
