@@ -12,7 +12,6 @@ CONTAINERS = {"dict", "list", "set", "defaultdict", "OrderedDict", "WeakKeyDicti
 
 # What bounds each: "where: name" -> why it cannot grow without end.
 BOUNDED = {
-    "workbench/measurement/_profile.py: _RUNNING": "weak: at most the one profile that is running",
     # Caches without a size
     "workbench/_jax_compat/checks.py: _class_at_client": "one per class of `checkify` errors",
     "workbench/_jax_compat/__init__.py: _forked": "one for each fork between the first process and this one",
