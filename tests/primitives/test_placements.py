@@ -105,6 +105,40 @@ def test_nested_placements_run_eagerly(mesh: str) -> None:
         np.testing.assert_allclose(jax.device_get(ours), theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("how", [jax.jit, wb.jit], ids=["jax.jit", "wb.jit"])
+def test_innermost_of_three_placements(how: Any) -> None:
+    x = jnp.arange(24.0).reshape(2, 3, 4)
+
+    def innermost(w: Any, x: Any) -> Any:
+        return (
+            wb.broadcast(w, to="clients"),
+            wb.map_fn(lambda row: 2 * row, x, over="clients"),
+            wb.reduce_sum(x, over="clients"),
+            wb.reduce_weighted_mean(x, jnp.ones_like(x), over="clients"),
+            wb.reduce_by_key(x, jnp.zeros(x.shape, jnp.int32), 1, over="clients"),
+            wb.select(x, np.array([3, 0]), over="clients"),
+        )
+
+    got = how(wb.program(placements={"regions": 2, "pods": 3, "clients": 4})(innermost))(jnp.float32(5), x)
+    expected = (jnp.full(x.shape, 5.0), 2 * x, x.sum(2), x.mean(2), x.sum(2, keepdims=True), x[..., jnp.array([3, 0])])
+    jax.tree.map(np.testing.assert_allclose, got, expected)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [wb.select, lambda x, keys: wb.reduce_by_key(x, keys, 3)],
+    ids=["select", "reduce_by_key"],
+)
+def test_cohorts_and_keys_in_an_explicitly_sharded_batch(fn: Any) -> None:
+    x, numbers = jnp.arange(6.0).reshape(3, 2), np.array([[0, 1, 2], [1, 2, 1], [2, 0, 0], [1, 1, 1]])
+    program = wb.program(clients=3)(fn)
+    with jax.set_mesh(wb.make_mesh(batch=4, axis_types=E)):
+        sharded = jax.device_put(numbers, jax.P("batch"))
+        got = jax.jit(jax.vmap(program, in_axes=(None, 0)))(x, sharded)
+    assert got.sharding.spec[0] == "batch"
+    np.testing.assert_allclose(got, np.stack([program(x, row) for row in numbers]))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -104,6 +104,11 @@ def test_program_inside_a_client_has_its_own_clients() -> None:
         assert float(how(outer)(jnp.array([1.0, 2.0, 4.0]))) == 7
 
 
+def test_jitted_function_is_traced_once_for_each_program() -> None:
+    sent = jax.jit(wb.broadcast)
+    assert [wb.program(clients=n)(sent)(jnp.float32(1)).shape for n in (2, 3)] == [(2,), (3,)]
+
+
 def test_program_keeps_what_the_function_is() -> None:
     @wb.program(clients=3)
     def fed(x: Any) -> Any:

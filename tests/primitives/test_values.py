@@ -98,6 +98,16 @@ def test_one_weight_vector_serves_a_pytree_and_a_prefix_of_it() -> None:
 
 
 @BOTH
+def test_weighted_mean_keeps_a_narrow_float_and_turns_integers_into_floats(how: Any) -> None:
+    x = {"int": jnp.array([1, 4, 9]), "narrow": jnp.array([1, 4, 9], jnp.bfloat16)}
+    mean = how(THREE(wb.reduce_weighted_mean))(x, jnp.array([3, 1, 0]))  # (3·1 + 1·4) / 4
+    assert {k: (y.dtype, float(y)) for k, y in mean.items()} == {
+        "int": (jnp.float32, 1.75),
+        "narrow": (jnp.bfloat16, 1.75),
+    }
+
+
+@BOTH
 def test_reduce_by_key_groups_items_of_all_clients(how: Any) -> None:
     values = jnp.array([[1.0, 2.0], [4.0, 8.0], [16.0, 32.0]])
     keys = jnp.array([[0, 1], [1, 1], [3, 0]])
@@ -144,6 +154,12 @@ def test_select_takes_rows_and_gives_gradients_back() -> None:
     assert THREE(wb.select)(x, cohort).tolist() == [3, 1, 3]
     gradient = jax.grad(lambda x: jnp.vdot(THREE(wb.select)(x, cohort), jnp.array([1.0, 10.0, 100.0])))(x)
     assert gradient.tolist() == [10, 0, 101]  # client 2 came first and third
+
+
+def test_traced_indices_out_of_range_select_the_first_or_last_client() -> None:
+    weighed = jax.jit(lambda x, cohort: jnp.vdot(THREE(wb.select)(x, cohort), jnp.array([1.0, 10.0])))
+    value, gradient = jax.value_and_grad(weighed)(jnp.array([1.0, 2.0, 3.0]), jnp.array([-2, 7]))
+    assert (float(value), gradient.tolist()) == (31, [1, 0, 10])
 
 
 def test_select_under_vmap_of_both() -> None:
