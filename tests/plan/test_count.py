@@ -207,6 +207,13 @@ def test_count_of_bytes_of_a_slice_is_what_it_takes():
     assert count.accessed_bytes == pytest.approx(2 * 2 * 16 * 4, abs=32)  # and the index
 
 
+def test_count_of_bytes_of_an_update_reads_its_indices_once():
+    def update(x, i):
+        return jax.lax.dynamic_update_slice(x, TWO, (i, i), allow_negative_indices=False)
+
+    assert count_jaxpr_work(jax.make_jaxpr(update)(X, jnp.int32(0))).accessed_bytes == 2 * TWO.nbytes + 2 * 4
+
+
 ROWS = jnp.zeros((2, 1), jnp.int32)
 TWO = jnp.ones((2, 16))
 ROW = 16 * 4

@@ -223,6 +223,22 @@ def test_sum_of_several_clients_has_no_such_note(name: str):
     assert _alone(ALL_CLIENTS[name]) == [""]
 
 
+MANY = 1000
+OF_MANY = {
+    "constant": lambda x: wb.reduce_sum(x * np.eye(MANY, dtype=np.float32)[7][:, None]),
+    "numbers of the rows": lambda x: wb.reduce_sum(
+        jnp.where(jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) == 7, x, 0.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_MANY)
+def test_sum_of_one_of_many_clients_is_noted(name: str):
+    x = jax.ShapeDtypeStruct((MANY, MANY + 1), jnp.float32)
+    found = wb.trace(wb.program(clients=MANY)(OF_MANY[name]))(x).plan.disclosed
+    assert [each.single_client for each in found] == ["client 7"]
+
+
 def test_note_is_in_the_text_of_the_plan():
     program = wb.program(clients=4)(lambda x: wb.reduce_sum(x * (jnp.arange(4) == 2)))
     with jax.numpy_dtype_promotion("standard"):

@@ -41,6 +41,25 @@ def test_all_chunk_size_take_memory_each() -> None:
     assert _temporaries(256, None) >= 256 * 16 * 1024
 
 
+def test_stages_of_two_rounds_are_in_order_with_the_stages_that_they_read() -> None:
+    @wb.program(clients=4)
+    def two_rounds(w: Any, x: Any) -> Any:
+        for _ in range(2):
+            w = wb.reduce_mean(wb.map_fn(lambda v, row: jnp.sin(v * row), (wb.broadcast(w), x)))
+        return w
+
+    stages = wb.trace(two_rounds)(jnp.float32(1), jnp.ones(4)).plan.stages
+    arguments = -1
+    assert [(stage.kind, stage.consumes) for stage in stages] == [
+        ("broadcast", (arguments,)),
+        ("clients", (arguments, 0)),
+        ("reduce", (1,)),
+        ("broadcast", (2,)),
+        ("clients", (arguments, 3)),
+        ("reduce", (4,)),
+    ]
+
+
 def test_gradient_of_a_maximum_counts_who_holds_it_although_rows_are_made_again() -> None:
     def loss(w: Any, x: Any) -> Any:
         program = wb.program(clients=10)

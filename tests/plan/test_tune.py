@@ -166,6 +166,12 @@ def test_shapes_alone_are_measured_on_made_up_numbers():
     assert tuned.plan_choice is choice
 
 
+def test_made_up_numbers_have_the_sharding_of_their_shape(mesh_of_four):
+    sharding = jax.NamedSharding(mesh_of_four, jax.P("clients"))
+    made = _tune._made_up(jax.ShapeDtypeStruct((CLIENTS, 8), jnp.float32, sharding=sharding))
+    assert (made.shape, made.sharding) == ((CLIENTS, 8), sharding)
+
+
 def test_interrupted_tuning_keeps_the_best_so_far(monkeypatch, cache):
     w, x = arguments()
     runs = iter([2.0, 1.0, 2.0, 2.0, 1.5])  # the rule's choice, and two pairs with it
