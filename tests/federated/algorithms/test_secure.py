@@ -240,6 +240,7 @@ def test_cost_by_hand():
     assert cost.threshold == 67
     assert cost.client_operations == 100 * 1000
     assert cost.server_operations == (90 + 10 * 90) * 1000
+    assert cost.rounds[0].download_bytes == 99 * 2 * 32  # two X25519 keys of each other client
     assert secure_aggregation_cost(100, 1000, neighbours=20).upload_bytes < 0.25 * cost.upload_bytes
 
 

@@ -14,7 +14,7 @@ from workbench.errors import ProgramError
 from workbench.federated import algorithms
 from workbench.federated.algorithms import SecureSession, secure_epsilon, secure_mean
 from workbench.federated.algorithms._discrete_gaussian import discrete_gaussian, squares_exceed
-from workbench.federated.algorithms._secure_noise import noise_grid, sum_divergence
+from workbench.federated.algorithms._secure_noise import NoiseGrid, noise_grid, sum_divergence
 from workbench.primitives import program
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
@@ -349,6 +349,11 @@ def test_divergence_bounds_that_of_sums_of_discrete_gaussians(order, log2, shift
     bound = sum_divergence(order, shift, log2, noises, 1)
     assert exact <= bound * (1 + 1e-9)
     assert log2 == 0 or bound <= 1.0001 * exact
+
+
+def test_rounding_lengthens_an_update_by_half_a_unit_per_value():
+    grid = NoiseGrid(clip=6.0, unit=2.0, largest=3, log2_deviation=0, is_noisy=True)
+    assert grid.most_squared(values=16) == (3 + 4 / 2) ** 2  # of 3 units, and 16 values
 
 
 @pytest.fixture
