@@ -36,6 +36,12 @@ def test_change_is_run_before_and_after(given):
     assert AdviceRecord.from_json(advice.to_json()) == advice
 
 
+def test_text_has_the_median_and_the_interval_of_what_was_saved(monkeypatch):
+    monkeypatch.setattr("workbench.advice._verify.run_interleaved", lambda *_: ([2.0] * 9, [1.5] * 9))
+    text = str(wb.advise(jax.jit(average), measure=True)(OLD, OLD))
+    assert "9 calls each, interleaved: 25.0 % saved, 95 % interval 25.0 % to 25.0 %" in text
+
+
 def test_nothing_runs_without_the_option():
     assert not measured_rows(wb.advise(jax.jit(average))(OLD, OLD))
 

@@ -80,6 +80,13 @@ def test_large_replicated_parameters_are_named_with_a_spec_to_paste(mesh):
     assert all("P(" in f.change for f in found)
 
 
+def test_spec_of_a_replicated_parameter_shards_a_dimension_that_the_devices_divide(mesh):
+    w = placed(mesh, jnp.ones((1023, 256)))
+    advice = wb.advise(jax.jit(lambda w, x: x @ w), verify=False)(w, placed(mesh, jnp.ones((16, 1023)), "data"))
+    [found] = [f for f in advice.findings if f.rule == "large replicated array"]
+    assert "P(None, 'data')" in found.change
+
+
 def test_parameter_and_its_optimizer_state_are_one_finding_whose_code_places_both(mesh):
     def momentum(state, batch):
         gradient = jax.grad(lambda w: jnp.mean((batch @ w) ** 2))(state["params"]["w"])
@@ -256,6 +263,7 @@ def test_loop_of_many_tiny_iterations_is_found_at_its_line():
     assert [each.rule for each in found] == ["small loop body"]
     assert "500 iterations" in found[0].what
     assert found[0].sources[0].function.endswith("scanned")
+    assert 0 < found[0].weight <= 0.5
 
 
 def test_loop_whose_iterations_do_much_is_no_finding():

@@ -192,9 +192,19 @@ def test_calibration_measures_every_kind_and_is_kept_for_the_devices(few, tmp_pa
         ("clients", 4), ("model", 2),
     }  # fmt: skip
     assert all(0 < each.low_seconds <= each.seconds <= each.high_seconds for each in chip.rates)
+    assert {each.amount for each in chip.rates if each.kind == "operation"} == {0.0}
     assert known_chip("here") == chip
     (tmp_path / "theirs.json").write_text(chip.to_json())
     assert known_chip(str(tmp_path / "theirs.json")) == chip
+
+
+def test_flops_of_the_products_that_are_measured():
+    trials = [trial for trial in _calibrate._all_trials(wb.make_mesh(x=1)) if trial.kind == "matrix product"]
+    assert {trial.amount for trial in trials} == {2 * size**3 for size in (16, 64, 256, 1024)}
+
+
+def test_one_cpu_device_needs_no_time_to_continue_a_loop():
+    assert _calibrate._loop_seconds(wb.make_mesh(x=1)) == 0
 
 
 def test_inspection_takes_measured_rates(few):

@@ -125,6 +125,16 @@ def test_retraces_of_two_blocks_are_added_by_function_most_frequent_first():
     assert dict(both[0].reasons) == {"x": 1, "y": 4, "z": 1}
 
 
+def test_function_that_was_retraced_most_often_is_first():
+    rare = jax.jit(lambda x: x + 1)
+    often = jax.jit(lambda x: x + 2)
+    with watch_compilations(quiet=True) as seen:
+        for fn, sizes in ((rare, 2), (often, 3)):
+            for n in range(sizes):
+                fn(np.ones(n + 1, np.float32))
+    assert [retrace.count for retrace in seen.record.retraces] == [2, 1]
+
+
 def test_compilations_of_two_blocks_are_added_by_function_slowest_first():
     quick, slow, first, second = (
         CompilationRecord(function=name, count=count, trace_seconds=1, lower_seconds=2, compile_seconds=seconds)

@@ -233,6 +233,7 @@ def test_trace_in_json_gives_the_same_seconds(tmp_path):
     assert traced.seconds_by_category() == pytest.approx(proto.seconds_by_category())
     assert (traced.joined, {program.hlo for program in traced.programs}) == (0.0, {"missing"})
     assert any("has no HLO" in note for note in traced.notes)
+    assert {operation.dtype for operation in traced.operations if operation.kind == "compute"} == {"float32"}
 
 
 def test_profile_of_this_machine_is_joined_to_the_traced_program(tmp_path):

@@ -2,7 +2,7 @@
 
 from records_parts import module_record
 
-from workbench.measurement._operation_facts import instructions_of
+from workbench.measurement._operation_facts import dtype_of_text, instructions_of
 
 
 def test_instructions_are_those_of_the_module_that_is_asked_for_also_where_another_has_gone() -> None:
@@ -15,3 +15,8 @@ def test_instructions_are_those_of_the_module_that_is_asked_for_also_where_anoth
 def test_instructions_are_read_once_per_module() -> None:
     module = module_record()
     assert instructions_of(module) is instructions_of(module)
+
+
+def test_dtype_of_a_text_is_that_of_its_first_array_of_the_largest_size() -> None:
+    texts = ("f32[2] bf16[4,2] f32[8]", "bf16[1] f32[]")
+    assert [dtype_of_text(text) for text in texts] == ["bfloat16", "bfloat16"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.measurement import open_profile
+from workbench.measurement import open_profile, trim_profile
 from workbench.measurement._device_events import (
     COMMAND_BUFFERS,
     SPARSE_CORE,
@@ -146,11 +146,15 @@ def test_sparse_core_is_no_device_of_its_own_number():
 def test_kernels_of_a_command_buffer_are_named_as_such():
     plane = MadePlane(
         "/device:GPU:0",
-        Stream=[made("k", 0, 1, hlo_op="dot", hlo_module="jit_f"), made("k", 1, 1, hlo_op="command_buffer_1")],
+        Stream=[
+            made("k", 0, 1, hlo_op="dot", hlo_module="jit_f"),
+            made("k", 1, 1, hlo_op="command_buffer_1"),
+            made("k", 2, 1, cuda_graph_id=5),
+        ],
     )
-    first, second = read_plane(plane)
+    first, *others = read_plane(plane)
     assert isinstance(first, DeviceEvent)
-    assert (second.kind, second.overlaps) == (COMMAND_BUFFERS, False)
+    assert [(other.kind, other.overlaps) for other in others] == [(COMMAND_BUFFERS, False)] * 2
 
 
 def test_lines_that_viewers_add_to_a_gpu_are_not_counted_again():
@@ -198,3 +202,8 @@ def test_events_of_some_kinds_are_what_is_left_of_all(name):
             wanted = {event.kind.name for event in events[:1]}
             assert list(plane.events(line, kinds=wanted)) == [event for event in events if event.kind.name in wanted]
             assert list(plane.events(line, stating=["no statistic of this name"])) == []
+
+
+def test_trimmed_profile_of_devices_keeps_their_planes(tmp_path):
+    (tmp_path / "trimmed.xplane.pb").write_bytes(trim_profile(RECORDED / V6E))
+    assert read(tmp_path / "trimmed.xplane.pb") == read(V6E)

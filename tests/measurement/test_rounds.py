@@ -337,8 +337,8 @@ def test_of_old_rounds_only_the_mean_over_clients_is_kept_where_that_is_wanted()
 
 
 def test_impossible_settings_are_an_error():
-    with pytest.raises(MeasureError, match=r"rounds=-1 and keep=0 and client_rounds=0, .*Pass rounds >= 0 and"):
-        Run(count, 0, -1, keep=0, client_rounds=0)
+    with pytest.raises(MeasureError, match=r"rounds=-1 and keep=0 and checkpoint_every=0 and every=0 and client"):
+        Run(count, 0, -1, keep=0, checkpoint_every=0, every=0, client_rounds=0)
 
 
 def _counted(state, round):

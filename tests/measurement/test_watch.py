@@ -741,6 +741,14 @@ def test_metrics_that_a_step_updates_in_place_have_the_name_of_their_argument():
     assert not any("total" in name for name in watched.to_pandas())
 
 
+def test_total_without_a_count_stays_a_total():
+    step = jax.jit(lambda x: {"loss": {"total": x.sum(), "size": x.shape[0]}})
+    watched = wb.watch(step, show=False)
+    watched(jnp.ones(3))
+    watched.close()
+    assert watched.history[0].metrics["total"] == 3
+
+
 def test_names_of_outputs_of_a_jitted_method_are_those_of_its_return():
     class Trainer:
         def __init__(self):

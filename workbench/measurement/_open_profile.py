@@ -284,8 +284,8 @@ class _Recorder:
         kind = kind_of(name, category, instruction)
         if kind == "copy":  # it overlaps with other operations, so its seconds do not measure its rate
             accessed = None
-        dtype = dtype_of(instruction, module) if instruction and module else dtype_of_text(str(facts.get("long_name") or
-                       facts.get("shape_with_layout") or ""))  # fmt: skip
+        shapes = f"{facts.get('long_name', '')} {facts.get('shape_with_layout', '')}"
+        dtype = dtype_of(instruction, module) if instruction and module else dtype_of_text(shapes)
         seconds, bound = None, ""
         if chip is not None and kind == "compute" and flops is not None and accessed is not None:
             class_of = classify_operation(
