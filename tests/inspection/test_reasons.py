@@ -450,3 +450,47 @@ def test_an_array_that_is_looked_up_is_indexed_not_summed() -> None:
     assert gather.operation == "gather"
     assert "summed" not in gather.sentence
     assert "indexed" in gather.sentence
+
+
+def test_the_largest_combined_sum_is_named_though_its_result_is_sharded() -> None:
+    mesh = wb.make_mesh(data=8)
+    x, w = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (("data",), ()))
+
+    def loss(w, images, texts):
+        first = images @ w
+        logits = jax.lax.with_sharding_constraint(
+            first @ jnp.tanh(texts).T,
+            x,
+        )
+        return jax.nn.logsumexp(logits, axis=1).mean()
+
+    images = jax.ShapeDtypeStruct((512, 64), "float32", sharding=x)
+    weight = jax.ShapeDtypeStruct((64, 32), "float32", sharding=w)
+    texts = jax.ShapeDtypeStruct((512, 32), "float32", sharding=x)
+    found = wb.why(jax.grad(loss, argnums=(0, 2)))(weight, images, texts)
+    (combined,) = [each for each in found.collectives if "combined 2 exchanges" in each.sentence]
+    assert combined.payload_bytes == (64 * 32 + 512 * 32) * 4
+    assert "(f32[512,512]" in combined.sentence  # the gradient of `texts`, 64 KiB
+
+
+def test_a_requested_gather_explains_no_sum() -> None:
+    mesh = mesh_with(seq=8)
+
+    def attend(q, k):
+        return jax.nn.softmax(q @ jax.lax.all_gather(k, "seq", tiled=True).T) @ q.sum(0, keepdims=True).repeat(128, 0)
+
+    mapped = jax.shard_map(attend, mesh=mesh, in_specs=jax.P("seq"), out_specs=jax.P("seq"))
+    q = sharded(mesh)((128, 16), "seq")
+    with jax.set_mesh(mesh):
+        found = wb.why(jax.grad(lambda k, q: (mapped(q, k) ** 2).mean()))(q, q)
+    (scatter,) = [each for each in found.collectives if each.kind == "reduce-scatter"]
+    assert scatter.sentence.startswith("The program itself requests this exchange: `reduce_scatter`")
+    assert "Both explanations" not in scatter.sentence
+
+
+def test_an_array_of_one_dimension_has_no_other_to_shard() -> None:
+    rows = jax.NamedSharding(wb.make_mesh(data=8), jax.P("data"))
+    x = jax.ShapeDtypeStruct((4096,), "float32", sharding=rows)
+    reasons = wb.why(lambda x: jnp.argsort(jnp.tanh(x)))(x).collectives
+    assert reasons
+    assert not any("dimension other than" in each.advice for each in reasons)

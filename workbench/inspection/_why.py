@@ -293,6 +293,8 @@ class _Reader:
         for value in self._named_so(collective):
             if collective.reduction is not None and _reduction_of(value) not in (None, collective.reduction):
                 continue
+            if value.operation in _WRITTEN and value.operation.replace("_", "-") not in _SUMS:
+                continue
             cause = self._reason(value, axes)
             if cause.reason not in ("sum", "program"):
                 cause = self._sum(value, axes, set())  # the sum is sharded over the same axis: a reduce-scatter
@@ -306,15 +308,18 @@ class _Reader:
             if not combined:
                 score += likeness(before, self._origins_of[value.name]) / 2
             fits.append((score, cause))
-        best = _best(fits, lambda cause: self._device_bytes(cause.value) if cause.value else 0)
+        best = _best(fits, lambda cause: self._device_bytes(cause.value, axes) if cause.value else 0)
         if combined and len(best) > len(parts) > 1:  # other operands have the same number of bytes
             shapes = [self._flow.instructions[name].shape for name in self._operand_names(collective)]
-            return [c for c in best if c.value and any(self._has_shape(c.value, shape) for shape in shapes)] or best
+            return [c for c in best if c.value and any(self._has_shape(c.value, shape, axes) for shape in shapes)] or best
         return best
 
-    def _has_shape(self, value: PlannedValueRecord, shape: str) -> bool:
-        """Returns whether one device's part of a value has the same shape as a compiled instruction."""
-        parts = [math.prod(self._sizes.get(_whole_axis(axis), 1) for axis in axes) for axes in value.spec]
+    def _has_shape(self, value: PlannedValueRecord, shape: str, summed: Sequence[str]) -> bool:
+        """Returns whether one device's partial sum of a value, over `summed`, has a compiled instruction's shape."""
+        parts = [
+            math.prod(self._sizes.get(axis, 1) for axis in map(_whole_axis, axes) if axis not in summed)
+            for axes in value.spec
+        ]
         local = ",".join(str(size // part) for size, part in zip(value.shape, parts, strict=True))
         return _DIMENSIONS.findall(shape)[:1] == [local]
 
@@ -471,7 +476,7 @@ class _Reader:
                     f"moves elements along dimension {dim} of {name}, which is sharded over {over}: some are on other "
                     "devices."
                 )
-            advice = f"Shard a dimension other than {dim}."
+            advice = _other_dimension(operand, dim)
             return _Cause(value, "whole dimension", f"`{_called(value)}`{at} {need}", advice)
         peers = [
             (peer, there, f)
@@ -726,8 +731,10 @@ class _Reader:
             advice=cause.advice,
         )
 
-    def _device_bytes(self, value: PlannedValueRecord) -> int:
-        shards = math.prod(self._sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
+    def _device_bytes(self, value: PlannedValueRecord, summed: Sequence[str] = ()) -> int:
+        """The bytes of one device's part of a value, or of its partial sum over `summed`."""
+        named = (_whole_axis(axis) for axes in value.spec for axis in axes)
+        shards = math.prod(self._sizes.get(axis, 1) for axis in named if axis not in summed)
         return _bytes(value) // max(shards, 1)
 
     def _has_size(self, collective: CollectiveRecord, value: PlannedValueRecord) -> bool:
@@ -812,7 +819,7 @@ class _Reader:
                         f"`{_called(value)}`{_at(value)} needs the full dimension {dim} of {self.named(operand)}, "
                         f"which is sharded over {_listed(here)}."
                     )
-                    return _Cause(value, "whole dimension", sentence, f"Shard a dimension other than {dim}.")
+                    return _Cause(value, "whole dimension", sentence, _other_dimension(operand, dim))
                 clauses = [
                     f"the corresponding dimension of {self.named(peer)} {_by(_axes_of(peer.spec, place))}"
                     for peer, factors in zip(operands, rule.inputs, strict=True)
@@ -854,8 +861,7 @@ class _Reader:
                 f"which is sharded over {_listed(axis_set)}."
             )
             if len(needed) == len(sharded[0].shape):
-                advice = "The array has no other dimension: leave it unsharded, or shard a batch of such arrays."
-                return _Cause(value, "whole dimension", sentence, advice)
+                return _Cause(value, "whole dimension", sentence, _NO_OTHER)
             advice = f"Shard dimensions other than {' and '.join(map(str, needed))}, inside `jax.shard_map`."
             return _Cause(value, "whole dimension", sentence, advice)
         if sharded and (value.operation in _UNSPLIT or len(alike) == len(sharded)):
@@ -1096,6 +1102,15 @@ _MATRIX_OPERATIONS = frozenset("cholesky triangular_solve eigh eig svd lu qr geq
 _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
 
 
+_NO_OTHER = "The array has no other dimension: leave it unsharded, or shard a batch of such arrays."
+
+
+def _other_dimension(operand: PlannedValueRecord, dim: int) -> str:
+    """The advice to shard another dimension than `dim`, if there is one."""
+    is_only = all(size == 1 for place, size in enumerate(operand.shape) if place != dim)
+    return _NO_OTHER if is_only else f"Shard a dimension other than {dim}."
+
+
 def _needed_dims(value: PlannedValueRecord, operand: PlannedValueRecord) -> tuple[int, ...]:
     """The dimensions of an operand that an operation needs unsharded, because the partitioner cannot split it."""
     rank = len(operand.shape)
@@ -1159,6 +1174,8 @@ def _others_at(cause: _Cause, alternatives: Sequence[_Cause], count: int) -> str
     here = _place(cause.value.source) if cause.value and cause.value.source else ""
     if not places or list(places) == [here]:
         return ""
+    if count == 2:
+        places.pop(here, None)
     return f"; the {'other is' if count == 2 else 'others are'} at {', '.join(places)}"
 
 
