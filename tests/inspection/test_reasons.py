@@ -494,3 +494,23 @@ def test_an_array_of_one_dimension_has_no_other_to_shard() -> None:
     reasons = wb.why(lambda x: jnp.argsort(jnp.tanh(x)))(x).collectives
     assert reasons
     assert not any("dimension other than" in each.advice for each in reasons)
+
+
+def test_a_combined_sum_is_of_the_layer_whose_operands_are_both_sharded() -> None:
+    mesh = wb.make_mesh(data=2, model=4)
+
+    def shape(sizes, *axes):
+        return jax.ShapeDtypeStruct(sizes, "float32", sharding=jax.NamedSharding(mesh, jax.P(*axes)))
+
+    def layer(w, a, b, x):
+        return x @ w + (x @ a) @ b
+
+    def loss(adapters, frozen, x):
+        (a0, b0), (a1, b1) = adapters
+        return (layer(frozen[1], a1, b1, jax.nn.gelu(layer(frozen[0], a0, b0, x))) ** 2).mean()
+
+    adapter, weight = (shape((256, 8)), shape((8, 256))), shape((256, 256), "model")
+    found = wb.why(jax.grad(loss))([adapter, adapter], [weight, weight], shape((512, 256), "data"))
+    largest = found.collectives[0]
+    assert largest.kind == "all-reduce"
+    assert "argument `frozen[1]`" in largest.sentence  # the first is redistributed instead

@@ -308,10 +308,19 @@ class _Reader:
             if not combined:
                 score += likeness(before, self._origins_of[value.name]) / 2
             fits.append((score, cause))
-        best = _best(fits, lambda cause: self._device_bytes(cause.value, axes) if cause.value else 0)
+
+        def size(cause: _Cause) -> int:  # of equal sums, one whose operands are all sharded needs the exchange
+            if cause.value is None:
+                return 0
+            sharded = sum(bool(set(axes) & set(map(_whole_axis, _axis_set(o)))) for o in self._operands(cause.value))
+            return self._device_bytes(cause.value, axes) * 8 + min(sharded, 7)
+
+        best = _best(fits, size)
         if combined and len(best) > len(parts) > 1:  # other operands have the same number of bytes
             shapes = [self._flow.instructions[name].shape for name in self._operand_names(collective)]
-            return [c for c in best if c.value and any(self._has_shape(c.value, shape, axes) for shape in shapes)] or best
+            return [
+                c for c in best if c.value and any(self._has_shape(c.value, shape, axes) for shape in shapes)
+            ] or best
         return best
 
     def _has_shape(self, value: PlannedValueRecord, shape: str, summed: Sequence[str]) -> bool:
