@@ -148,7 +148,7 @@ def visible_nodes(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[list
 
 
 def _shown(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int], list[CallNodeRecord]]:
-    """The nodes that have a row, each node's parent row (-1: none), and the node that supplies its line."""
+    """The nodes that have a row, and for each row its parent row (-1: none) and the node that supplies its line."""
     calls = _plain_calls(tree)
     nodes = _kept(tree, calls)
     called_at = {function: tree.nodes[call] for call, function in calls.items()}

@@ -10,7 +10,9 @@ from workbench.errors import CommandError
 
 def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     """Adds `course` and its subcommands to the command-line parser."""
-    course = commands.add_parser("course", help="build the course as a site, slides or student notebooks; mark a class")
+    course = commands.add_parser(
+        "course", help="build the course as a site, slides or student notebooks; grade submissions"
+    )
     actions = course.add_subparsers(dest="action", metavar="action", required=True)
     for name, description, start in (
         ("site", "execute the notebooks; write a page for each of them, and an index", _site),

@@ -259,7 +259,7 @@ def actor_learner_program(
     if min(actors, steps, batch) < 1:
         message = (
             f"`actor_learner_program` was given actors={actors}, steps={steps}, batch={batch}. The learner takes "
-            "`steps` steps, each on a batch of items that `actors` inserted: pass at least 1 for each of the three."
+            "`steps` steps, each on a batch of items that `actors` inserted: all three numbers must be at least 1."
         )
         raise ProgramError(message)
     program = Program("actors and learner")

@@ -61,7 +61,7 @@ class Watch:
         log: See `workbench.watch`.
         profile_every: See `workbench.watch`.
         name: Name of the loop. Default: the function's name.
-        display: Called with this object before the first call, to show the watch.
+        display: Function that shows the watch; it receives this object before the first watched step.
     """
 
     def __init__(
