@@ -103,7 +103,7 @@ def read_header(data: bytes) -> dict[str, Any]:
 
 
 def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[str, Any], jax.export.Exported]:
-    """Unpacks untrusted bytes after a separate process has read their body.
+    """Unpacks untrusted bytes whose body a separate process has parsed.
 
     A maliciously damaged module can crash the process that reads it. Artifacts that this process wrote or read before
     are not checked again.

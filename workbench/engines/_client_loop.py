@@ -297,7 +297,7 @@ class Pass:
         """Creates the error that names the stage and clients; the caller raises it from `error`."""
         message = (
             f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {brief(error)}. "
-            f"A round needs the results of all clients that its reductions read. {_what_to_do(error)}"
+            f"A round needs all client results that its reductions read. {_what_to_do(error)}"
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 

@@ -118,8 +118,8 @@ def load_run(path: str | Path, make_run: Callable[..., R]) -> StoredRun[R]:
     except (OSError, ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
         message = (
             f"`Run.load` received {str(place)!r}, which does not contain a run ({type(error).__name__}: "
-            f"{str(error)[:200]}). A run is a folder with {ABOUT} and {HISTORY}, written by `run_rounds(log=…)`: "
-            "`workbench runs list` shows the runs of a registry."
+            f"{str(error)[:200]}). A run is a folder with {ABOUT} and {HISTORY}, written by `run_rounds(log=…)`. "
+            "`workbench runs list` shows the runs in a registry."
         )
         raise DataError(message) from error
     return StoredRun(path=place, about=about, history=History(rounds), make_run=make_run)

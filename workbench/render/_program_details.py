@@ -77,7 +77,7 @@ def _facts(stage: StageRecord) -> list[tuple[str, str]]:
 
 
 def program_blocks(record: ProgramRecord, rows: Sequence[tuple[str, str]]) -> list[Block]:
-    """Blocks about a whole program: given facts, disclosed and private values, and collectives."""
+    """Text blocks for a program: facts, disclosed and private values, collectives."""
     module = record.module
     return [
         facts(rows),
