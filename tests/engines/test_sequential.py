@@ -10,7 +10,9 @@ from engine_contract import CLIENTS, EngineContract, client_data, failing, fedav
 import workbench as wb
 from workbench.engines import ClientReader, Engine, MeshEngine, Sequential
 from workbench.engines._debug import Observed
+from workbench.engines._run_recorder import RunRecorder
 from workbench.errors import EngineError, ProgramError
+from workbench.records.run import RunRecord
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
 
@@ -208,3 +210,13 @@ def test_interrupt_keeps_the_finished_rounds():
     two = jax.lax.scan(lambda w, _: fedavg(w, (x, y)), start(), None, length=2)[0]
     assert run.rounds == 2
     np.testing.assert_allclose(run.results[0], two, rtol=1e-5, atol=1e-5)
+
+
+def test_batches_that_share_their_first_client_are_separate_and_a_client_has_one_record():
+    recorder = RunRecorder("round", "engine", None, None)
+    for clients, seconds in (((3, 5), 2.0), ((3, 7), 4.0), ([3], 1.0), (range(3, 5), 8.0)):
+        recorder.clients("train", clients, "worker", seconds, (8, 4))
+    run = RunRecord.from_json(recorder.record().to_json())
+    found = {client.client: (client.seconds, client.steps, client.received_bytes) for client in run.clients}
+    assert len(run.clients) == 4
+    assert found == {3: (1 + 2 + 1 + 4, 4, 4 + 4 + 8 + 4), 5: (1, 1, 4), 7: (2, 1, 4), 4: (4, 1, 4)}

@@ -29,7 +29,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
     is_tight = bool(memory.available_bytes) and (memory.peak_bytes or 0) > 0.5 * (memory.available_bytes or 0)
     for leaves in alike(record)[:3]:
         leaf, held_bytes = leaves[0], sum(member.bytes_per_device for member in leaves)
-        requested = _of_shard_map(record.propagation, leaf, sizes)
+        requested = None if any(leaf.spec) else _of_shard_map(record.propagation, leaf, sizes)
         choice = requested or best_spec(leaf, sizes)
         if leaf.replication <= 1 or choice is None or held_bytes < max(_LARGE * total, _LARGE_BYTES):
             continue
@@ -42,7 +42,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
             rule="large replicated array",
             what=f"{named(leaves)} stored on {leaf.replication} devices {layout}.",
             why="The array is given whole, but a `jax.shard_map` of the program splits it."
-            if is_whole and requested
+            if requested
             else "No spec shards the array, and nothing in the program requests a shard of the array."
             if is_whole
             else f"Its spec omits `{axis}`, and the program needs more than half of the memory.",

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ class RunRecorder:
         self.carried: list[Any] | None = None  # carry of the outermost loop, after its last finished round
         self._progress, self._cancel = progress, cancel
         self._stages: dict[tuple[str, str], list[float]] = {}
-        self._batches: dict[tuple[str, Any, int, str], tuple[Sequence[Any], list[float]]] = {}  # keyed by first client
+        self._batches: dict[tuple[str, Sequence[Any], str], list[float]] = {}
         self._left: dict[tuple[Any, ...], list[int]] = {}  # stage, name, index, shape, dtype, row -> clients, count
         self._started = time.perf_counter()
         self._lock = threading.Lock()
@@ -53,8 +53,8 @@ class RunRecorder:
         self.stage(stage, where, seconds)
         with self._lock:
             self.moved_bytes += sum(moved)
-            key = stage, next(iter(clients), None), len(clients), where
-            _, spent = self._batches.setdefault(key, (clients, [0.0, 0, 0.0, 0.0]))
+            names = clients if isinstance(clients, Hashable) else tuple(clients)
+            spent = self._batches.setdefault((stage, names, where), [0.0, 0, 0.0, 0.0])
             for i, value in enumerate((seconds, 1, *moved)):
                 spent[i] += value
 
@@ -99,9 +99,7 @@ class RunRecorder:
                 StageRunRecord(stage=stage, where=where, compute_seconds=spent, wait_seconds=waited, calls=int(calls))
                 for (stage, where), (spent, waited, calls) in self._stages.items()
             ),
-            clients=deferred(
-                partial(_clients_of, [(*key, names, tuple(spent)) for key, (names, spent) in self._batches.items()])
-            ),
+            clients=deferred(partial(_clients_of, [(*key, tuple(spent)) for key, spent in self._batches.items()])),
             moved_bytes=self.moved_bytes,
             disclosed=tuple(
                 DisclosedRecord(
@@ -122,22 +120,26 @@ class RunRecorder:
         )
 
 
-def _clients_of(
-    batches: Sequence[tuple[str, Any, int, str, Sequence[Any], Sequence[float]]],
-) -> tuple[ClientRunRecord, ...]:
-    """Divides the figures of each batch equally among its clients."""
+def _clients_of(batches: Sequence[tuple[str, Sequence[Any], str, Sequence[float]]]) -> tuple[ClientRunRecord, ...]:
+    """Divides the figures of each batch equally among its clients, and adds up the figures of each client."""
+    figures: dict[tuple[str, Any, str], list[float]] = {}
+    for stage, clients, where, (seconds, steps, down_bytes, up_bytes) in batches:
+        count = len(clients)
+        share = seconds / count, steps, down_bytes / count, up_bytes / count
+        for client in clients:
+            spent = figures.setdefault((stage, client, where), [0.0, 0, 0.0, 0.0])
+            spent[:] = [before + added for before, added in zip(spent, share, strict=True)]
     return tuple(
         ClientRunRecord(
             stage=stage,
             client=client,
             where=where,
-            seconds=seconds / count,
+            seconds=seconds,
             steps=int(steps),
-            received_bytes=round(down_bytes / count),
-            sent_bytes=round(up_bytes / count),
+            received_bytes=round(down_bytes),
+            sent_bytes=round(up_bytes),
         )
-        for stage, _, count, where, clients, (seconds, steps, down_bytes, up_bytes) in batches
-        for client in clients
+        for (stage, client, where), (seconds, steps, down_bytes, up_bytes) in figures.items()
     )
 
 

@@ -141,7 +141,9 @@ class _Cause:
     advice: str
 
 
-def _best(fits: list[tuple[float, _Cause]], size: Callable[[_Cause], int] = lambda cause: 0) -> list[_Cause]:
+def _best(
+    fits: list[tuple[float, _Cause]], size: Callable[[_Cause], tuple[int, ...]] = lambda cause: ()
+) -> list[_Cause]:
     """The causes that match best, largest first."""
     most = max((score for score, _ in fits), default=0)
     return sorted((cause for score, cause in fits if score == most), key=size, reverse=True)
@@ -309,11 +311,11 @@ class _Reader:
                 score += likeness(before, self._origins_of[value.name]) / 2
             fits.append((score, cause))
 
-        def size(cause: _Cause) -> int:  # of equal sums, one whose operands are all sharded needs the exchange
+        def size(cause: _Cause) -> tuple[int, int]:  # of equal sums, the one with more sharded operands comes first
             if cause.value is None:
-                return 0
+                return 0, 0
             sharded = sum(bool(set(axes) & set(map(_whole_axis, _axis_set(o)))) for o in self._operands(cause.value))
-            return self._device_bytes(cause.value, axes) * 8 + min(sharded, 7)
+            return self._device_bytes(cause.value, axes), sharded
 
         best = _best(fits, size)
         if combined and len(best) > len(parts) > 1:  # other operands have the same number of bytes

@@ -936,6 +936,12 @@ class _Names(Sequence[Any]):
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Names) and self.ids.equals(other.ids)
+
+    def __hash__(self) -> int:
+        return hash((len(self), *(self.ids[at].as_py() for at in (0, -1) if len(self))))
+
     def __getitem__(self, key: Any) -> Any:
         return _Names(self.ids[key]) if isinstance(key, slice) else self.ids[key].as_py()
 
