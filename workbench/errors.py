@@ -175,3 +175,25 @@ def needs_library(library: str, *, needed_for: str, extra: str | None = None) ->
         if isinstance(missing, WorkbenchError):
             raise
         raise MissingDependencyError(library, extra=extra, needed_for=needed_for) from missing
+
+
+def check_settings(operation: str, *rules: tuple[bool, str, str], error: type[WorkbenchError] = ProgramError) -> None:
+    """Raises an error that states only the broken rules and the arguments that break them.
+
+    Args:
+        operation: The function or class that received the arguments.
+        *rules: For each rule, whether it is kept, the arguments that it concerns, and the rule as a sentence.
+        error: The class of the error.
+
+    Example:
+        >>> check_settings("draw", (True, "seed=0", "`seed` must be an integer."), (False, "n=0", "Pass `n` above 0."))
+        Traceback (most recent call last):
+        ...
+        workbench.errors.ProgramError: `draw` received n=0. Pass `n` above 0.
+    """
+    broken = [(received, rule) for is_kept, received, rule in rules if not is_kept]
+    if broken:
+        *others, last = dict.fromkeys(received for received, _ in broken)
+        received = f"{', '.join(others)} and {last}" if others else last
+        message = f"`{operation}` received {received}. {' '.join(rule for _, rule in broken)}"
+        raise error(message)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workbench.errors import ProgramError
+from workbench.errors import ProgramError, check_settings
 from workbench.launch._values import Value
 
 if TYPE_CHECKING:  # spawned processes do not need records
@@ -166,14 +166,13 @@ class Restart:
     causes: tuple[str, ...] = ("raised", "killed", "hung")
 
     def __post_init__(self) -> None:
-        unknown = [cause for cause in self.causes if cause not in ("raised", "killed", "hung")]
-        if self.limit < 0 or self.delay_seconds < 0 or unknown:
-            message = (
-                f"`Restart` was given limit={self.limit}, delay_seconds={self.delay_seconds}, causes={self.causes!r}. "
-                "`limit` and `delay_seconds` cannot be negative, and the possible `causes` are 'raised', 'killed' and "
-                "'hung': pass at least one of them."
-            )
-            raise ProgramError(message)
+        causes = ("raised", "killed", "hung")
+        check_settings(
+            "Restart",
+            (self.limit >= 0, f"limit={self.limit}", "Pass a `limit` of at least 0."),
+            (self.delay_seconds >= 0, f"delay_seconds={self.delay_seconds}", "Pass `delay_seconds` of at least 0."),
+            (set(self.causes) <= {*causes}, f"causes={self.causes!r}", f"The possible causes are {causes}."),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

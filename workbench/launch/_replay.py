@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
-from workbench.errors import NodeError, ProgramError
+from workbench.errors import NodeError, check_settings
 from workbench.launch._context import CURRENT
 from workbench.launch._nodes import ServiceNode
 
@@ -50,15 +50,22 @@ class Replay:
         exponent: float = 1.0,
         seed: int = 0,
     ) -> None:
-        rate_fits = samples_per_insert is None or samples_per_insert > 0
-        if not 1 <= min_size <= max_size or sampling not in ("uniform", "fifo", "prioritized") or not rate_fits:
-            message = (
-                f"`Replay` was given max_size={max_size}, min_size={min_size}, sampling={sampling!r}, "
-                f"samples_per_insert={samples_per_insert}. A sampler that waits for more items than the table can "
-                "store, or that is never allowed to sample, waits forever. Choose 1 <= `min_size` <= `max_size`, a "
-                "`samples_per_insert` above 0 or None, and 'uniform', 'fifo' or 'prioritized' as `sampling`."
-            )
-            raise ProgramError(message)
+        strategies = ("uniform", "fifo", "prioritized")
+        check_settings(
+            "Replay",
+            (
+                1 <= min_size <= max_size,
+                f"max_size={max_size} and min_size={min_size}",
+                "A sampler that waits for more items than the table can store waits forever. "
+                "Choose 1 <= `min_size` <= `max_size`.",
+            ),
+            (sampling in strategies, f"sampling={sampling!r}", f"`sampling` is one of {strategies}."),
+            (
+                samples_per_insert is None or samples_per_insert > 0,
+                f"samples_per_insert={samples_per_insert}",
+                "A sampler that is never allowed to sample waits forever: pass a number above 0, or None.",
+            ),
+        )
         import numpy as np
 
         self._max_size, self._min_size, self._sampling = max_size, min_size, sampling

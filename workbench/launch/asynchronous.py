@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from workbench.errors import NodeError, ProgramError
+from workbench.errors import NodeError, check_settings
 from workbench.launch._context import current_node
 from workbench.launch._nodes import Handle, PyClassNode, ServiceNode
 from workbench.launch._program import Program
@@ -144,14 +144,18 @@ def asynchronous_fedavg_program(
         ...     round(launched.client(server).current()["params"], 2)
         4.0
     """
-    if not data or rounds < 1 or staleness < 0 or not 0 < mixing <= 1 or exponent < 0:
-        message = (
-            f"`asynchronous_fedavg_program` was given {len(data)} clients' data, rounds={rounds}, "
-            f"staleness={staleness}, mixing={mixing}, exponent={exponent}. At least one client must train, and the "
-            "server moves towards each result by the fraction `mixing`. Pass data of at least one client, `rounds` of "
-            "at least 1, `staleness` and `exponent` of at least 0, and 0 < `mixing` <= 1."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "asynchronous_fedavg_program",
+        (bool(data), "the data of no client", "At least one client must train: pass the data of each client."),
+        (rounds >= 1, f"rounds={rounds}", "Pass `rounds` of at least 1."),
+        (staleness >= 0, f"staleness={staleness}", "Pass `staleness` of at least 0."),
+        (
+            0 < mixing <= 1,
+            f"mixing={mixing}",
+            "The server moves towards each result by the fraction `mixing`: pass a number above 0 and up to 1.",
+        ),
+        (exponent >= 0, f"exponent={exponent}", "Pass an `exponent` of at least 0."),
+    )
     program = Program("asynchronous FedAvg")
     labels = [f"clients/{index}" for index in range(len(data))]
     with program.group("server"):
@@ -256,12 +260,12 @@ def actor_learner_program(
     References:
         Horgan et al., "Distributed Prioritized Experience Replay", ICLR 2018.
     """
-    if min(actors, steps, batch) < 1:
-        message = (
-            f"`actor_learner_program` was given actors={actors}, steps={steps}, batch={batch}. The learner takes "
-            "`steps` steps, each on a batch of items that `actors` inserted: all three numbers must be at least 1."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "actor_learner_program",
+        (actors >= 1, f"actors={actors}", "Pass at least 1 actor."),
+        (steps >= 1, f"steps={steps}", "The learner takes `steps` steps: pass at least 1."),
+        (batch >= 1, f"batch={batch}", "Each step uses `batch` items: pass at least 1."),
+    )
     program = Program("actors and learner")
     with program.group("replay"):
         table = program.add_node(replay or ReplayNode(10_000, min_size=batch))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
-from workbench.errors import MeasureError, needs_library
+from workbench.errors import MeasureError, check_settings, needs_library
 from workbench.measurement._sampling import Sampler
 from workbench.records.live import DeviceSampleRecord, HostSampleRecord, SampleRecord
 from workbench.render import display_object
@@ -48,12 +48,13 @@ def watch_devices(
         >>> sample.devices[0].present
         True
     """
-    if interval_seconds <= 0 or history < 1 or arrays < 0:
-        msg = (
-            f"`watch_devices` was given interval_seconds={interval_seconds}, history={history} and arrays={arrays}, "
-            "but one of these values is too small. Pass interval_seconds > 0, history >= 1 and arrays >= 0."
-        )
-        raise MeasureError(msg)
+    check_settings(
+        "watch_devices",
+        (interval_seconds > 0, f"interval_seconds={interval_seconds}", "Pass interval_seconds > 0."),
+        (history >= 1, f"history={history}", "Pass history >= 1."),
+        (arrays >= 0, f"arrays={arrays}", "Pass arrays >= 0."),
+        error=MeasureError,
+    )
     sampler = Sampler(jax.local_devices() if devices is None else devices, arrays=arrays)
     return DeviceMonitor(sampler, interval_seconds=interval_seconds, history=history)
 

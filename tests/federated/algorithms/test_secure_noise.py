@@ -182,7 +182,9 @@ def test_grid_has_the_deviation_that_was_asked_for_or_is_refused(bits, multiplie
         grid = grid_of(bits, multiplier)
     except ProgramError:
         assert (bits, multiplier) not in FEW
-        with pytest.raises(ProgramError, match=rf"bits={bits}, noise_multiplier={multiplier}"):
+        with pytest.raises(
+            ProgramError, match=rf"bits={bits}, noise_multiplier={multiplier} and threshold={THRESHOLD}"
+        ):
             secure_mean(CLIENTS, clip=1.0, bits=bits, noise_multiplier=multiplier, threshold=THRESHOLD)
     else:
         secure_mean(CLIENTS, clip=1.0, bits=bits, noise_multiplier=multiplier, threshold=THRESHOLD)

@@ -80,7 +80,7 @@ def test_everybody_takes_part_with_a_chance_of_one(held):
     "options", [{"participation": 0.0}, {"participation": 1.5}, {"participation": 0.5, "slots": 0}]
 )
 def test_wrong_chances_are_refused_at_once(held, options):
-    with pytest.raises(DataError, match=r"`poisson_cohorts` was given participation="):
+    with pytest.raises(DataError, match=f"`poisson_cohorts` received {[*options][-1]}="):
         wd.poisson_cohorts(held, key=0, **options)
 
 

@@ -78,7 +78,7 @@ def test_seeds_make_other_populations():
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_impossible_populations_are_refused(wrong):
-    with pytest.raises(ProgramError, match="`Population` received clients="):
+    with pytest.raises(ProgramError, match=f"`Population` received [^.]*{next(iter(wrong))}"):
         Population(**{"clients": 10, **wrong})
 
 

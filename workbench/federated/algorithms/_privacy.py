@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from workbench._types import PyTree
-from workbench.errors import ProgramError, needs_library
+from workbench.errors import ProgramError, check_settings, needs_library
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import emit, map_fn, reduce_sum
@@ -72,13 +72,19 @@ def gaussian_mean(
 
 
 def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> None:
-    if not (clip > 0 and noise_multiplier >= 0 and math.isfinite(clip)):
-        message = (
-            f"`gaussian_mean` was given clip={clip} and noise_multiplier={noise_multiplier}. One client changes the "
-            "sum by at most `clip`, and the standard deviation of the noise is `noise_multiplier * clip`: pass a "
-            "positive finite `clip` and a `noise_multiplier` of at least 0."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "gaussian_mean",
+        (
+            clip > 0 and math.isfinite(clip),
+            f"clip={clip}",
+            "One client changes the sum by at most `clip`: pass a positive finite `clip`.",
+        ),
+        (
+            noise_multiplier >= 0,
+            f"noise_multiplier={noise_multiplier}",
+            "The noise has a standard deviation of `noise_multiplier * clip`: pass a `noise_multiplier` of at least 0.",
+        ),
+    )
     if not inner.bounded:
         message = (
             f"`gaussian_mean` received of={inner.name!r}. With this aggregator, one client can contribute more than "
@@ -129,14 +135,17 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
         Koskela, Jälkö and Honkela, "Computing Tight Differential Privacy Guarantees Using FFT", AISTATS 2020
         (arXiv 1906.03049); Doroshenko et al., "Connect the Dots", PoPETs 2022 (arXiv 2207.04380).
     """
-    if noise_multiplier < 0 or rounds < 0 or not 0 < participation <= 1 or not 0 < delta < 1:
-        message = (
-            f"`epsilon` was given noise_multiplier={noise_multiplier}, rounds={rounds}, participation={participation} "
-            f"and delta={delta}. `noise_multiplier` and `rounds` must not be negative, `participation` is a "
-            "probability above 0 and up to 1, and `delta` is a probability between 0 and 1: pass 1e-5 or less for "
-            "`delta`."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "epsilon",
+        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "Pass a `noise_multiplier` of at least 0."),
+        (rounds >= 0, f"rounds={rounds}", "Pass `rounds` of at least 0."),
+        (
+            0 < participation <= 1,
+            f"participation={participation}",
+            "`participation` is a client's probability to take part in a round: pass a number above 0 and up to 1.",
+        ),
+        (0 < delta < 1, f"delta={delta}", "`delta` is a probability: pass a number between 0 and 1, such as 1e-5."),
+    )
     if noise_multiplier == 0 or rounds == 0:
         return 0.0 if rounds == 0 else math.inf
     with needs_library("dp-accounting", extra="privacy", needed_for="`epsilon`"):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from workbench._types import PyTree
-from workbench.errors import ProgramError, needs_library
+from workbench.errors import check_settings, needs_library
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._privacy import clip_to_norm
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
@@ -47,13 +47,16 @@ def ftrl_mean(
         Kairouz et al., "Practical and Private (Deep) Learning Without Sampling or Shuffling", ICML 2021
         (arXiv 2103.00039), Algorithm 1 and appendix B (the tree).
     """
-    if not (clip > 0 and math.isfinite(clip) and noise_multiplier >= 0 and rounds >= 1):
-        message = (
-            f"`ftrl_mean` received clip={clip}, noise_multiplier={noise_multiplier} and rounds={rounds}. One client "
-            "changes a node of the tree by at most `clip`, and the tree has one leaf per round: pass a positive "
-            "finite `clip`, a `noise_multiplier` of at least 0 and at least one round."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "ftrl_mean",
+        (
+            clip > 0 and math.isfinite(clip),
+            f"clip={clip}",
+            "One client changes a node of the tree by at most `clip`: pass a positive finite `clip`.",
+        ),
+        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "Pass a `noise_multiplier` of at least 0."),
+        (rounds >= 1, f"rounds={rounds}", "The tree has one leaf per round: pass `rounds` of at least 1."),
+    )
     levels = rounds.bit_length()
 
     def combine(update: ClientParams, weight: Weights, round: jax.Array) -> tuple[Params, Any]:
@@ -110,12 +113,12 @@ def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float
         >>> ftrl_epsilon(0.0, rounds=8, delta=1e-5)
         inf
     """
-    if noise_multiplier < 0 or rounds < 1 or not 0 < delta < 1:
-        message = (
-            f"`ftrl_epsilon` received noise_multiplier={noise_multiplier}, rounds={rounds} and delta={delta}. Pass a "
-            "`noise_multiplier` of at least 0, at least one round, and a `delta` between 0 and 1, such as 1e-5."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "ftrl_epsilon",
+        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "Pass a `noise_multiplier` of at least 0."),
+        (rounds >= 1, f"rounds={rounds}", "Pass `rounds` of at least 1."),
+        (0 < delta < 1, f"delta={delta}", "`delta` is a probability: pass a number between 0 and 1, such as 1e-5."),
+    )
     if noise_multiplier == 0:
         return math.inf
     with needs_library("dp-accounting", extra="privacy", needed_for="`ftrl_epsilon`"):
@@ -167,14 +170,18 @@ def adaptive_clip_mean(
         Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021 (arXiv 1905.03871),
         Algorithm 1 and theorem 1.
     """
-    if not (noise_multiplier >= 0 and first_clip > 0 and 0 < quantile < 1 and count_noise >= 0 and learning_rate > 0):
-        message = (
-            f"`adaptive_clip_mean` received noise_multiplier={noise_multiplier}, first_clip={first_clip}, "
-            f"quantile={quantile}, count_noise={count_noise} and learning_rate={learning_rate}. Pass "
-            "`noise_multiplier` and `count_noise` of at least 0, a positive `first_clip` and `learning_rate`, and a "
-            "`quantile` between 0 and 1."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "adaptive_clip_mean",
+        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "Pass a `noise_multiplier` of at least 0."),
+        (first_clip > 0, f"first_clip={first_clip}", "Pass a positive `first_clip`."),
+        (
+            0 < quantile < 1,
+            f"quantile={quantile}",
+            "`quantile` is the share of updates that are not clipped: pass a number between 0 and 1.",
+        ),
+        (count_noise >= 0, f"count_noise={count_noise}", "Pass a `count_noise` of at least 0."),
+        (learning_rate > 0, f"learning_rate={learning_rate}", "Pass a positive `learning_rate`."),
+    )
 
     def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         round, clip = state

@@ -2,7 +2,7 @@
 
 import math
 
-from workbench.errors import ProgramError
+from workbench.errors import check_settings
 from workbench.records.run import ProtocolCostRecord, ProtocolRoundRecord
 
 PUBLIC_KEY_BYTES = 32  # X25519
@@ -48,14 +48,28 @@ def secure_aggregation_cost(
     """
     needed = math.ceil(2 * clients / 3) if threshold is None else threshold
     peers = clients - 1 if neighbours is None else neighbours
-    if not 2 <= needed <= clients or not 1 <= peers < clients or not 0 <= dropouts < clients or values < 1 or bits < 1:
-        message = (
-            f"`secure_aggregation_cost` received clients={clients}, values={values}, threshold={needed}, "
-            f"dropouts={dropouts}, bits={bits} and neighbours={peers}. At least two clients must answer, and every "
-            "client shares masks with `neighbours` other clients: pass 2 <= threshold <= clients, 0 <= dropouts < "
-            "clients and 1 <= neighbours < clients."
-        )
-        raise ProgramError(message)
+    threshold_text = f"threshold={needed}" + (" (two thirds of the clients)" if threshold is None else "")
+    check_settings(
+        "secure_aggregation_cost",
+        (clients >= 2, f"clients={clients}", "Masks cancel between clients: pass at least 2 `clients`."),
+        (
+            clients < 2 or 2 <= needed <= clients,
+            threshold_text,
+            f"At least two clients must answer: pass a `threshold` from 2 to {clients}.",
+        ),
+        (
+            clients < 2 or 1 <= peers < clients,
+            f"neighbours={peers}",
+            f"A client shares masks with `neighbours` other clients: pass 1 to {clients - 1}.",
+        ),
+        (
+            clients < 2 or 0 <= dropouts < clients,
+            f"dropouts={dropouts}",
+            f"At least one client must stay: pass `dropouts` from 0 to {clients - 1}.",
+        ),
+        (values >= 1, f"values={values}", "An update has at least one value: pass `values` above 0."),
+        (bits >= 1, f"bits={bits}", "Pass at least 1 for `bits`."),
+    )
     survivors = clients - dropouts
     rounds = (
         ProtocolRoundRecord(

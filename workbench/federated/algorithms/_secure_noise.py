@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from workbench.errors import ProgramError, needs_library
+from workbench.errors import ProgramError, check_settings, needs_library
 from workbench.federated.algorithms._discrete_gaussian import MOST_LOG2_DEVIATION
 
 _TAILS = 12  # the sum has room for this many standard deviations of the noise
@@ -44,24 +44,31 @@ def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float,
     Raises:
         ProgramError: as `secure_mean`.
     """
-    settings = (
-        f"`secure_mean` received clients={clients}, clip={clip}, bits={bits}, noise_multiplier={noise_multiplier} "
-        f"and threshold={threshold}. "
+    check_settings(
+        "secure_mean",
+        (clients >= 2, f"clients={clients}", "Masks cancel between clients: pass at least 2 `clients`."),
+        (clip > 0 and math.isfinite(clip), f"clip={clip}", "Pass a positive finite `clip`."),
+        (1 <= bits <= 30, f"bits={bits}", "Pass 1 to 30 `bits`."),
+        (
+            noise_multiplier >= 0 and math.isfinite(noise_multiplier),
+            f"noise_multiplier={noise_multiplier}",
+            "Pass a finite `noise_multiplier` of at least 0.",
+        ),
+        (
+            noise_multiplier == 0 or (threshold is not None and 1 <= threshold <= clients),
+            f"threshold={threshold}",
+            "Each client adds its part of the noise, and the parts of `threshold` clients must suffice for privacy: "
+            f"pass the threshold of the session, from 1 to {clients}.",
+        ),
     )
-    finite = math.isfinite(clip) and math.isfinite(noise_multiplier)
-    if not (finite and clients >= 2 and clip > 0 and 1 <= bits <= 30 and noise_multiplier >= 0):
-        raise ProgramError(
-            settings + "Pass at least 2 clients, a positive finite `clip`, 1 to 30 `bits` and a `noise_multiplier` of "
-            "at least 0."
-        )
     if noise_multiplier == 0:
-        _check_fits(settings, clients * 2**bits)
+        _check_fits(f"`secure_mean` received clients={clients} and bits={bits}. ", clients * 2**bits)
         return NoiseGrid(clip, clip / 2**bits, 2**bits, 0, is_noisy=False)
-    if threshold is None or not 1 <= threshold <= clients:
-        raise ProgramError(
-            settings + "Each client adds its part of the noise, and the parts of `threshold` clients must suffice for "
-            f"privacy: pass the threshold of the session, from 1 to {clients}."
-        )
+    assert threshold is not None  # checked above
+    settings = (
+        f"`secure_mean` received clients={clients}, bits={bits}, noise_multiplier={noise_multiplier} and "
+        f"threshold={threshold}. "
+    )
     deviation = noise_multiplier / math.sqrt(threshold)  # noise of one client, relative to the clip
     log2 = math.floor(math.log2(deviation) + bits)
     if not _LEAST_LOG2_DEVIATION <= log2 <= MOST_LOG2_DEVIATION:
@@ -133,14 +140,17 @@ def secure_epsilon(
         Canonne, Kamath and Steinke, NeurIPS 2020 (arXiv 2004.00010), proposition 5; Kairouz, Liu and Steinke, ICML 2021
         (arXiv 2102.06387), theorem 9; Mironov, "Rényi Differential Privacy", CSF 2017.
     """
-    if values < 1 or rounds < 0 or not 0 < delta < 1 or not 0 <= colluding < threshold:
-        message = (
-            f"`secure_epsilon` received values={values}, rounds={rounds}, delta={delta}, colluding={colluding} and "
-            f"threshold={threshold}. An update has at least one value, `delta` is a probability, and some of the "
-            "remaining clients must be honest: pass `values` above 0, `rounds` of at least 0, a `delta` of 1e-5 or "
-            "less, and `colluding` < `threshold`."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "secure_epsilon",
+        (values >= 1, f"values={values}", "An update has at least one value: pass `values` above 0."),
+        (rounds >= 0, f"rounds={rounds}", "Pass `rounds` of at least 0."),
+        (0 < delta < 1, f"delta={delta}", "`delta` is a probability: pass a number between 0 and 1, such as 1e-5."),
+        (
+            0 <= colluding < threshold,
+            f"colluding={colluding} and threshold={threshold}",
+            "Some of the remaining clients must be honest: pass `colluding` of at least 0 and below `threshold`.",
+        ),
+    )
     grid = noise_grid(clients, clip=1.0, bits=bits, noise_multiplier=noise_multiplier, threshold=threshold)
     if not grid.is_noisy or rounds == 0:
         return 0.0 if rounds == 0 else math.inf

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from workbench.errors import ProgramError
+from workbench.errors import ProgramError, check_settings
 from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_min, reduce_sum
 
 
@@ -32,12 +32,11 @@ def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high
     References:
         Dean and Ghemawat, "MapReduce", OSDI 2004.
     """
-    if bins < 1 or not low < high:
-        message = (
-            f"`histogram` was given bins={bins}, low={low} and high={high}. There must be at least one bin, and `low` "
-            "must be below `high`: pass bins >= 1 and low < high."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "histogram",
+        (bins >= 1, f"bins={bins}", "Pass at least 1 bin."),
+        (low < high, f"low={low} and high={high}", "Pass `low` below `high`."),
+    )
     edges = jnp.linspace(low, high, bins + 1, dtype=x.dtype)
 
     def keys_of(row: Float[Array, " *items"]) -> Int[Array, " items"]:

@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import ArrayLike
 
-from workbench.errors import DataError
+from workbench.errors import DataError, check_settings
 from workbench.federated.data._client_data import ClientData
 from workbench.federated.data._padding import Cohort, Padded, pad_clients
 from workbench.federated.data._seeds import Key, generator
@@ -163,13 +163,17 @@ def poisson_cohorts(
         al., ICLR 2018 (arXiv 1710.06963), Algorithm 1.
     """
     clients = len(data)
-    if not 0 < participation <= 1 or (slots is not None and slots < 1) or multiple_of < 1:
-        message = (
-            f"`poisson_cohorts` was given participation={participation}, slots={slots} and multiple_of={multiple_of}. "
-            "`participation` is a probability above 0 and up to 1, and `slots` and `multiple_of` are at least 1: "
-            "pass, for example, participation=0.1 for a tenth of the clients."
-        )
-        raise DataError(message)
+    check_settings(
+        "poisson_cohorts",
+        (
+            0 < participation <= 1,
+            f"participation={participation}",
+            "`participation` is a client's probability to take part in a round: pass a number above 0 and up to 1.",
+        ),
+        (slots is None or slots >= 1, f"slots={slots}", "Pass at least 1 slot, or None."),
+        (multiple_of >= 1, f"multiple_of={multiple_of}", "Pass `multiple_of` of at least 1."),
+        error=DataError,
+    )
     places = most_drawn(clients, participation) if slots is None else slots
     places = -(-places // multiple_of) * multiple_of
     return _poisson_rounds(data, participation, key, rounds, batch_size, epochs, places)

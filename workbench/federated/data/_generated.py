@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench.errors import DataError, needs_library
+from workbench.errors import DataError, check_settings, needs_library
 from workbench.federated.data._client_data import ClientData
 from workbench.federated.data._shipped import Text
 
@@ -131,12 +131,13 @@ def character_corpus(clients: int = 32, *, length: int = 64, examples: int | Non
     References:
         McMahan et al., AISTATS 2017 (Shakespeare by roles, which this imitates).
     """
-    if clients < 1 or length < 1 or (examples is not None and examples < 1):
-        message = (
-            f"`character_corpus` received clients={clients}, length={length} and examples={examples}. Each client "
-            "needs at least one example of at least one character: use positive numbers."
-        )
-        raise DataError(message)
+    check_settings(
+        "character_corpus",
+        (clients >= 1, f"clients={clients}", "Pass at least 1 client."),
+        (length >= 1, f"length={length}", "An example has `length` characters: pass at least 1."),
+        (examples is None or examples >= 1, f"examples={examples}", "Each client needs an example: pass at least 1."),
+        error=DataError,
+    )
     texts = {path.stem: _docstrings(path) for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))}
     longest = sorted((name for name in texts if len(texts[name]) > length), key=lambda name: (-len(texts[name]), name))
     if clients > len(longest):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Integer
 
-from workbench.errors import ProgramError, needs_library
+from workbench.errors import check_settings, needs_library
 from workbench.federated.population._availability import Availability, Sessions, remaining_of_all
 from workbench.federated.population._draws import draw_bits, draw_normal, draw_uniform, key_of
 from workbench.records.run import DeviceClassRecord
@@ -127,17 +127,31 @@ class Population:
     def __post_init__(self) -> None:
         shares = 1.0 if isinstance(self.devices, RecordedDevices) else sum(device.share for device in self.devices)
         zones = sum(self.time_zones.values())
-        kinds = None if self.availability is None else len(self.availability)
-        fits = self.clients >= 1 and self.interruptions_per_hour >= 0 and self.battery_share > 0 and kinds != 0
-        if not fits or not math.isclose(shares, 1, abs_tol=1e-6) or not math.isclose(zones, 1, abs_tol=1e-6):
-            message = (
-                f"`Population` received clients={self.clients}, device classes whose shares sum to {shares:g}, time "
-                f"zones whose shares sum to {zones:g}, interruptions_per_hour={self.interruptions_per_hour}, "
-                f"battery_share={self.battery_share} and {kinds} kinds of availability. A population "
-                "has clients, each in one class and one time zone: pass at least 1 client, shares that sum to 1, at "
-                "least one kind of availability (or None for devices that never leave) and positive numbers."
-            )
-            raise ProgramError(message)
+        check_settings(
+            "Population",
+            (self.clients >= 1, f"clients={self.clients}", "Pass at least 1 client."),
+            (
+                math.isclose(shares, 1, abs_tol=1e-6),
+                f"`devices` whose shares sum to {shares:g}",
+                "Each client has one class of device: pass classes whose shares sum to 1.",
+            ),
+            (
+                math.isclose(zones, 1, abs_tol=1e-6),
+                f"`time_zones` whose shares sum to {zones:g}",
+                "Each client is in one time zone: pass shares that sum to 1.",
+            ),
+            (
+                self.availability is None or len(self.availability) > 0,
+                "an empty `availability`",
+                "Pass at least one kind of availability, or None for devices that never leave.",
+            ),
+            (
+                self.interruptions_per_hour >= 0,
+                f"interruptions_per_hour={self.interruptions_per_hour}",
+                "Pass `interruptions_per_hour` of at least 0.",
+            ),
+            (self.battery_share > 0, f"battery_share={self.battery_share}", "Pass a positive `battery_share`."),
+        )
 
     @property
     def device_classes(self) -> tuple[DeviceClassRecord, ...]:

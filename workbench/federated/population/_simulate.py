@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Integer
 
-from workbench.errors import ProgramError, needs_library
+from workbench.errors import ProgramError, check_settings, needs_library
 from workbench.federated.population._buffered import buffered_steps
 from workbench.federated.population._devices import NIGHTS, PHONES, WORLD, Population
 from workbench.federated.population._draws import draw_bits, key_of
@@ -150,13 +150,16 @@ def _check(
             "`work_of(wb.trace(algorithm.round)(state, batches))`, and `Synchronous(...)` or `Buffered(...)`."
         )
         raise ProgramError(message)
-    if rounds < 1 or latency_seconds < 0 or sampled < 1:
-        message = (
-            f"`simulate` received rounds={rounds}, latency_seconds={latency_seconds} and sampled={sampled}. `simulate` "
-            "runs `rounds` rounds and keeps `sampled` clients from each round: pass at least 1 for both, and a "
-            "`latency_seconds` of at least 0."
-        )
-        raise ProgramError(message)
+    check_settings(
+        "simulate",
+        (rounds >= 1, f"rounds={rounds}", "Pass at least 1 round."),
+        (latency_seconds >= 0, f"latency_seconds={latency_seconds}", "Pass `latency_seconds` of at least 0."),
+        (
+            sampled >= 1,
+            f"sampled={sampled}",
+            "`simulate` keeps `sampled` clients from each round: pass at least 1.",
+        ),
+    )
     if protocol is None:
         return
     if isinstance(schedule, Buffered):
