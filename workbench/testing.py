@@ -23,7 +23,7 @@ from workbench.inspection import compare as _compare, inspect_given
 from workbench.measurement import watch_compilations
 from workbench.records import Record
 from workbench.records.compiled import CollectiveRecord, ModuleRecord, ProgramRecord
-from workbench.render.units import amount_text, bytes_text, flops_text
+from workbench.render.units import amount_texts, bytes_text, flops_text
 
 _UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60
@@ -285,7 +285,8 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
     more = [f"… {len(lines) - _MOST_LINES} more lines"] if len(lines) > _MOST_LINES else []
     parts = [
         f"The {type(record).__name__} differs from {path}.",
-        *(f"  {name}: {before} → {now}" for name, before, now in rows),
+        *(f"  {name}: {before} → {now}" for name, before, now in rows[:_MOST_FIGURES]),
+        *([f"  … {len(rows) - _MOST_FIGURES} more figures"] if len(rows) > _MOST_FIGURES else []),
         *lines[:_MOST_LINES],
         *more,
         f"If the change is intended: `pytest --workbench-update`, or set {_UPDATE}=1.",
@@ -310,8 +311,7 @@ def snapshot_differences(file_text: str, now: str) -> tuple[list[tuple[str, str,
     except (ValueError, InspectionError):  # a different record or version, so compare only lines
         return [], lines
     rows = [
-        (f"{row.group}: {row.name}", amount_text(row.values[0], row.unit), amount_text(row.values[-1], row.unit))
-        for row in differences[:_MOST_FIGURES]
+        (f"{row.group}: {row.name}", *amount_texts((row.values[0], row.values[-1]), row.unit)) for row in differences
     ]
     return rows, lines
 

@@ -837,7 +837,7 @@ def test_a_loop_without_outputs_says_how_to_choose_some():
     ("share", "steps", "text"),
     [
         (0.6, 0.9, "60% of the time (input-bound)"),
-        (0.6, 0.02, "60% of the time, before 2.0% of the steps"),
+        (0.6, 0.02, "60% of the time; only 2.0% of the steps start after a long wait"),
         (0.1, 0.0, "10% of the time"),
     ],
 )

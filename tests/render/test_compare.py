@@ -37,8 +37,16 @@ def test_text_lists_differences_by_group_and_counts_the_rest():
     ]
 
 
-def test_differences_below_the_digits_are_counted():
+def test_whole_numbers_get_all_digits_if_rounding_hides_their_difference():
     row = ComparedRecord(group="per device", name="peak", values=(251_904, 251_905), unit="bytes", status="changed")
+    lines = render.text(COMPARISON.replace(rows=(*COMPARISON.rows, row))).splitlines()
+    assert "    ≠ peak: 251,904 B → 251,905 B" in lines
+
+
+def test_differences_below_the_digits_are_counted():
+    row = ComparedRecord(
+        group="per device", name="time", values=(0.2500001, 0.2500002), unit="seconds", status="changed"
+    )
     more = COMPARISON.replace(rows=(*COMPARISON.rows, row))
     lines = render.text(more).splitlines()
     assert lines[0].endswith("5 of 6 quantities differ.")

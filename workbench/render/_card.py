@@ -19,7 +19,7 @@ from workbench.render._compare import visible_differences
 from workbench.render._svg import Markup, data_uri, element
 from workbench.render._text import field_text, text as words_of
 from workbench.render._treescope import picture_of
-from workbench.render.units import amount_text, count_text, shape_text, spec_text
+from workbench.render.units import amount_texts, count_text, shape_text, spec_text
 
 TEXT_LINES = 40  # maximum number of lines of a text in a cell, about one screen
 CARD_LINES = 24
@@ -137,7 +137,7 @@ def _differences(comparison: ComparisonRecord) -> list[Row]:
     return [
         {
             "quantity": row.name,
-            **{name: amount_text(value, row.unit) for name, value in zip(names, row.values, strict=True)},
+            **dict(zip(names, amount_texts(row.values, row.unit), strict=True)),
             "ratio": "" if row.ratio is None else f"×{row.ratio:.3g}",
         }
         for row in visible_differences(comparison)

@@ -1,7 +1,7 @@
 """Comparison of several programs as text."""
 
 from workbench.records.advice import ComparedRecord, ComparisonRecord
-from workbench.render.units import amount_text
+from workbench.render.units import amount_texts
 
 _SIGNS = {"same": "=", "changed": "≠", "added": "+", "removed": "−", "unknown": "?"}
 
@@ -15,8 +15,9 @@ def render_comparison_text(comparison: ComparisonRecord) -> str:
         if row.group != group:
             group = row.group
             lines.append(f"  {group}")
-        values = " → ".join(amount_text(value, row.unit) for value in row.values)
-        times = f"  (×{row.ratio:.3g})" if row.ratio is not None else ""
+        values = " → ".join(amount_texts(row.values, row.unit))
+        ratio = "1" if row.ratio is None else f"{row.ratio:.3g}"
+        times = "" if ratio == "1" else f"  (×{ratio})"
         lines.append(f"    {_SIGNS[row.status]} {row.name}: {values}{times}")
     if unseen := len(comparison.differences) - len(rows):
         lines.append(f"  and {unseen} whose difference is too small for the digits shown")
@@ -28,7 +29,7 @@ def visible_differences(comparison: ComparisonRecord) -> list[ComparedRecord]:
     """The rows whose displayed values differ."""
 
     def is_seen(row: ComparedRecord) -> bool:
-        return row.status != "changed" or len({amount_text(value, row.unit) for value in row.values}) > 1
+        return row.status != "changed" or len({*amount_texts(row.values, row.unit)}) > 1
 
     return [row for row in comparison.differences if is_seen(row)]
 

@@ -63,7 +63,7 @@ def _host(record: WatchRecord) -> str:
         if record.idle_share > _WAITING_SHARE:
             steps = record.idle_steps_share
             is_typical = steps is None or steps >= _TYPICAL_SHARE
-            waiting = " (input-bound)" if is_typical else f", before {steps:.1%} of the steps"
+            waiting = " (input-bound)" if is_typical else f"; only {steps:.1%} of the steps start after a long wait"
         parts.append(f"devices wait for the host {record.idle_share:.0%} of the time{waiting}")
     return ", ".join(parts)
 

@@ -187,6 +187,23 @@ def amount_text(value: float | str | None, unit: str) -> str:
     return FORMATS.get(unit, count_text)(value)
 
 
+def amount_texts(values: Sequence[float | str | None], unit: str) -> list[str]:
+    """Compared values with their unit; whole numbers get all digits if rounding hides a difference.
+
+    Example:
+        >>> amount_texts([14336, 20000], "bytes"), amount_texts([14336, 14343], "bytes")
+        (['14 KiB', '19.5 KiB'], ['14,336 B', '14,343 B'])
+    """
+    texts = [amount_text(value, unit) for value in values]
+    if len({*texts}) == len({*values}):
+        return texts
+    suffix = {"bytes": " B", "flops": " FLOP"}.get(unit, "")
+    return [
+        text if value is None or isinstance(value, str) or not float(value).is_integer() else f"{value:,.0f}{suffix}"
+        for value, text in zip(values, texts, strict=True)
+    ]
+
+
 # Headings of the metrics that a watched loop adds; the views use the same headings.
 METRIC_TITLES = {
     "flops_per_second": "FLOPs per second",

@@ -198,7 +198,10 @@ def test_the_compiled_all_reduce_carries_the_packed_words() -> None:
         (lambda: algorithms.gaussian_mean(1.0, 1.0, of=algorithms.median()), "'median'.*memory=False"),
         (lambda: algorithms.gaussian_mean(1.0, 1.0, of=algorithms.top_k_mean(0.1)), "'top 0.1'.*gives no privacy"),
         (lambda: algorithms.epsilon(1.0, rounds=1, participation=0.0, delta=1e-5), "participation=0.0"),
-        (lambda: algorithms.epsilon(1.0, rounds=-1, participation=1.0, delta=1e-5), "rounds=-1.*not be negative"),
+        (
+            lambda: algorithms.epsilon(1.0, rounds=-1, participation=1.0, delta=1e-5),
+            "received rounds=-1[.].*at least 0",
+        ),
         (lambda: algorithms.epsilon(1.0, rounds=1, participation=1.0, delta=1.0), "delta=1.0"),
         (lambda: algorithms.ftrl_mean(1.0, -0.5, rounds=4), "noise_multiplier=-0.5"),
     ],

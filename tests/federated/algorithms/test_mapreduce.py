@@ -91,10 +91,10 @@ def test_inverted_index_of_pythons_reference_finds_the_topics_of_a_word() -> Non
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: algorithms.histogram(jnp.ones((2, 3)), bins=0, low=0, high=1), "bins=0.*pass bins >= 1"),
+        (lambda: algorithms.histogram(jnp.ones((2, 3)), bins=0, low=0, high=1), "received bins=0[.]"),
         (
             lambda: algorithms.histogram(jnp.ones((2, 3)), bins=2, low=1, high=1),
-            "low=1 and high=1.*low < high",
+            "received low=1 and high=1[.]",
         ),
         (lambda: algorithms.quantile(jnp.ones((2, 3)), 95), "q=95.*0.95 instead of 95"),
     ],
