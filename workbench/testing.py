@@ -310,9 +310,10 @@ def snapshot_differences(file_text: str, now: str) -> tuple[list[tuple[str, str,
         differences = _compare(ProgramRecord.from_json(file_text), ProgramRecord.from_json(now)).differences
     except (ValueError, InspectionError):  # a different record or version, so compare only lines
         return [], lines
-    rows = [
-        (f"{row.group}: {row.name}", *amount_texts((row.values[0], row.values[-1]), row.unit)) for row in differences
-    ]
+    rows = []
+    for row in differences:
+        before, now = amount_texts((row.values[0], row.values[-1]), row.unit)
+        rows.append((f"{row.group}: {row.name}", before, now))
     return rows, lines
 
 
