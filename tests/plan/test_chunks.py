@@ -83,3 +83,8 @@ def test_a_cpu_computes_one_client_at_a_time_that_convolves_with_a_kernel_of_its
 def test_an_accelerator_computes_what_fits_in_a_quarter_of_its_memory() -> None:
     row_bytes = 2 * 16 * 64 * 4  # a client's data and its result; the weights are every client's
     assert _chosen(64, 10, platform="gpu", memory_bytes=400 * row_bytes) == 100
+
+
+def test_an_accelerator_computes_all_clients_together_that_have_no_data() -> None:
+    shapes = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((CLIENTS, 0), jnp.float32)
+    assert _chosen_for(lambda w, x: x, shapes, platform="gpu", memory_bytes=2**30) == CLIENTS

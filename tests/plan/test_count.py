@@ -284,3 +284,11 @@ def test_count_of_mapped_clients_is_that_of_one_client_times_their_number():
     assert count_jaxpr_work(jaxpr).flops == 6 * STEP
     # and W is broadcast: read once, written six times
     assert count_jaxpr_work(jaxpr).accessed_bytes == 6 * (2 * X.nbytes + W.nbytes) + 7 * W.nbytes
+
+
+def test_tokens_take_no_memory():
+    def ordered(x):
+        return x @ x, jax.lax.after_all(jax.lax.create_token())
+
+    plain, with_tokens = (count_jaxpr_work(jax.make_jaxpr(fn)(jnp.ones((8, 8)))) for fn in (lambda x: x @ x, ordered))
+    assert with_tokens.accessed_bytes == plain.accessed_bytes == 3 * 8 * 8 * 4

@@ -208,6 +208,12 @@ ALL_CLIENTS = {
         wb.map_fn(lambda r, n: r * (n == r[0].astype(int)), (x, jnp.arange(4)))
     ),
     "all but one": lambda x: wb.reduce_sum(jnp.where((jnp.arange(4) == 1)[:, None], 0, x)),
+    "unknown one-hot that differs from one": lambda x: wb.reduce_sum(
+        jnp.where(jax.nn.one_hot(x[0, 0].astype(int), 4) != 1, x[:, 0], 0)
+    ),
+    "one-hot that equals an unknown number": lambda x: wb.reduce_sum(
+        jnp.where(jax.nn.one_hot(1, 4) == x[0, 0], x[:, 0], 0)
+    ),
 }
 
 
@@ -229,7 +235,17 @@ OF_MANY = {
     "numbers of the rows": lambda x: wb.reduce_sum(
         jnp.where(jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) == 7, x, 0.0)
     ),
+    "number of the client in a row": lambda x: wb.reduce_sum(
+        wb.map_fn(lambda row, i: jnp.where(jnp.reshape(i == 7, (1,)), row, 0.0), (x, jnp.arange(MANY)))
+    ),
 }
+
+
+def test_values_are_named_by_their_stage():
+    rows = wb.program(clients=4)(lambda x: wb.map_fn(lambda row: (row, -row), x))
+    row = wb.program(clients=4)(lambda x: wb.map_fn(lambda row: -row, x))
+    assert [each.name for each in wb.trace(row)(np.ones(4)).plan.disclosed] == ["<lambda>"]
+    assert [each.name for each in wb.trace(rows)(np.ones(4)).plan.disclosed] == ["<lambda>[0]", "<lambda>[1]"]
 
 
 @pytest.mark.parametrize("name", OF_MANY)
