@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +11,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 from workbench.measurement import watch_compilations
 from workbench.measurement._explain import added_compilations, added_retraces
@@ -287,3 +291,33 @@ def test_settings_of_jax_are_as_before():
     with watch_compilations(quiet=True):
         pass
     assert jax.config.jax_explain_cache_misses == before
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["layers"])
+@dataclasses.dataclass
+class Model:
+    w: jax.Array
+    layers: tuple[str, ...]
+
+
+def test_changed_static_parts_are_named_by_their_argument():
+    total = jax.jit(lambda scale, model, other=None: scale * model.w.sum())
+    w = jnp.ones(3)
+    total(2.0, Model(w, ("a",)))
+    with watch_compilations(quiet=True) as seen:
+        total(2.0, Model(w, ("b",)))
+    (retrace,) = seen.record.retraces
+    assert dict(retrace.reasons) == {
+        "positional argument 2: its static part changed (`Model`, now (('b',),), before (('a',),))": 1
+    }
+
+
+def test_changed_metadata_of_many_lines_is_shortened():
+    model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    loss = nnx.jit(lambda model, optimizer: model(jnp.ones(2)).sum())
+    optimizers = [nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param) for rate in (0.1, 0.2)]
+    loss(model, optimizers[0])
+    with watch_compilations(quiet=True) as seen:
+        loss(model, optimizers[1])
+    (retrace,) = seen.record.retraces
+    assert dict(retrace.reasons) == {"positional argument 2, `_graphdef`: its static part changed (`GraphDef`)": 1}

@@ -764,6 +764,19 @@ def test_names_of_outputs_of_a_jitted_method_are_those_of_its_return():
     assert watched.history[-1].metrics["loss"] == 2.0
 
 
+@pytest.mark.parametrize("wrap", [jax.checkpoint, functools.partial(jax.shard_map, in_specs=P(), out_specs=P())])
+def test_names_of_outputs_of_a_wrapped_function_are_those_of_its_return(wrap):
+    def update(w):
+        loss = (w**2).sum()
+        return w - 0.1, loss
+
+    with jax.set_mesh(jax.make_mesh((1,), ("data",))):
+        watched = wb.watch(jax.jit(wrap(update)), show=False)
+        watched(jnp.ones(2))
+    watched.close()
+    assert watched.history[-1].metrics["loss"] == 2.0
+
+
 def test_a_function_that_is_traced_twice_inside_the_first_compilation_is_no_retrace():
     @jax.jit
     def inner(x, scale):

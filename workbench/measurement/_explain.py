@@ -38,6 +38,8 @@ _CHANGE = re.compile(
     r"^\s+\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)(?:https?://.*)?$", re.MULTILINE
 )
 _BULLET = re.compile(r"^\s+\* (?P<text>.+?)(?:https?://.*)?$", re.MULTILINE)
+_PATH = re.compile(r"input path \[(?P<kind>[01])\](?:\['?(?P<name>\w+)'?\](?P<inner>.*))?")
+_STATIC = re.compile(r"<class '(?:[^']*\.)?(?P<type>\w+)'> with pytree metadata (?P<value>.*?)(?:, so the .*)?$")
 _TYPE = re.compile(r"^(?P<dtype>[a-z]+[0-9]*\w*?)\[(?P<dims>[^\]]*)\](?P<rest>.*)$")
 _DURATIONS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
@@ -246,7 +248,7 @@ def _retraces(misses: list[tuple[str, str]]) -> tuple[RetraceRecord, ...]:
                 reasons.setdefault(key, collections.Counter())[reason] += 1
             continue
         changes = [_change(c["what"], c["now"].strip(), c["before"].strip()) for c in _CHANGE.finditer(text)]
-        changes = changes or [match["text"].strip() for match in _BULLET.finditer(text)]
+        changes = changes or [_long_change(match["text"].strip()) for match in _BULLET.finditer(text)]
         reasons.setdefault(key, collections.Counter())["; ".join(changes) or text.splitlines()[-1].strip()] += 1
     return tuple(
         RetraceRecord(
@@ -293,7 +295,11 @@ def added_retraces(one: tuple[RetraceRecord, ...], other: tuple[RetraceRecord, .
 def _change(argument: str, now: str, before: str) -> str:
     """Describes one changed argument."""
     here, there = _TYPE.match(now), _TYPE.match(before)
-    prefix = f"argument `{argument}`: "
+    prefix = f"{_argument_name(argument)}: "
+    new, old = _STATIC.match(now), _STATIC.match(before)
+    if new is not None and old is not None and new["type"] == old["type"]:
+        part = "its keys changed (" if new["type"] == "dict" else f"its static part changed (`{new['type']}`, "
+        return f"{prefix}{part}now {new['value']}, before {old['value']})"
     if here is None or there is None:
         return f"{prefix}{now}, before {before}"
     if here["dims"] != there["dims"]:
@@ -304,6 +310,25 @@ def _change(argument: str, now: str, before: str) -> str:
         weak = "weak_type=True" in now
         return f"{prefix}its weak type changed (now {'weak, as for a Python number' if weak else 'not weak'})"
     return f"{prefix}now {now}, before {before}"
+
+
+def _long_change(text: str) -> str:
+    """Shortens a change of static parts that JAX prints in full, over many lines, of which `text` is the first."""
+    path, _, now = text.removeprefix("at ").partition(", now ")
+    static = _STATIC.match(now)
+    return text if static is None else f"{_argument_name(path)}: its static part changed (`{static['type']}`)"
+
+
+def _argument_name(path: str) -> str:
+    """Names an argument; JAX calls it `input path [0][1]` if it knows no name: the second positional argument."""
+    match = _PATH.fullmatch(path)
+    if match is None:
+        return f"argument `{path}`"
+    kind = "positional" if match["kind"] == "0" else "keyword"
+    if match["name"] is None:
+        return f"{kind} arguments"
+    name = f"positional argument {int(match['name']) + 1}" if kind == "positional" else f"argument `{match['name']}`"
+    return f"{name}, `{match['inner'].removeprefix('.')}`" if match["inner"] else name
 
 
 def _compilations(durations: list[tuple[str, str, float, str]]) -> tuple[CompilationRecord, ...]:

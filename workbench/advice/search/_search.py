@@ -501,18 +501,27 @@ class Search:
 
     def rehearse(self, specs: tuple[Spec, ...], *, timeout_seconds: float | None = None) -> None:
         """Compiles one choice for CPU devices, which is the only compilation if the chip's compiler is missing."""
+        start = time.monotonic()
         try:
             self._on_cpu[specs] = self.program.rehearse(specs, cancel=self._cancel, timeout_seconds=timeout_seconds)
         except WorkbenchError as error:
-            self._failed.add(specs)
-            self._notes.append(str(error).splitlines()[0][:300])
+            self._note_failure(specs, error, start, timeout_seconds)
 
     def compile(self, specs: tuple[Spec, ...], *, timeout_seconds: float | None = None) -> None:
         """Compiles one choice; a compiler failure is noted."""
+        start = time.monotonic()
         try:
             self._compiled[specs] = self.program.compile(specs, cancel=self._cancel, timeout_seconds=timeout_seconds)
         except WorkbenchError as error:
-            self._failed.add(specs)
+            self._note_failure(specs, error, start, timeout_seconds)
+
+    def _note_failure(
+        self, specs: tuple[Spec, ...], error: WorkbenchError, start: float, timeout_seconds: float | None
+    ) -> None:
+        self._failed.add(specs)
+        if timeout_seconds is not None and time.monotonic() - start >= timeout_seconds:
+            self._ended = "time"  # the limit is what is left of the search's time; the record says that it ran out
+        else:
             self._notes.append(str(error).splitlines()[0][:300])
 
     def _is_small(self, group: SpecGroup) -> bool:
