@@ -32,6 +32,7 @@ def test_arguments_are_grouped_by_their_paths_and_temporaries_by_their_scopes():
         buffer("dot.2", 16, "jit(step)/transpose(jvp(Net))/dense_0/dot_general", 3),
         buffer("copy.2", 1, "jit(step)/jvp(Net)/dense_0/transpose;jit(step)/jvp(Net)/dense_0/transpose"),
         buffer("tanh.1", 4, "jit(step)/while/body/closed_call/tanh", 9),
+        buffer("dot.3", 8, "jit(step)/jvp()/shard_map/ij,jk->ik/dot_general", 9),
         buffer("copy.1", 2),
     ]
     assert names(buffer_tree(buffers, {"p0", "p1", "p2", "p3"})) == {
@@ -47,7 +48,7 @@ def test_arguments_are_grouped_by_their_paths_and_temporaries_by_their_scopes():
         },
         "temporaries and results": {
             "Net › dense_0": {"dot.1": 32, "dot.2": 16, "copy.2": 1},
-            "model.py:9": {"tanh.1": 4},
+            "model.py:9": {"tanh.1": 4, "dot.3": 8},
             "copy.1": 2,
         },
     }

@@ -10,7 +10,7 @@ from workbench_widgets.states import MemoryRow
 ARGUMENTS, TEMPORARIES = "arguments", "temporaries and results"
 _PART = re.compile(r"^[A-Za-z_]\w*|\.\w+|\[[^\]]*\]")
 _WRAPPED = re.compile(r"^(?:transpose|jvp|vmap|checkpoint|remat|custom_[jv][vj]p_call|pjit)\((.*)\)$")
-# Parts of a name scope that JAX adds.
+# Parts of a name scope that JAX adds; also the formula of an einsum.
 _SILENT = frozenset("while body cond closed_call checkpoint rematted_computation shard_map remat".split()) | {""}
 
 
@@ -82,7 +82,7 @@ def _scope(part: str) -> str:
     """A part of a name scope, as its author wrote it; "" for a part that a transformation added."""
     while wrapped := _WRAPPED.match(part):
         part = wrapped[1]
-    silent = part in _SILENT or part.startswith(("jit(", "branch_", "wb:", "while["))
+    silent = part in _SILENT or "->" in part or part.startswith(("jit(", "branch_", "wb:", "while["))
     return "" if silent else part
 
 
