@@ -69,7 +69,7 @@ def test_clients_axis_that_is_alone_takes_all_devices():
 def test_axes_that_do_not_divide_the_target_are_refused():
     with pytest.raises(MeshError) as caught:
         fit_axes("v5e:4x4", {"clients": 4, "model": 3})
-    assert "take 3 devices, which does not divide the target's 16" in str(caught.value)
+    assert "take 3 devices, but 3 does not divide the target's 16" in str(caught.value)
     assert "use sizes for ['model'] whose product divides 16" in str(caught.value)
 
 

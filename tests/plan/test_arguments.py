@@ -42,10 +42,13 @@ def _symbolic() -> Any:
 
 
 CASES = {
-    "deleted": (_deleted, r"argument 0 \(shape \(4,\)\) was deleted or donated.*pass the array that the donating"),
+    "deleted": (
+        _deleted,
+        r"argument 0 of shape \(4,\), which was deleted or donated.*pass the array that the donating",
+    ),
     "cyclic": (_cyclic, r"argument 0, which holds a list that contains itself.*A pytree is a finite tree"),
     "deep": (_deep, r"argument 0, whose containers are nested more than 500 levels deep"),
-    "symbolic": (_symbolic, r"argument 0 has the symbolic shape \(n, 2\).*numbers as dimensions.*`trace"),
+    "symbolic": (_symbolic, r"argument 0, which has the symbolic shape \(n, 2\).*numbers as dimensions.*`trace"),
 }
 ENTRIES = {
     "trace": lambda *args: wb.trace(mean)(*args).plan,

@@ -80,7 +80,7 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
         change="Stack the layers' parameters and scan over them (`jax.lax.scan`, `nnx.scan`, linen's `nn.scan`): "
         "one layer is compiled. This reduces the compile time, not the work of a step.",
         evidence=(
-            f"{len(group)} instructions {opcode} of shape {shape.partition('{')[0]}",
+            f"{len(group)} {opcode} instructions of shape {shape.partition('{')[0]}",
             f"{len(program.module.instructions):,} instructions in the module",
         ),
         weight=min(0.1, 0.1 * len(group) / max(len(products), 1)),  # concerns only compilation, so it ranks low

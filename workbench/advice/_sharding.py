@@ -41,7 +41,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="large replicated array",
             what=f"{named(leaves)} stored on {leaf.replication} devices {layout}.",
-            why="The array is given whole, but a `jax.shard_map` of the program splits it."
+            why="The array is passed unsharded, but a `jax.shard_map` of the program splits it."
             if requested
             else "No spec shards the array, and nothing in the program requests a shard of the array."
             if is_whole

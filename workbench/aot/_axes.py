@@ -39,7 +39,7 @@ def fit_axes(
     if not names or target.devices % divisor:
         message = (
             f"`fit_axes` was given axes {dict(axes)} for target {target.name!r}: the axes after the first take "
-            f"{divisor} devices, which does not divide the target's {target.devices}. The first axis gets the "
+            f"{divisor} devices, but {divisor} does not divide the target's {target.devices}. The first axis gets the "
             f"remaining factor: use sizes for {names[1:]} whose product divides {target.devices}."
         )
         raise MeshError(message)

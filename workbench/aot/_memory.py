@@ -25,9 +25,9 @@ _INSTRUCTION = re.compile(
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) (?:\(.*->.*)?\{$")
 _LARGEST = 16
 _SHARED = (
-    "temporaries exceed the peak: the compiler's figure for temporaries also counts values that use the same memory at "
-    "different times or are in another memory. The peak counts values that are in main memory at the same time, and "
-    "decides whether the program fits"
+    "temporaries exceed the peak: the compiler's figure for temporaries also counts values that share memory at "
+    "different times, and values outside main memory. The peak counts only values that are in main memory at the same "
+    "time; it decides whether the program fits"
 )
 _PACKAGE = str(Path(__file__).parent.parent)
 

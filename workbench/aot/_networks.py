@@ -49,7 +49,7 @@ def with_network(chip: ChipRecord, network: str) -> ChipRecord:
         near = difflib.get_close_matches(name, NETWORKS, n=1)
         message = (
             f"`known_chip` was given the network {network!r}{f' (did you mean {near[0]!r}?)' if near else ''}. A "
-            f"network is a bandwidth in Gbit/s per chip ('400G'), per group of chips ('8x400G'), or one of "
+            f"network is either a bandwidth in Gbit/s, per chip ('400G') or per group of chips ('8x400G'), or one of "
             f"{', '.join(NETWORKS)}: write, for example, 'h100@8x400G'."
         )
         raise MeshError(message)

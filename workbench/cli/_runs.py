@@ -91,7 +91,7 @@ def _chosen(runs: list[Any], words: list[str]) -> list[Any]:
         names = ", ".join(run.path.name for run in runs) or "none"
         message = (
             f"`runs open` received {', '.join(map(repr, missing)) or 'a registry'}, but no run matches. The registry "
-            f"has {names}: pass folders, names or prefixes of these, as printed by `workbench runs list`."
+            f"has {names}: pass run names, folders, or prefixes of folders, as printed by `workbench runs list`."
         )
         raise CommandError(message)
     return selection

@@ -34,7 +34,7 @@ def server_momentum(answer: object) -> str:
 @exercise("08.2", "the mean by images and the mean by clients")
 def two_means(answer: object) -> str:
     by_images, by_clients = several(answer, 2, "the mean weighted by images, the mean with equal weights")
-    expect_number(by_images, 0.9, "The update 1 has 90 of 100 images.", what="the mean by images")
+    expect_number(by_images, 0.9, "The client whose update is 1 has 90 of the 100 images.", what="the mean by images")
     expect_number(by_clients, 0.5, "Both clients count equally.", what="the mean by clients")
     return "weights decide which clients the model fits best."
 

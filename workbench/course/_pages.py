@@ -54,8 +54,8 @@ details.wb-fold > summary {margin: .5rem 0; cursor: pointer; font: 14px system-u
 HOME = '<p class="wb-home"><a href="index.html">{mark} The Workbench course</a></p>'
 TURN = '<nav class="wb-turn" aria-label="Neighbouring notebooks">{links}</nav>'
 START = (
-    'New here? Start with <a href="{page}">{question}</a> Each notebook asks one question, shows every figure that it '
-    "talks about, and ends with exercises; <code>workbench lab</code> opens the same notebooks to run and change them."
+    'New here? Start with <a href="{page}">{question}</a> Each notebook asks one question, shows the numbers that it '
+    "discusses, and ends with exercises. <code>workbench lab</code> opens the same notebooks to run and change them."
 )
 INDEX = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

@@ -31,7 +31,7 @@ SHEET = {
         "all-gather          (n-1) a + S (n-1)/n / B   (S: the result)",
         "bubble              (p-1) / (m+p-1)",
         "ridge               peak FLOP/s / bandwidth",
-        "AdamW in float32    16 bytes a parameter",
+        "AdamW in float32    16 bytes per parameter",
     ],
     "Federated learning": [
         "FedAvg     K local steps, weighted mean of updates",

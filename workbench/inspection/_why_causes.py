@@ -138,7 +138,8 @@ def _advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]) -> str:
             f"value, as in `jax.lax.with_sharding_constraint(value, {spec})`."
         )
     if assigned is None:
-        return f"Keep the batch sharded: constrain the value {kind}, `jax.lax.with_sharding_constraint(value, {spec})`."
+        call = f"`jax.lax.with_sharding_constraint(value, {spec})`"
+        return f"Keep the batch sharded: constrain the value {kind}, as in {call}."
     name = assigned[1]
     return f"Keep the batch sharded after that line: `{name} = jax.lax.with_sharding_constraint({name}, {spec})`."
 

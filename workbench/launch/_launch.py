@@ -68,8 +68,8 @@ def launch(
     if isinstance(on, str):
         if on not in _ENGINES:
             message = (
-                f"`launch` was given on={on!r}. The names of engines are {' and '.join(map(repr, _ENGINES))}: use one "
-                "of these, or pass an engine such as `DaskEngine(client)`."
+                f"`launch` was given on={on!r}. The available engine names are {' and '.join(map(repr, _ENGINES))}: "
+                "use one of these, or pass an engine such as `DaskEngine(client)`."
             )
             raise ProgramError(message)
         return Launched(program, _ENGINES[on](), on_failure, echo=echo)

@@ -46,6 +46,6 @@ class Feed:
         except StopIteration as end:
             msg = (
                 f"`run_rounds` was given an iterator as `data` that ended before round {round}. Every round takes one "
-                "item: pass fewer rounds, or a function of the round."
+                "item: either run fewer rounds, or pass a function of the round as `data`."
             )
             raise ProgramError(msg) from end

@@ -42,7 +42,7 @@ def check_call(
             )
             raise ProgramError(message)
     _check_signature(operation, fn, name, args, kwargs)
-    problems = [f"{place}{path} {fault}" for place, x in arguments for path, fault in _leaves(x, symbolic)]
+    problems = [f"{place}{path}{fault}" for place, x in arguments for path, fault in _leaves(x, symbolic)]
     if problems:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         message = (
@@ -118,11 +118,11 @@ def _leaves(x: object, symbolic: bool) -> Iterator[tuple[str, str]]:
     for path, leaf in _leaves_with_path(x):
         place = jax.tree_util.keystr(path)
         if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
-            yield place, f"(shape {leaf.shape}) was deleted or donated"
+            yield place, f" of shape {leaf.shape}, which was deleted or donated"
         shape = getattr(leaf, "shape", ())
         is_static = symbolic or not isinstance(shape, tuple) or all(map(_is_number, shape))
         if not is_static:
-            yield place, f"has the symbolic shape {shape}"
+            yield place, f", which has the symbolic shape {shape}"
 
 
 def _is_number(size: object) -> bool:

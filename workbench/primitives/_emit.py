@@ -53,7 +53,7 @@ def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
     if not isinstance(name, str) or not is_array(value):
         message = (
             f"`emit` was given name={name!r} and a value of type {type(value).__name__}. An emission is one array with "
-            'a name: write `emit("loss", loss)`, with one call per array of a pytree.'
+            'a name, as in `emit("loss", loss)`: for a pytree, call `emit` once for each of its arrays.'
         )
         raise ProgramError(message)
     emit_p.bind(jax.numpy.asarray(value), name=name)

@@ -58,8 +58,8 @@ def scan_ragged(
         message = (
             f"`scan_ragged` received batches with leading axes {sorted(map(str, lengths))} and a mask of shape "
             f"{present.shape}, dtype {present.dtype}. Every array of `batches` must have the same leading axis of "
-            "steps. The mask has one bool per step, or is one int: the number of real batches. Stack the batches, and "
-            "pass `jnp.arange(steps) < count`."
+            "steps. The mask is either one bool per step, or one int, the number of real batches. Stack the batches, "
+            "and pass `jnp.arange(steps) < count`."
         )
         raise ProgramError(message)
 

@@ -81,7 +81,7 @@ class Measured {
       },
     });
     const left = this.context.state<number>("left_out");
-    if (left) status.textContent = `${formatCount(left)} of the shortest operations are not listed`;
+    if (left) status.textContent = `The ${formatCount(left)} shortest operations are not listed`;
     return h("div", { class: "wb-tools" }, programs.length > 1 ? chooser : null, search, status);
   }
 

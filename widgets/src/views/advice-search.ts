@@ -43,7 +43,7 @@ const STEPS = [
   "The best few are compiled and ranked again. Choices that do not fit in memory are ranked last.",
 ];
 const AFTERWARDS =
-  "The table fills while the search runs; Stop keeps the results so far. Then you can insert the code of a choice " +
+  "The table fills while the search runs; Stop keeps the results so far. Then you can insert the code for a choice " +
   "as a new cell, or lock some of its specs and search the rest.";
 const NOT_SEARCHED = "No search had run when this page was saved, and a search needs a kernel.";
 

@@ -65,7 +65,7 @@ class Advice {
     this.main.setAttribute("aria-busy", String(running));
     if (running) this.status.textContent = `${job.phase}, ${job.seconds.toFixed(0)} s`;
     else if (job?.error) this.status.textContent = `Failed: ${job.error.message}`;
-    else this.status.textContent = job?.status === "stopped" ? "Stopped: gains without verification are estimates" : "";
+    else this.status.textContent = job?.status === "stopped" ? "Stopped: unverified gains are estimates" : "";
   }
 
   private fill(report: Report | undefined): void {

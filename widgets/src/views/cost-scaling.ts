@@ -149,7 +149,7 @@ class WhatIf {
       this.slider("chunk_size", `${made.placement} at once`, made.at_once, "unchanged", chunk),
       this.slider(
         "devices",
-        made.axes ? `devices, along ${made.axes}` : `devices (no mesh axis carries the ${made.placement})`,
+        made.axes ? `devices, along ${made.axes}` : `devices (no mesh axis shards the ${made.placement})`,
         made.devices,
         made.devices_now,
         formatCount,

@@ -164,7 +164,7 @@ class Cost {
     const note = time
       ? `on ${target.chip}`
       : assumed
-        ? `on ${lines?.chip.name}, which is assumed: the program names no chip. ${communication}${target.work}.`
+        ? `on ${lines?.chip.name}, which is assumed: the program does not name a chip. ${communication}${target.work}.`
         : [target.work && `${target.work}.`, this.whyNoSeconds(target)].filter(Boolean).join(" ");
     return h(
       "div",

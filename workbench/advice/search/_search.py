@@ -134,8 +134,8 @@ class Search:
         if any(best is not None and other.seconds is not None and other.seconds < best for other in choices):
             return []  # a choice that was only planned may be faster
         return [
-            "the mesh brings no gain: no choice that shards an argument is faster than replicating all arguments "
-            "(then every device computes the same result)"
+            "the mesh brings no gain: replicating all arguments, so that every device computes the same result, is at "
+            "least as fast as sharding them"
         ]
 
     def _ranked(self) -> list[tuple[Spec, ...]]:

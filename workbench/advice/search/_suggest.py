@@ -58,8 +58,8 @@ def search_shardings(
     if target is not None and target.devices != mesh.size:
         message = (
             f"`search` was given a mesh of {mesh.size} devices and the target {target.name}, which has "
-            f"{target.devices} devices. A program is compiled for all devices of a target: pass a mesh of that "
-            "size, or only the target to search meshes."
+            f"{target.devices} devices. A program is compiled for all devices of a target: either pass a mesh "
+            "of that size, or pass only the target, so that meshes are searched too."
         )
         raise MeshError(message)
     chip = chip or (None if target is None else target.chip)

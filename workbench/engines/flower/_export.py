@@ -135,8 +135,8 @@ def _inputs(
     ]
     if absent:
         message = (
-            f"`Flower.export` was given shapes only for {_listed(absent)}, which the server needs. The app runs on "
-            "its own: pass arrays for all arguments that are not client data."
+            f"`Flower.export` was given only shapes for {_listed(absent)}, but the server needs values. The app runs "
+            "on its own: pass arrays for all arguments that are not client data."
         )
         raise ProgramError(message)
     described, values = [], {}

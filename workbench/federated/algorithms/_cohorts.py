@@ -93,9 +93,9 @@ def _split_cohort(name: str, client_batches: ClientBatches, clients: int, size: 
     cohort = client_batches.get("cohort") if isinstance(client_batches, dict) else None
     if not isinstance(cohort, Cohort):
         message = (
-            f"The round of {name} with cohort={size} received batches without the entry `cohort`. The entry has the "
-            f"client numbers of this round's cohort, out of {clients} clients: take the batches from `data.cohorts`, "
-            "or add "
+            f"The round of {name} with cohort={size} received batches without the entry `cohort`. The entry must "
+            f"contain the client numbers of this round's cohort, out of {clients} clients: take the batches from "
+            "`data.cohorts`, or add "
             f'`"cohort": data.Cohort(numbers, {clients})` to a dictionary of batches.'
         )
         raise ProgramError(message)

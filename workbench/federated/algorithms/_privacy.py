@@ -142,7 +142,7 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
         (
             0 < participation <= 1,
             f"participation={participation}",
-            "`participation` is a client's probability to take part in a round: pass a number above 0 and up to 1.",
+            "`participation` is the probability that a client takes part in a round: pass a number above 0, up to 1.",
         ),
         (0 < delta < 1, f"delta={delta}", "`delta` is a probability: pass a number between 0 and 1, such as 1e-5."),
     )

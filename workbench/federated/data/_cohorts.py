@@ -168,7 +168,7 @@ def poisson_cohorts(
         (
             0 < participation <= 1,
             f"participation={participation}",
-            "`participation` is a client's probability to take part in a round: pass a number above 0 and up to 1.",
+            "`participation` is the probability that a client takes part in a round: pass a number above 0, up to 1.",
         ),
         (slots is None or slots >= 1, f"slots={slots}", "Pass at least 1 slot, or None."),
         (multiple_of >= 1, f"multiple_of={multiple_of}", "Pass `multiple_of` of at least 1."),

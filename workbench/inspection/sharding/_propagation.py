@@ -88,7 +88,7 @@ def _from_dump(program: object, notes: list[str]) -> PropagationRecord:
             message = "the compiler wrote no file after propagation (it may have used GSPMD for this program)"
             raise _shardy.ShardyError(message)
         dump = _shardy.read_dumped(files[0].read_text())
-    missing = "read from dump files, which do not contain origins, edges, planned collectives, stages and lines"
+    missing = "read from dump files, which do not contain origins, edges, planned collectives, stages or lines"
     return _record(dump, (), "dump", [*notes, missing])
 
 
