@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr
+from jax.sharding import PartitionSpec
 
 from workbench import _jax_compat
 from workbench._types import Argument
@@ -87,6 +88,17 @@ def several(answer: object, count: int, what: str) -> Sequence[Any]:
     """Converts the answer to a pair, a triple, and so on."""
     if isinstance(answer, str) or not isinstance(answer, Iterable) or len(answer := tuple(answer)) != count:
         wrong(f"the answer should be {count} values: {what}.")
+    return answer
+
+
+def specs(answer: object, *names: str) -> dict[str, PartitionSpec]:
+    """Returns the answer, if it is a dictionary of PartitionSpecs with these names."""
+    if not isinstance(answer, dict) or set(answer) != set(names):
+        wrong(f"the answer should be a dictionary of PartitionSpecs for {', '.join(f'`{name}`' for name in names)}.")
+    if others := [name for name in names if not isinstance(answer[name], PartitionSpec)]:
+        wrong(
+            f'the spec of `{others[0]}` is {answer[others[0]]!r}; write a `PartitionSpec`, such as `P(None, "model")`.'
+        )
     return answer
 
 

@@ -15,6 +15,7 @@ from workbench.course._grading import (
     expect_number,
     expect_values,
     sent_bytes,
+    specs,
     wrong,
 )
 
@@ -80,8 +81,7 @@ def bubble(answer: object) -> str:
 
 @exercise("23.3", "shardings of an MLP with one all-reduce")
 def tensor_parallel(answer: object) -> str:
-    if not isinstance(answer, dict) or set(answer) != {"up", "down"}:
-        wrong("the answer should be a dictionary of PartitionSpecs for `up` and `down`.")
+    answer = specs(answer, "up", "down")
     mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def placed(shape: tuple[int, ...], spec: PartitionSpec) -> jax.ShapeDtypeStruct:

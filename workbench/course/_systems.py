@@ -20,6 +20,7 @@ from workbench.course._grading import (
     payload_bytes,
     sent_bytes,
     several,
+    specs,
     wrong,
 )
 from workbench.errors import WrongAnswerError
@@ -31,8 +32,7 @@ from workbench.replicate import Replicator
 
 @exercise("04.1", "shardings of three layers without an all-gather")
 def three_layers(answer: object) -> str:
-    if not isinstance(answer, dict) or set(answer) != {"w1", "w2", "w3"}:
-        wrong("the answer should be a dictionary of PartitionSpecs for `w1`, `w2` and `w3`.")
+    answer = specs(answer, "w1", "w2", "w3")
     mesh = make_mesh(clients=4, model=2)
     shapes = {"w1": (32, 64), "w2": (64, 64), "w3": (64, 32)}
 
@@ -76,7 +76,7 @@ def four_shards_twice(answer: object) -> str:
 
 @exercise("05.1", "the kinds of collectives over `model` with the other sharding")
 def new_collectives(answer: Iterable[str]) -> str:
-    if set(answer) != {"all-reduce", "all-gather"}:
+    if {str(kind).replace("_", "-") for kind in answer} != {"all-reduce", "all-gather"}:
         wrong("look at each collective over `model` whose source line contains the first product: there are two kinds.")
     return "partial products are summed, and the gradient with respect to the hidden units is gathered."
 
@@ -153,7 +153,7 @@ def reduce_scatter_saves(answer: object) -> str:
 
 @exercise("14.2", "the operation that a `reduce_sum` over layers becomes in the gradient")
 def transposed_sum(answer: object) -> str:
-    if str(answer).strip().lower() != "broadcast":
+    if str(answer).strip(" `").lower().removeprefix("wb.") != "broadcast":
         wrong("trace the gradient and look for the stage over `layers` that the forward pass does not have.")
     return "the transpose of a sum is a broadcast."
 
