@@ -17,7 +17,7 @@ from sphinx.ext import intersphinx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "widgets"), str(ROOT / "docs")]
 
-from field_glossary import TERMS  # noqa: E402
+from field_glossary import PAGES, TERMS  # noqa: E402
 from other_sites import ALIASES, write_inventories  # noqa: E402
 
 from workbench.render import mark  # noqa: E402
@@ -131,7 +131,7 @@ def write_glossary(app: object) -> None:
     """Writes the page of terms: those of the views, from the table that they show, and those of the field."""
     from workbench.render import GLOSSARY, LESSONS
 
-    pages = {word: f"course/{notebook}" for word, notebook in LESSONS.items()}
+    pages = {word: f"course/{notebook}" for word, notebook in LESSONS.items()} | PAGES
     terms = {word: (sentence, pages.get(word, "")) for word, sentence in GLOSSARY.items()}
     terms |= TERMS
     entries = []

@@ -167,7 +167,7 @@ TERMS: dict[str, tuple[str, str]] = {
         C + "30-two-axes",
     ),
     "replica": ("A copy of the model that trains together with other copies.", C + "15-replicas"),
-    "ring attention": ("Attention whose keys and values are passed around a ring of devices.", ""),
+    "ring attention": ("Attention whose keys and values are passed around a ring of devices.", "attribution"),
     "robust aggregation": (
         "A mean that a few faulty clients cannot change much.",
         C + "12-robustness-privacy-compression",
@@ -228,4 +228,13 @@ TERMS: dict[str, tuple[str, str]] = {
         "Sharding of the optimizer state, gradients or weights over data-parallel devices.",
         C + "23-one-transformer",
     ),
+}
+
+# pages for terms of the views that no notebook teaches
+PAGES = {
+    "branch": C + "15-replicas",
+    "lockstep": "advice",
+    "replication": C + "04-shardings-and-meshes",
+    "sharding rule": C + "04-shardings-and-meshes",
+    "torus coordinates": C + "06-what-does-it-cost",
 }
