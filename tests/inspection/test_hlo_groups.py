@@ -142,6 +142,7 @@ def test_groups_that_are_no_product_of_axes_are_reported_as_so(groups, note):
     [
         pytest.param("{}", ((0, 1, 2, 3),), id="empty means all"),
         pytest.param("[1,4]<=[4]", ((0, 1, 2, 3),), id="iota"),
+        pytest.param("[4]<=[4]", ((0, 1, 2, 3),), id="iota of one group"),
         pytest.param("[2,2]<=[2,2]T(1,0)", ((0, 2), (1, 3)), id="transposed iota"),
         pytest.param("{{0,2},{1,3}}", ((0, 2), (1, 3)), id="explicit"),
         pytest.param("mesh['a'=2,'b'=2] {'a'}", ((0, 2), (1, 3)), id="mesh"),

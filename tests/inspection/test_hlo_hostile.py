@@ -94,6 +94,9 @@ def test_dimension_without_a_bound_leaves_the_total_unknown():
     record = inspect_module(module(body))
     assert (record.flops, record.accessed_bytes) == (None, None)
     assert any("1 instructions (`y`) have a dimension without a bound" in note for note in record.notes)
+    several = "\n".join(f"  %y{n} = f32[?,3]{{1,0}} custom-call(%x)" for n in range(4))
+    notes = inspect_module(module(body.replace("  %y = f32[?,3]{1,0} custom-call(%x)", several))).notes
+    assert any("4 instructions (`y0`, `y1`, `y2`, …) have a dimension" in note for note in notes)
 
 
 def test_computation_that_calls_itself_is_refused_in_words():

@@ -52,6 +52,12 @@ def test_damage_is_named(old, new, fact):
         inspect_module(TEXT.replace(old, new))
 
 
+def test_text_without_its_entry_names_the_last_computation():
+    cut, other = TEXT[: TEXT.index("ENTRY")], "%{0} (p: f32[]) -> f32[] {{\n  ROOT %p = f32[] parameter(0)\n}}\n\n"
+    with pytest.raises(InspectionError, match="its last computation is `third`"):
+        inspect_module(cut + other.format("second") + other.format("third"))
+
+
 def test_convolution_without_labels_is_noted():
     text = TEXT.replace(" dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}", " convolution(%p, %q)")
     assert "FLOPs of `product` are not counted: no dim_labels" in inspect_module(text).notes

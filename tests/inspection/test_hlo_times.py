@@ -70,6 +70,16 @@ def test_written_trip_count_is_taken():
     assert inspect_module(text).flops == 5 * ONCE
 
 
+def test_condition_inside_a_fusion_is_read():
+    """As a GPU's compiler writes it: the comparison is a fusion of its own, followed by a copy."""
+    text = LOOP.format(first=0, last=7, step=1, direction="LT", sides="%j, %bound")
+    compared = "%less (a: s32[], b: s32[]) -> pred[] {\n  %a = s32[] parameter(0)\n  %b = s32[] parameter(1)\n"
+    compared += "  ROOT %c = pred[] compare(%a, %b), direction=LT\n}\n\n%condition"
+    fused = "  %fused = pred[] fusion(%j, %bound), kind=kLoop, calls=%less\n  ROOT %go = pred[] copy(%fused)"
+    text = text.replace("  ROOT %go = pred[] compare(%j, %bound), direction=LT", fused)
+    assert inspect_module(text.replace("%condition", compared, 1)).flops == 7 * ONCE
+
+
 def test_condition_runs_once_more_than_the_body():
     module = inspect_module(LOOP.format(first=0, last=7, step=1, direction="LT", sides="%j, %bound"))
     times = {i.name: i.executions for i in module.instructions}

@@ -1,5 +1,8 @@
 """Where the nodes of a tree are placed, and which facts their ancestors share."""
 
+from collections import Counter
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -59,3 +62,27 @@ def test_ancestors_of_a_loop_of_unknown_length_are_lower_bounds():
     assert tree.root.id in marked
     assert {tree.nodes[number].parent for number in marked} <= marked | {None}
     assert not any(node.at_least for node in tree.nodes if node.name == "sin")
+
+
+def test_loops_inside_loops_have_their_own_lengths():
+    def step(x):
+        inner = lambda y: jax.lax.scan(lambda z, _: (z @ z, None), y, length=5)[0]  # noqa: E731
+        return jax.lax.scan(lambda y, _: (inner(y), None), x, length=3)[0]
+
+    tree: Any = wb.inspect(step)(X).call_tree
+    (product,) = (node for node in tree.nodes if node.own.flops_matmul)
+    assert [node.trip_count for node in tree.path(product) if node.kind == "loop"] == [3, 5]
+
+
+def test_operations_are_split_that_share_an_instruction():
+    def step(x):
+        y = jnp.sin(x)
+        z = y * 2
+        return (z + 1) @ x
+
+    tree: Any = wb.inspect(step)(X).call_tree
+    sharers = Counter(name for node in tree.nodes for name, share in node.instructions.items() if share)
+    work = {node.id: [name for name, share in node.instructions.items() if share] for node in tree.nodes}
+    expected = {number for number, names in work.items() if any(sharers[name] > 1 for name in names)}
+    assert expected
+    assert {node.id for node in tree.nodes if node.split} == expected

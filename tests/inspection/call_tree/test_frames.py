@@ -30,6 +30,10 @@ def shown(frames: tuple[Frame, ...]) -> str:
         # a function that was traced for another program
         ("<module>:9 main:2 step:3 main:2 other:7", "step:3"),
         ("<module>:9 main:2 step:3 main:2 other:7 helper:4", "step:3 helper:4"),
+        ("<module>:9 main:2 step:3 main:2 other:7 Model.helper:4", "step:3 Model.helper:4"),
+        # frames of a launcher above the program
+        ("launch:1 <module>:9 main:2 step:3 run:4", "step:3 run:4"),
+        ("launch:1 start:2 step:3 run:4", "step:3 run:4"),
         # the program's own function is not in it
         ("<module>:9 main:2 client:5 client:5 inner:6", "client:5 inner:6"),
     ],

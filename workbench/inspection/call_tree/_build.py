@@ -66,9 +66,8 @@ def build_tree(
         (placed if item.frames else lost).append(item)
     _fill(root, placed, 0, places)
     named = [item for item in lost if item.scopes or item.inside]
-    if named:  # a module without stack frames, or with library frames only, so only scopes are known
-        for item in named:
-            _leaf(root, item, places)
+    for item in named:  # of a module without stack frames, or with library frames only, so only scopes are known
+        _leaf(root, item, places)
     rest = [item for item in lost if not item.scopes and not item.inside]
     if rest:
         node = root.below["unattributed"] = _Node("unattributed", "not attributed to a line")
@@ -172,8 +171,6 @@ def _scopes_first(items: list[Item], depth: int) -> bool:
         frames.setdefault(item.frames[depth][:3], set()).add(scope)
     if len(frames) == 1:
         return False
-    if len(set(following)) == 1:
-        return True
     together = [scope for scopes in frames.values() for scope in scopes]
     return len(together) != len(set(together))
 

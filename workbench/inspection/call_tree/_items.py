@@ -30,8 +30,6 @@ class Amounts:
     collectives: dict[tuple[CollectiveKind, tuple[str, ...]], list[float]] = field(default_factory=dict)
     peak_bytes: float = 0.0
     constant_bytes: float = 0.0
-    predicted_seconds: float | None = None
-    measured_seconds: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: "Amounts") -> None:
         """Adds the figures of `other` to these."""
@@ -40,12 +38,6 @@ class Amounts:
         self.traffic_bytes += other.traffic_bytes
         self.peak_bytes += other.peak_bytes
         self.constant_bytes += other.constant_bytes
-        if other.predicted_seconds is not None:
-            self.predicted_seconds = (self.predicted_seconds or 0.0) + other.predicted_seconds
-        if other.collectives or other.sent_bytes or other.measured_seconds:  # most operations have no collectives
-            self._add_tables(other)
-
-    def _add_tables(self, other: "Amounts") -> None:
         for axis, amount in other.sent_bytes.items():
             self.sent_bytes[axis] = self.sent_bytes.get(axis, 0.0) + amount
         for key, numbers in other.collectives.items():
@@ -53,8 +45,6 @@ class Amounts:
             for index, number in enumerate(numbers[:4]):
                 totals[index] += number
             totals[4] = max(totals[4], numbers[4])
-        for device, seconds in other.measured_seconds.items():
-            self.measured_seconds[device] = self.measured_seconds.get(device, 0.0) + seconds
 
     @property
     def any(self) -> bool:
@@ -66,8 +56,6 @@ class Amounts:
             or self.collectives
             or self.peak_bytes
             or self.constant_bytes
-            or self.predicted_seconds
-            or self.measured_seconds
         )
 
 
@@ -109,6 +97,4 @@ def figures(amounts: Amounts) -> CallFiguresRecord:
         ),
         peak_bytes=amounts.peak_bytes,
         constant_bytes=amounts.constant_bytes,
-        predicted_seconds=amounts.predicted_seconds,
-        measured_seconds=dict(amounts.measured_seconds),
     )

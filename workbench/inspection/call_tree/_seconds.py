@@ -24,24 +24,26 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
         The tree. A node with unknown seconds has no value, and neither do its ancestors; a note gives the reason.
     """
     times = time_module(module, chip, dtype)
-    often = {operation.name: operation.executions for operation in (*module.instructions, *module.collectives)}
+    # A loop of unknown length counts as one iteration, as in the other figures of the tree.
+    often = {
+        operation.name: 1.0 if operation.executions is None else operation.executions
+        for operation in (*module.instructions, *module.collectives)
+    }
     figures: dict[int, CallFiguresRecord] = {}
     reasons: dict[str, None] = {}
     for node in tree.nodes:
-        parts = [(times[name], often.get(name), share) for name, share in node.instructions.items() if name in times]
+        parts = [(times[name], often[name] * share) for name, share in node.instructions.items() if name in times]
         if not parts:
             continue
-        # A loop of unknown length counts as one iteration, as in the other figures of the tree.
-        seconds = [time.seconds and time.seconds * share * (1.0 if n is None else n) for time, n, share in parts]
-        reasons |= dict.fromkeys(time.unknown for time, _, _ in parts if time.seconds is None)
+        seconds = [time.seconds and time.seconds * count for time, count in parts]
+        reasons |= dict.fromkeys(time.unknown for time, _ in parts if time.seconds is None)
         values = [value for value in seconds if value is not None]
         is_known = len(values) == len(parts)
         figures[node.id] = node.own.replace(
             predicted_seconds=sum(values) if is_known else None, unknown_seconds=not is_known
         )
     placed = {name for node in tree.nodes for name in node.instructions}
-    rest = [(time, often.get(name)) for name, time in times.items() if name not in placed]
-    seconds = sum((time.seconds or 0.0) * (1.0 if n is None else n) for time, n in rest)
+    seconds = sum((time.seconds or 0.0) * often[name] for name, time in times.items() if name not in placed)
     if seconds:  # operations in fast memory, which have no figures except their time
         tree = _with_unattributed(tree, CallFiguresRecord(predicted_seconds=seconds))
     notes = tuple(f"predicted seconds are unknown: {reason}" for reason in reasons)
