@@ -3,7 +3,9 @@
 import base64
 import gzip
 import json
+import os
 import re
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,6 +81,8 @@ def test_a_folder_holds_every_round_and_where_they_come_from(tmp_path: Path) -> 
     assert "jax.random.normal(key)" in stored.about["code"]
     assert stored.about["versions"]["jax"] == jax.__version__
     assert len(stored.about["devices"]) == len(jax.devices())
+    assert stored.about["process"] == {"host": socket.gethostname(), "pid": os.getpid(), "index": 0}
+    assert list_runs(tmp_path)["process"].tolist() == [f"{socket.gethostname()}:{os.getpid()}"]
     assert stored.about["key"] == np.asarray(jax.random.key_data(jax.random.key(7))).tolist()
 
 

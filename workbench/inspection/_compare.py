@@ -191,7 +191,7 @@ def _collective_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     for key in _keys(compiled):
         rows.append(_collective_row("collectives", key, compiled, lambda c: _times(c, lambda _: 1), "count"))
     for key in _keys(compiled):
-        rows.append(_collective_row("collective bytes", key, compiled, _payload_bytes, "bytes"))
+        rows.append(_collective_row("collective payload", key, compiled, _payload_bytes, "bytes"))
     for key in _keys(compiled):
         reported = [None if table is None else _strategies(table.get(key, ())) for table in compiled]
         if any(reported):

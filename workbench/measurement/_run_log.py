@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import platform
+import socket
 import sys
 import time
 import uuid
@@ -146,6 +147,7 @@ def describe_run(
         "data_sha256": data_hash(data),
         "state_sha256": _digest_of(describe_state(state)),
         "command": sys.argv[:1],
+        "process": {"host": socket.gethostname(), "pid": os.getpid(), "index": jax.process_index()},
         "jax_config": {
             "enable_x64": bool(config.jax_enable_x64),
             "default_matmul_precision": config.jax_default_matmul_precision,

@@ -139,6 +139,8 @@ def _stored_runs(folder: str | Path) -> list[StoredRun[NoReturn]]:
 def list_runs(folder: str | Path) -> "pd.DataFrame":
     """Returns one row per run: `run`, `name`, `status`, `rounds`, `seconds`, and the last value of every metric.
 
+    `process` is the host and the process id that wrote the run; it is empty for runs of earlier versions.
+
     Example:
         >>> len(list_runs("no-such-folder"))
         0
@@ -150,5 +152,8 @@ def list_runs(folder: str | Path) -> "pd.DataFrame":
         last = run.history[-1].metrics if len(run.history) else {}
         row = {"run": run.path.name, "name": run.about["name"], "status": run.status, "rounds": len(run.history)}
         row |= {"seconds": sum(record.seconds for record in run.history), "code": run.about["code_sha256"][:8]}
+        row["process"] = "{host}:{pid}".format(**process) if (process := run.about.get("process")) else ""
         rows.append(row | {name: float(np.mean(np.asarray(values))) for name, values in last.items()})
-    return pd.DataFrame(rows, columns=None if rows else ["run", "name", "status", "rounds", "seconds", "code"])
+    return pd.DataFrame(
+        rows, columns=None if rows else ["run", "name", "status", "rounds", "seconds", "code", "process"]
+    )

@@ -250,7 +250,7 @@ Group = Literal[
     "program",
     "stages",
     "collectives",
-    "collective bytes",
+    "collective payload",
     "collective strategy",
     "planned collectives",
     "per device",
