@@ -337,6 +337,17 @@ def normalised(mean_over_replicas, x):
     return centred * jax.lax.rsqrt(mean_over_replicas(jnp.mean(centred * centred, axis=0)) + 1e-5)[None]
 
 
+def outside_the_root(mean_over_replicas, x):
+    mean = mean_over_replicas(x.mean(0))
+    return (x - mean) / (jnp.sqrt(mean_over_replicas(((x - mean) ** 2).mean(0))) + 1e-5)
+
+
+def drawn_with_replacement(x, y):
+    rows = np.random.default_rng(7).choice(len(x), len(x) // 5)
+    others = ~np.isin(np.arange(len(x)), rows)
+    return (x[others], y[others]), (x[rows], y[rows])
+
+
 def of_mean_variances(mean_over_replicas, x):
     return (x - mean_over_replicas(x.mean(0))[None]) / jnp.sqrt(mean_over_replicas(x.var(0)) + 1e-5)[None]
 
@@ -936,6 +947,7 @@ WRONG = {
     "08.2": [((0.5, 0.9), "90 of 100"), ((0.9, 0.9), "count equally")],
     "08.3": [
         (lambda x, y: ((x, y), (x[:10], y[:10])), "in both splits"),
+        (drawn_with_replacement, "for training"),
         (every_fifth, "labels"),
         (ten_rows, "of 100 images"),
         (stratified, "without reading"),
@@ -983,6 +995,7 @@ WRONG = {
     "15.1": [
         (of_mean_variances, "misses how far"),
         (lambda mean, x: (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-5), "misses"),
+        (outside_the_root, "inside the root"),
     ],
     "15.2": [
         (careless, "a deadlock"),

@@ -187,22 +187,24 @@ def summa_by_panels(answer: Callable) -> str:
 
 @exercise("15.1", "normalise with the moments of all replicas")
 def synchronous_norm(answer: Callable) -> str:
-    x = (np.random.default_rng(0).normal(size=(8, 16, 3)) + np.arange(1000, 1008)[:, None, None]).astype("float32")
+    noise = np.random.default_rng(0).normal(size=(8, 16, 3))
+    hint = (
+        "The mean of the variances misses how far apart the replicas' means are, and the mean of x² minus the squared "
+        "mean loses digits where the mean is large: use the mean of (x - mean)² with the mean of all replicas. "
+        "Add 1e-5 to this variance, inside the root."
+    )
     sizes: list[int] = []
 
     def mean_over_replicas(value: jax.Array) -> jax.Array:
         sizes.append(int(np.size(value)))
         return jax.lax.pmean(value, "replicas")
 
-    result = called(jax.vmap(lambda rows: answer(mean_over_replicas, rows), axis_name="replicas"), jnp.asarray(x))
-    x = x.astype("float64")
-    data = x.reshape(-1, 3)
-    expected = (x - data.mean(0)) / np.sqrt(data.var(0) + 1e-5)
-    hint = (
-        "The mean of the variances misses how far apart the replicas' means are, and the mean of x² minus the squared "
-        "mean loses digits where the mean is large: use the mean of (x - mean)² with the mean of all replicas."
-    )
-    expect_values(result, expected, hint, atol=1e-3)
+    for x in (1e-3 * noise, noise + np.arange(1000, 1008)[:, None, None]):  # 1e-5 counts, and a large mean
+        sizes.clear()
+        x = x.astype("float32")
+        result = called(jax.vmap(lambda rows: answer(mean_over_replicas, rows), axis_name="replicas"), jnp.asarray(x))
+        data = x.reshape(-1, 3).astype("float64")
+        expect_values(result, (x - data.mean(0)) / np.sqrt(data.var(0) + 1e-5), hint, atol=1e-3)
     if sum(sizes) > 6:
         wrong(f"the values are right, but a replica sends {sum(sizes)} values for 3 features; 6 would be enough.")
     return "two values per feature are enough for the moments of the whole batch."
