@@ -49,7 +49,7 @@ def main(words):
 
 
 def require_python():
-    """Refuses a Python that the lock does not cover, or that cannot make environments.
+    """Refuses a Python that the lock does not cover, or that cannot create environments.
 
     Raises:
         SetupError: with the command that helps.
@@ -64,7 +64,7 @@ def require_python():
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
     except ImportError:
-        message = "This Python cannot make environments: `venv` is missing. Run: apt install python3-venv"
+        message = "This Python cannot create environments: `venv` is missing. Run: apt install python3-venv"
         raise SetupError(message) from None
 
 
@@ -138,7 +138,7 @@ def step(title, command, total=0):
     if running.returncode:
         end = "\n".join(said[-25:])
         message = (
-            f"{end}\n\n`{' '.join(command)}` failed after {seconds:.0f} s, with the words above. The installation "
+            f"{end}\n\n`{' '.join(command)}` failed after {seconds:.0f} s, with the output above. The installation "
             "downloads from the package index that pip is set to. Check the network, and run the same command again."
         )
         raise SetupError(message)

@@ -18,11 +18,11 @@ from workbench.launch import (
     launch,
 )
 
-Params = TypeVar("Params")  # what actors act with: any data that can be pickled
+Params = TypeVar("Params")  # the parameters that actors use: any picklable data
 Acted = TypeVar("Acted", contravariant=True)
 State = TypeVar("State")  # the learner's
-Item = Any  # of experience, as the agent's own actors make it
-_WAIT_SECONDS = 0.2  # between two looks of an actor at whether the learner has finished
+Item = Any  # an item of experience, in the form that the agent's actors create
+_WAIT_SECONDS = 0.2  # interval at which an actor checks whether the learner has finished
 
 
 class Acting(Protocol[Acted]):
@@ -38,12 +38,12 @@ class Agent(Generic[State, Params]):
     """Definition of an agent, independent of the place where it runs.
 
     Attributes:
-        name: Of the agent.
-        actor: `actor(seed)` makes one actor with an environment of its own.
+        name: Name of the agent.
+        actor: `actor(seed)` creates one actor with its own environment.
         learn: `learn(state, items, probabilities)` returns the learner's next state, and new priorities or None.
         state: The learner's first state: parameters, the optimizer's state, target parameters.
-        params_of: `params_of(state)` is what actors act with.
-        evaluate: `evaluate(params)` is a number that learning raises, such as the mean return of some episodes.
+        params_of: `params_of(state)` returns the parameters that actors use.
+        evaluate: `evaluate(params)` returns a score that learning increases, such as the mean return of some episodes.
 
     References:
         Hoffman et al., "Acme: A Research Framework for Distributed Reinforcement Learning", arXiv 2006.00979.
@@ -59,13 +59,13 @@ class Agent(Generic[State, Params]):
 
 @dataclasses.dataclass(frozen=True)
 class AgentRun(Generic[Params]):
-    """A finished run: what was learned, and how.
+    """A finished run: the learned parameters, and the learning curve.
 
     Attributes:
-        params: Of the last step.
-        curve: Steps of the learner, and what `evaluate` said then.
-        counts: Items inserted and sampled, and the size of the table.
-        seconds: From the start to the last step.
+        params: Parameters after the last step.
+        curve: Pairs of a step of the learner and the score that `evaluate` returned at this step.
+        counts: Numbers of items inserted and sampled, and the size of the table.
+        seconds: Time from the start to the last step.
     """
 
     params: Params = dataclasses.field(repr=False)
@@ -90,43 +90,51 @@ def run_agent(
     seed: int = 0,
     timeout_seconds: float = 600.0,
 ) -> AgentRun[Params]:
-    """Runs an agent where `on` says; the agent and the meaning of all other arguments stay as they are.
+    """Runs an unchanged agent in this thread, on threads, on processes or on a cluster.
 
-    "here" alternates in one thread: the actors act one after the other until the table allows a batch, then the learner
-    takes a step. Everywhere else both work at the same time, held together from both sides: the learner waits until the
-    table allows a batch, and an actor until fewer than `ahead` further batches are ready, before it fetches parameters
-    and acts. So a step of the learner has seen as many items, by parameters about as old, wherever the agent runs.
+    With "here", actors and learner alternate in one thread: the actors act one after another until the table allows a
+    batch, then the learner takes a step. On other engines, they run concurrently, with two limits. The learner waits
+    until the table allows a batch. An actor waits until fewer than `ahead` batches are ready, before it fetches
+    parameters and acts. On every engine, a step therefore follows about the same number of items, from parameters of
+    about the same age.
 
     Args:
-        agent: What to run.
+        agent: The agent to run.
         on: "here", "threads", "processes", or an engine such as `DaskEngine(client)` or `RayEngine()`.
-        steps: Of the learner.
-        actors: How many, each with an environment and a seed of its own.
-        batch: Items in a step.
-        table_size: Items that the table keeps.
-        min_size: Items before the first step.
-        samples_per_insert: How often an item is used on average.
-        ahead: Steps of the learner for which actors may have acted before it is there; none "here".
-        sampling: Of the table.
-        evaluate_every: Steps between two points of the curve.
-        seed: Of the actors and of the table.
-        timeout_seconds: When a run that is not "here" is given up.
+        steps: Number of steps of the learner.
+        actors: Number of actors, each with its own environment and seed.
+        batch: Number of items in a step.
+        table_size: Maximum number of items in the table.
+        min_size: Number of items in the table before the first step.
+        samples_per_insert: Average number of times that an item is sampled.
+        ahead: Number of batches that may be ready before actors wait; not used with "here".
+        sampling: How the table samples items.
+        evaluate_every: Number of steps between two points of the curve.
+        seed: Seed of the actors and the table.
+        timeout_seconds: Time limit of the run; not used with "here".
 
     Returns:
-        What was learned.
+        The learned parameters, the curve, the counts and the time.
 
     Raises:
         ProgramError: if a number is out of range.
         NodeTimeoutError: if the run takes longer than `timeout_seconds`.
     """
-    numbers = (steps, actors, batch, min_size, evaluate_every, samples_per_insert, timeout_seconds)
-    if min(numbers) <= 0 or ahead < 0 or table_size < max(min_size, batch):
+    positive = {
+        "steps": steps,
+        "actors": actors,
+        "batch": batch,
+        "min_size": min_size,
+        "evaluate_every": evaluate_every,
+        "samples_per_insert": samples_per_insert,
+        "timeout_seconds": timeout_seconds,
+    }
+    wrong = [f"{name}={number}" for name, number in positive.items() if number <= 0]
+    wrong += [f"ahead={ahead}"] * (ahead < 0) + [f"table_size={table_size}"] * (table_size < max(min_size, batch))
+    if wrong:
         message = (
-            f"`run_agent` received steps={steps}, actors={actors}, batch={batch}, table_size={table_size}, "
-            f"min_size={min_size}, samples_per_insert={samples_per_insert}, ahead={ahead}, "
-            f"evaluate_every={evaluate_every} and timeout_seconds={timeout_seconds}. The learner learns from what "
-            "actors insert: pass positive numbers, an `ahead` of at least 0, and a table that holds `min_size` and "
-            "`batch` items."
+            f"`run_agent` received {', '.join(wrong)}. Pass positive numbers, `ahead` of at least 0, and a "
+            f"`table_size` of at least {max(min_size, batch)} (the larger of `min_size` and `batch`)."
         )
         raise ProgramError(message)
     table = {"sampling": sampling, "min_size": min_size, "samples_per_insert": samples_per_insert, "seed": seed}
@@ -152,7 +160,7 @@ def run_agent(
             launched.wait(timeout_seconds)
         except TimeoutError as late:
             message = (
-                f"`run_agent` gave up {agent.name!r} after {timeout_seconds:g} s, before its learner had taken {steps} "
+                f"`run_agent` stopped {agent.name!r} after {timeout_seconds:g} s, before its learner had taken {steps} "
                 "steps. Pass a longer `timeout_seconds`, fewer steps, or more actors."
             )
             raise NodeTimeoutError(message) from late
@@ -177,7 +185,7 @@ def _alternate(
 
 
 class _Learner(Generic[State, Params]):
-    """Learns from the table, and hands out the newest parameters meanwhile."""
+    """Learns from the table, and provides the newest parameters to the actors."""
 
     def __init__(
         self, replay: Replay, agent: Agent[State, Params], *, steps: int, batch: int, every: int, prioritized: bool
@@ -193,7 +201,7 @@ class _Learner(Generic[State, Params]):
         return self.taken == self._steps
 
     def step(self) -> None:
-        """One step, and a point of the curve where one is due."""
+        """Takes one step, and evaluates the agent if this step is a point of the curve."""
         drawn = self._replay.sample(self._batch)
         self._state, priorities = self._agent.learn(self._state, drawn["items"], drawn["probabilities"])
         if self._prioritized and priorities is not None:
@@ -210,16 +218,16 @@ class _Learner(Generic[State, Params]):
             self.step()
 
     def current(self) -> dict[str, Any]:
-        """The newest parameters, and whether they are the last."""
+        """Returns the newest parameters, and whether training has finished."""
         return {"params": self.params, "finished": self.finished}
 
     def result(self) -> dict[str, Any]:
-        """The newest parameters, and the curve."""
+        """Returns the newest parameters and the curve."""
         return {"params": self.params, "curve": list(self.curve)}
 
 
 class _Actor(Generic[Params]):
-    """Acts with the learner's newest parameters, as often as the table wants items, until it has finished."""
+    """Acts with the learner's newest parameters while the table wants items, until training has finished."""
 
     def __init__(
         self,
@@ -232,7 +240,7 @@ class _Actor(Generic[Params]):
         self._replay, self._learner, self._acting, self._count = replay, learner, make(seed), count
 
     def run(self) -> None:
-        """Acts, and inserts what came of it."""
+        """Acts, and inserts the items of experience."""
         context = current_node()
         while not context.stop_requested:
             wanted = self._replay.wanted(self._count, timeout_seconds=_WAIT_SECONDS)

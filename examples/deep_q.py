@@ -170,8 +170,8 @@ class _Module:
         if found := jax.tree.leaves(other):
             message = (
                 f"`deep_q_agent` received a network with {len(found)} variables besides its parameters, such as "
-                "those of dropout or batch statistics. Learner and actors exchange parameters only: leave out the "
-                "others."
+                "those of dropout or batch statistics. Learner and actors exchange only parameters: remove the layers "
+                "that have other variables."
             )
             raise ProgramError(message)
         return nnx.to_pure_dict(params)
