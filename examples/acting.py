@@ -19,13 +19,13 @@ class Playing:
     """An environment and a policy; its methods are parts of an `Agent`.
 
     Attributes:
-        environment: Its name in Gymnasium's registry.
-        options: Of `gymnasium.make`.
-        policy: `policy(params, observation, random)` gives an action, and explores unless `random` is None.
-        unroll: Steps of an actor between two fetches of parameters.
-        episodes: In one evaluation.
-        longest: Steps of an episode in an evaluation.
-        seed: Of the episodes of an evaluation.
+        environment: Name of the environment in Gymnasium's registry.
+        options: Options of `gymnasium.make`.
+        policy: `policy(params, observation, random)` returns an action, and explores unless `random` is None.
+        unroll: Number of steps that an actor takes before it fetches parameters again.
+        episodes: Number of episodes in one evaluation.
+        longest: Maximum number of steps in an episode of an evaluation.
+        seed: Seed of the episodes in an evaluation.
     """
 
     environment: str
@@ -37,7 +37,7 @@ class Playing:
     seed: int = 0
 
     def make(self) -> Environment:
-        """Makes the environment.
+        """Creates the environment.
 
         Raises:
             MissingDependencyError: if Gymnasium is not installed.
@@ -47,7 +47,7 @@ class Playing:
         return gymnasium.make(self.environment, **dict(self.options))
 
     def actor(self, seed: int) -> "_Actor":
-        """Makes an actor with an environment of its own."""
+        """Creates an actor with its own environment."""
         return _Actor(self, seed)
 
     def evaluate(self, params: Params) -> float:
@@ -64,7 +64,7 @@ class Playing:
 
 
 def vector(environment: Environment, observation: np.ndarray | int) -> np.ndarray:
-    """An observation as a vector, one-hot where it is a number."""
+    """Converts an observation to a vector; a number becomes a one-hot vector."""
     count = getattr(environment.observation_space, "n", None)
     if count is None:
         return np.asarray(observation, np.float32).ravel()
@@ -72,7 +72,7 @@ def vector(environment: Environment, observation: np.ndarray | int) -> np.ndarra
 
 
 class _Actor:
-    """One environment, which goes on from one call to the next."""
+    """One environment, whose episode continues from one call to the next."""
 
     def __init__(self, how: Playing, seed: int) -> None:
         self._how, self._environment = how, how.make()
@@ -80,7 +80,7 @@ class _Actor:
         self._now = vector(self._environment, self._environment.reset(seed=seed)[0])
 
     def act(self, params: Params) -> list[tuple[Transition, float]]:
-        """Some steps: items of observation, action, reward, next observation, and whether the episode goes on."""
+        """Takes some steps; each item has an observation, action, reward, next observation and continuation flag."""
         found = []
         for _ in range(self._how.unroll):
             action = self._how.policy(params, self._now, self._random)

@@ -31,7 +31,7 @@ class QState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Greedy:
-    """The action of the highest value, or a random one."""
+    """Chooses the action with the highest value, or a random action."""
 
     outputs: Callable[[Params, np.ndarray], np.ndarray]  # of one observation
     support: Support | None
@@ -46,7 +46,7 @@ class _Greedy:
 
 
 def _expected(outputs: Any, support: Support | None, xp: Any) -> Any:
-    """The values of the actions, from outputs of a network `[..., actions * atoms]`."""
+    """Returns the values of the actions, from the outputs of a network, `[..., actions * atoms]`."""
     if support is None:
         return outputs
     logits = outputs.reshape(*outputs.shape[:-1], -1, support[2])
@@ -70,35 +70,35 @@ def deep_q_agent(
     seed: int = 0,
     **options: object,
 ) -> Agent[QState, Params]:
-    """Deep Q-learning with a double-Q target, a network of Flax NNX or with one hidden layer, and Adam of optax.
+    """Creates a deep Q-learning agent with a double-Q target and optax's Adam.
 
-    With `support` the network learns the distribution of the returns, as probabilities of equally spaced atoms (C51).
+    With `support`, the network learns the distribution of the returns, as probabilities of equally spaced atoms (C51).
 
     Args:
-        environment: Its name in Gymnasium's registry, with discrete actions and discrete or box observations.
-        network: `network(observations, actions, rngs=rngs)` makes an `nnx.Module` that maps `[..., observations]` to
-            values `[..., actions]`: a class of a module that workers can import. Its parameters (`nnx.Param`) are
-            learned; a module with other state is refused. Default: one hidden layer, whose actors need no JAX.
-        hidden: Units of the default network.
-        discount: γ.
-        exploration: Chance of a random action.
-        learning_rate: Of Adam.
-        follow: Part of the way that the target's parameters go towards the learner's in each step.
-        unroll: Steps of an actor between two fetches of parameters.
-        episodes: In one evaluation, without exploration.
-        longest: Steps of an episode in an evaluation.
-        support: The lowest and the highest return, and the number of atoms between. A `network` has so many outputs
-            per action.
-        seed: Of the first parameters.
-        **options: Of `gymnasium.make`, such as `is_slippery=False`.
+        environment: Name in Gymnasium's registry; actions must be discrete, and observations discrete or a box.
+        network: `network(observations, actions, rngs=rngs)` creates an `nnx.Module` that maps `[..., observations]` to
+            values `[..., actions]`. Pass a class from a module that workers can import. The variables of type
+            `nnx.Param` are learned; modules with other variables are rejected. The default is a network with one
+            hidden layer, whose actors do not need JAX.
+        hidden: Number of hidden units of the default network.
+        discount: Discount factor γ.
+        exploration: Probability of a random action.
+        learning_rate: Learning rate of Adam.
+        follow: Fraction by which the target's parameters move towards the learner's parameters in each step.
+        unroll: Number of steps that an actor takes before it fetches parameters again.
+        episodes: Number of episodes in one evaluation, without exploration.
+        longest: Maximum number of steps in an episode of an evaluation.
+        support: Lowest return, highest return and number of atoms. A `network` needs this number of outputs per action.
+        seed: Seed of the first parameters.
+        **options: Options of `gymnasium.make`, such as `is_slippery=False`.
 
     Returns:
-        The agent. Its curve is the mean return of `episodes`.
+        The agent. Its curve shows the mean return over `episodes`.
 
     Raises:
         MissingDependencyError: if `gymnasium` is not installed (extra `rl`), or Flax for a `network` (extra `course`).
-        ProgramError: if actions are not discrete, observations neither discrete nor boxes, or a network has other state
-            than parameters.
+        ProgramError: if actions are not discrete, if observations are neither discrete nor boxes, or if a network has
+            variables besides its parameters.
 
     References:
         Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015; van Hasselt et al., "Deep
@@ -145,7 +145,7 @@ def deep_q_agent(
 
 
 def q_values(params: Params, x: AnyArray, maximum: Callable = jnp.maximum) -> jax.Array:
-    """The value of each action, by the default network."""
+    """Computes the value of each action with the default network."""
     return maximum(x @ params["in"] + params["b"], 0) @ params["out"] + params["c"]
 
 
@@ -162,7 +162,7 @@ class _Module:
     actions: int
 
     def start(self, seed: int) -> Params:
-        """The first parameters."""
+        """Returns the first parameters."""
         with needs_library("flax", extra="course", needed_for="`deep_q_agent(network=...)`"):
             from flax import nnx
 
@@ -214,7 +214,7 @@ class _Jitted:
 
 
 def _params_of(state: QState) -> Params:
-    """As NumPy arrays, which travel between processes and make single actions fast."""
+    """Converts parameters to NumPy arrays, which can be sent to processes and make single actions fast."""
     return jax.tree.map(np.asarray, state.params)
 
 
@@ -268,7 +268,7 @@ def _step(
 
 
 def _project(shares: jax.Array, reward: AnyArray, discount: AnyArray, support: Support) -> jax.Array:
-    """Moves the atoms by the Bellman equation, and splits each between its neighbours on the grid."""
+    """Moves the atoms by the Bellman equation, and divides each atom between its neighbours on the grid."""
     lowest, highest, atoms = support
     grid = jnp.linspace(lowest, highest, atoms)
     moved = jnp.clip(reward[:, None] + discount[:, None] * grid, lowest, highest)

@@ -1,7 +1,8 @@
-"""Launchpad's examples as ready programs: a parameter server, MapReduce, and evolution strategies.
+"""Launchpad's examples as complete programs: a parameter server, MapReduce, and evolution strategies.
 
-Each function returns a program and the handles of the nodes that have its results: `launch(program, "threads")`,
-"processes", or a cluster, `wait()`, and `launched.client(handle).result()`.
+Each function returns a program and the handles of the nodes that have its results. To run a program, call
+`launched = launch(program, "threads")` (or use "processes" or a cluster), then `launched.wait()`. Then
+`launched.client(handle).result()` returns the result of a node.
 """
 
 import zlib
@@ -14,7 +15,7 @@ from workbench.launch import Handle, Program, PyNode, ServiceNode
 
 
 class ParameterServer:
-    """Parameters to which workers add their gradients, each as soon as it has one."""
+    """Stores parameters, to which each worker adds its gradients as soon as they are computed."""
 
     def __init__(self, params: np.ndarray, rate: float) -> None:
         self.params, self.rate, self.updates = params, rate, 0
@@ -25,7 +26,7 @@ class ParameterServer:
         return self.params
 
     def result(self) -> tuple[np.ndarray, int]:
-        """Parameters, and number of updates."""
+        """Returns the parameters and the number of updates."""
         return self.params, self.updates
 
 
@@ -49,18 +50,18 @@ def parameter_server(
 
 
 class Reducer:
-    """Reduces the values of its keys when it is asked for the result."""
+    """Reduces the values of its keys when the result is requested."""
 
     def __init__(self, reduce: Callable[[list[Any]], Any]) -> None:
         self.reduce, self.values = reduce, {}
 
     def add(self, pairs: list[tuple[str, Any]]) -> None:
-        """Takes pairs of a mapper."""
+        """Accepts key-value pairs from a mapper."""
         for key, value in pairs:
             self.values.setdefault(key, []).append(value)
 
     def result(self) -> dict[str, Any]:
-        """The reduced value of each key."""
+        """Returns the reduced value of each key."""
         return {key: self.reduce(values) for key, values in self.values.items()}
 
 
@@ -95,18 +96,18 @@ class Evaluator:
         self.reward = reward
 
     def compare(self, params: np.ndarray, seed: int, scale: float) -> float:
-        """How much better the step is than the step back."""
+        """Returns the reward of the step minus the reward of the opposite step."""
         step = scale * noise(params, seed)
         return self.reward(params + step) - self.reward(params - step)
 
 
 def noise(params: np.ndarray, seed: int) -> np.ndarray:
-    """The step of a seed."""
+    """Returns the step that a seed determines."""
     return np.random.default_rng(seed).normal(size=params.shape)
 
 
 class Evolution:
-    """Moves parameters along random steps, weighted by their rewards; only seeds and numbers travel."""
+    """Moves parameters along random steps, weighted by their rewards; only seeds and rewards are sent."""
 
     def __init__(self, evaluators: Sequence[Any], params: np.ndarray, steps: int, scale: float, rate: float) -> None:
         self.evaluators, self.params, self.steps = evaluators, params, steps
@@ -123,7 +124,7 @@ class Evolution:
             self.params = self.params + self.rate / (2 * self.scale) * np.mean(gains, axis=0)
 
     def result(self) -> np.ndarray:
-        """The newest parameters."""
+        """Returns the newest parameters."""
         return self.params
 
 

@@ -48,28 +48,30 @@ def soft_actor_critic_agent(
     seed: int = 0,
     **options: object,
 ) -> Agent[SacState, Params]:
-    """Soft actor-critic with two critics, a learned temperature, networks of two hidden layers, and Adam of optax.
+    """Creates a soft actor-critic agent with two critics and a learned temperature.
+
+    The networks have two hidden layers; optax's Adam trains them.
 
     Args:
-        environment: Its name in Gymnasium's registry, with bounded box actions and box observations.
-        hidden: Units of each hidden layer.
-        discount: γ.
-        learning_rate: Of Adam.
-        follow: Part of the way that the target's critics go towards the learner's in each step.
-        reward_scale: Factor of the rewards that the critics learn; the curve has the rewards themselves.
-        unroll: Steps of an actor between two fetches of parameters.
-        episodes: In one evaluation, by the mean action.
-        longest: Steps of an episode in an evaluation.
-        devices: Devices of the learner, which split the batch; a gradient is then an all-reduce.
-        seed: Of the first parameters and of the learner's noise.
-        **options: Of `gymnasium.make`.
+        environment: Name in Gymnasium's registry; actions must be a bounded box, and observations a box.
+        hidden: Number of units in each hidden layer.
+        discount: Discount factor γ.
+        learning_rate: Learning rate of Adam.
+        follow: Fraction by which the target critics move towards the learner's critics in each step.
+        reward_scale: Factor applied to the rewards that the critics learn; the curve shows unscaled rewards.
+        unroll: Number of steps that an actor takes before it fetches parameters again.
+        episodes: Number of episodes in one evaluation, which uses the mean action.
+        longest: Maximum number of steps in an episode of an evaluation.
+        devices: Devices of the learner, over which the batch is sharded; gradients are then summed by an all-reduce.
+        seed: Seed of the first parameters and of the learner's noise.
+        **options: Options of `gymnasium.make`.
 
     Returns:
-        The agent. Its curve is the mean return of `episodes`.
+        The agent. Its curve shows the mean return over `episodes`.
 
     Raises:
         MissingDependencyError: if `gymnasium` is not installed (extra `rl`).
-        ProgramError: if actions are not a bounded box, or observations not a box.
+        ProgramError: if actions are not a bounded box, or if observations are not a box.
 
     References:
         Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", arXiv 1812.05905, Algorithm 1.
@@ -121,7 +123,7 @@ def _network(key: jax.Array, sizes: tuple[int, ...]) -> Params:
 
 
 def _forward(params: Params, x: Any, maximum: Any = jnp.maximum) -> Any:
-    """Outputs for rows of inputs, `[rows, outputs]`."""
+    """Computes the outputs for rows of inputs, `[rows, outputs]`."""
     for i in range(len(params) - 1):
         x = maximum(x @ params[f"{i}"]["w"] + params[f"{i}"]["b"], 0)
     last = params[f"{len(params) - 1}"]
@@ -131,7 +133,7 @@ def _forward(params: Params, x: Any, maximum: Any = jnp.maximum) -> Any:
 def _policy(
     bounds: tuple[np.ndarray, np.ndarray], params: Params, x: np.ndarray, random: np.random.Generator | None
 ) -> np.ndarray:
-    """An action between the bounds: drawn, or the mean."""
+    """Returns an action between the bounds: a random draw, or the mean."""
     mean, log_scale = np.split(_forward(params, x[None], np.maximum)[0], 2)
     if random is not None:
         mean = mean + np.exp(np.clip(log_scale, -5, 2)) * random.normal(size=mean.shape)
@@ -140,7 +142,7 @@ def _policy(
 
 
 def _actor_of(state: SacState) -> Params:
-    """The actor's parameters as NumPy arrays, which make single actions fast."""
+    """Returns the actor's parameters as NumPy arrays, which make single actions fast."""
     return jax.tree.map(np.asarray, state.params["actor"])
 
 
@@ -164,7 +166,7 @@ def _learn(
 
 
 def draw(actor: Params, x: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Actions in (-1, 1) for rows of observations, and the logarithms of their densities."""
+    """Draws actions in (-1, 1) for rows of observations, with the logarithms of their densities."""
     mean, log_scale = jnp.split(_forward(actor, x), 2, axis=-1)
     log_scale = jnp.clip(log_scale, -5, 2)
     normal = jax.random.normal(key, mean.shape)
@@ -180,7 +182,7 @@ def _step(how: _Options, state: SacState, columns: tuple[np.ndarray, ...], key: 
     first, second = jax.random.split(jax.random.fold_in(key, state.steps))
 
     def values(critics: Params, x: Any, action: Any) -> jax.Array:
-        """The values of both critics, `[2, rows]`."""
+        """Returns the values of both critics, `[2, rows]`."""
         return jax.vmap(_forward, (0, None))(critics, jnp.concatenate([x, action], axis=-1))[..., 0]
 
     temperature = jnp.exp(state.params["temperature"])

@@ -2,8 +2,8 @@
 
     python -m examples.spark_pipeline [MASTER]        such as local[2], or local-cluster[2,1,1024]
 
-The driver holds the parameters and no example: executors make the features, compute the clients, add up the gradients,
-and score the table. A task that is computed again gives the same bytes.
+The driver stores the parameters but no examples: executors compute the features, the clients and the sums of the
+gradients, and score the table. A task that is computed again returns the same bytes.
 """
 
 # pyright: reportMissingImports=false
@@ -26,7 +26,7 @@ FEATURES = 4
 
 
 def write_events(path: Path, users: int = 12, rows: int = 400, seed: int = 0) -> None:
-    """Writes a table of events as production has them: ids, text, numbers with gaps, and a label."""
+    """Writes a table of events as in production: ids, text, numbers with missing values, and a label."""
     import pandas as pd
 
     random = np.random.default_rng(seed)
@@ -46,7 +46,7 @@ def write_events(path: Path, users: int = 12, rows: int = 400, seed: int = 0) ->
 
 
 def features_of(events: Any) -> Any:
-    """Turns events into rows of numbers, by Spark: one-hot text, filled gaps, the same scale for all."""
+    """Converts events to rows of numbers in Spark: one-hot text, filled gaps, scaled columns."""
     from pyspark.sql import functions as f
 
     mean = events.agg(f.mean("age")).first()[0]
@@ -61,12 +61,12 @@ def features_of(events: Any) -> Any:
 
 
 def logits(w: Any, x: Any) -> Any:
-    """Scores of rows, or of one row."""
+    """Computes the scores of several rows, or of one row."""
     return x @ w
 
 
 def step(w: Any, data: Any) -> tuple[Any, dict[str, Any]]:
-    """A step of synchronous gradient descent over the rows of all users."""
+    """Takes a step of synchronous gradient descent over the rows of all users."""
 
     def loss(w: Any, data: Any) -> Any:
         z, y = logits(w, data["x"]), data["y"]
@@ -111,7 +111,7 @@ def run_pipeline(
 
 
 def own_session(master: str) -> Any:
-    """Starts a session that listens on the loopback interface alone, and whose executors can import this module."""
+    """Starts a session that listens only on the loopback interface, and whose executors can import this module."""
     from pyspark.sql import SparkSession
 
     settings = {
@@ -125,7 +125,7 @@ def own_session(master: str) -> Any:
 
 
 def main() -> None:
-    """Runs the pipeline on a table that it writes itself."""
+    """Runs the pipeline on a generated table."""
     session = own_session((*sys.argv[1:], "local[2]")[0])
     try:
         with tempfile.TemporaryDirectory() as name:
