@@ -584,8 +584,9 @@ def run_rounds(
             metrics: a dictionary of numbers or arrays `[]`, `[clients]` or `[clients, steps]`.
         state: The initial state.
         rounds: Total number of rounds, including rounds before a resume.
-        data: The second argument of `step`: a function of the round, an iterator (one item per round), or any other
-            value, which is passed unchanged. Default: the number of the round.
+        data: The second argument of `step`: a function of the round, an iterator (one item per round), such as
+            `(cohort.tree for cohort in cohorts)`, or any other value, such as a list, which is passed unchanged to
+            every round. Default: the number of the round.
         key: A PRNG key; round `r` gets `jax.random.fold_in(key, r)` as its last argument.
         callbacks: Called as `callback(run, record)` after every round; a callback that raises is removed and noted.
         checkpoint_dir: Folder for the states of the last rounds. The run resumes from an existing checkpoint.

@@ -94,8 +94,8 @@ def _split_cohort(name: str, client_batches: ClientBatches, clients: int, size: 
     if not isinstance(cohort, Cohort):
         message = (
             f"The round of {name} with cohort={size} received batches without the entry `cohort`. The entry must "
-            f"contain the client numbers of this round's cohort, out of {clients} clients: take the batches from "
-            "`data.cohorts`, or add "
+            f"contain the client numbers of this round's cohort, out of {clients} clients: pass `.tree` of each "
+            "item of `data.cohorts`, such as `data=(cohort.tree for cohort in cohorts)` in `run_rounds`, or add "
             f'`"cohort": data.Cohort(numbers, {clients})` to a dictionary of batches.'
         )
         raise ProgramError(message)
