@@ -22,7 +22,7 @@ def test_frames_come_back_as_they_were_sent():
         ((5).to_bytes(8, "big") + b"{}", "ended after 2 of a frame's 5 bytes"),
         ((LARGEST_FRAME_BYTES + 1).to_bytes(8, "big"), "something other than frames"),
         (b"Hello, world, this is a compiler", "something other than frames"),
-        ((3).to_bytes(8, "big") + b"abc", "contains no JSON"),
+        ((3).to_bytes(8, "big") + b"abc", "is not valid JSON"),
         ((2).to_bytes(8, "big") + b"[]", "a JSON list, not an object"),
     ],
     ids=["cut-length", "cut-body", "too-long", "printed-text", "no-json", "no-object"],

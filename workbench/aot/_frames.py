@@ -52,7 +52,7 @@ def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
     try:
         message = json.loads(body)
     except ValueError as error:
-        text = f"a frame of {length} bytes contains no JSON: {error}"
+        text = f"a frame of {length} bytes is not valid JSON: {error}"
         raise FrameError(text) from error
     if not isinstance(message, dict):
         text = f"a frame contains a JSON {type(message).__name__}, not an object"

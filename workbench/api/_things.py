@@ -130,7 +130,7 @@ def _fact(x: object) -> str:
         return "is a linen module, which contains no arrays itself (`model.init(...)` returns its variables)"
     leaves = jax.tree.leaves(x)
     kinds = sorted({type(leaf).__name__ for leaf in leaves})
-    return f"contains no array ({len(leaves)} leaves of the types {', '.join(kinds)})" if leaves else "holds no array"
+    return "contains no arrays" + (f" ({len(leaves)} leaves of the types {', '.join(kinds)})" if leaves else "")
 
 
 def _lowers(x: object) -> bool:
