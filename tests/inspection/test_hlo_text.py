@@ -58,6 +58,19 @@ def test_text_without_its_entry_names_the_last_computation():
         inspect_module(cut + other.format("second") + other.format("third"))
 
 
+def test_arguments_in_a_tuple_are_read():
+    text = """HloModule tuple, is_scheduled=true
+
+ENTRY %main (p: (f32[4,8], f32[8,2])) -> f32[4,2] {
+  %p = (f32[4,8]{1,0}, f32[8,2]{1,0}) parameter(0)
+  %x = f32[4,8]{1,0} get-tuple-element(%p), index=0
+  %y = f32[8,2]{1,0} get-tuple-element(%p), index=1
+  ROOT %product = f32[4,2]{1,0} dot(%x, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+    assert inspect_module(text).flops == 2 * 4 * 8 * 2
+
+
 def test_convolution_without_labels_is_noted():
     text = TEXT.replace(" dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}", " convolution(%p, %q)")
     assert "FLOPs of `product` are not counted: no dim_labels" in inspect_module(text).notes

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import workbench as wb
 
@@ -50,12 +51,13 @@ def test_scope_around_a_call_is_above_the_function():
     assert names.index("outer") < names.index("wholly_scoped")
 
 
-def test_ancestors_of_a_loop_of_unknown_length_are_lower_bounds():
+@pytest.mark.parametrize("made_from", ["jaxpr", "compiled"])
+def test_ancestors_of_a_loop_of_unknown_length_are_lower_bounds(made_from):
     def step(x):
         looped = jax.lax.while_loop(lambda y: y.sum() < 1, lambda y: y @ y, x)
         return jnp.sin(looped)
 
-    tree = wb.trace(step)(X).call_tree
+    tree: Any = wb.trace(step)(X).call_tree if made_from == "jaxpr" else wb.inspect(step)(X).call_tree
     marked = {node.id for node in tree.nodes if node.at_least}
     products = {node.id for node in tree.nodes if node.kind == "operation" and node.own.flops_matmul}
     assert products <= marked
