@@ -168,6 +168,41 @@ def test_ray_that_is_not_started_says_so(monkeypatch: pytest.MonkeyPatch):
         Ray()
 
 
+_ASK = """
+import socket, sys
+for port in map(int, sys.argv[2:]):
+    try:
+        with socket.create_connection((sys.argv[1], port), 10) as connection:
+            connection.settimeout(3)
+            connection.sendall(b"GET /metrics HTTP/1.0\\r\\n\\r\\n")
+            print(port, connection.recv(100))
+    except OSError as error:
+        print(port, error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0 or not Path("/usr/bin/python3").exists(), reason="only root can ask as another")
+def test_no_port_answers_requests_of_another_user_without_the_token(ray_cluster: Any):
+    """By default, Ray's autoscaler serves metrics on all interfaces."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    assert [process for process in processes if "monitor.py" in " ".join(process.cmdline())]
+    ports = {
+        str(connection.laddr.port)
+        for process in processes
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert ports
+    for address in ("127.0.0.1", ray_cluster.util.get_node_ip_address()):
+        command = ["/usr/bin/python3", "-c", _ASK, address, *ports]
+        done = subprocess.run(
+            command, user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True, check=True
+        )
+        assert len(done.stdout.splitlines()) == len(ports)
+        assert " 200 " not in done.stdout
+
+
 _SLOW_AGENT = """
 import sys, time
 if any(word.endswith(("dashboard/agent.py", "agent/main.py")) for word in sys.orig_argv):

@@ -15,7 +15,10 @@ from workbench._processes._shared_change import SharedChange
 _session: list[Path] = []  # the last session that this process started
 
 _AGENT_SECONDS = 240
-_TIMEOUT = "RAY_agent_register_timeout_ms"
+_ENVIRONMENT = {
+    "RAY_agent_register_timeout_ms": str(1000 * _AGENT_SECONDS),  # read by the raylet
+    "AUTOSCALER_METRIC_PORT": "-1",  # Ray serves these metrics on all interfaces, without its token
+}
 _AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 
 
@@ -35,14 +38,14 @@ def _choose_agent_ports() -> Callable[[], object]:
             persist_port(self._session_dir, self._node_id, name, port)
         return start(self, *args, **kwargs)
 
-    before = os.environ.get(_TIMEOUT)
-    os.environ.setdefault(_TIMEOUT, str(1000 * _AGENT_SECONDS))  # read by the raylet
+    added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    os.environ.update(added)
     node.start_raylet = start_raylet
 
     def undo() -> None:
         node.start_raylet = start
-        if before is None:
-            os.environ.pop(_TIMEOUT, None)
+        for name in added:
+            os.environ.pop(name, None)
 
     return undo
 
@@ -52,7 +55,7 @@ patient_ray_start = SharedChange(_choose_agent_ports)
 
 Ray's raylet (2.55 and 2.60) exits if its agents have not written their ports to files within 15 s, or do not answer
 within 30 s. On a busy machine, the agents' imports take longer. In this context the ports are chosen and written before
-the raylet starts, and the raylet waits `_AGENT_SECONDS` for an answer.
+the raylet starts, and the raylet waits `_AGENT_SECONDS` for an answer. The autoscaler opens no port.
 """
 
 
