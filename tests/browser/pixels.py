@@ -25,7 +25,10 @@ _LOOK = """view => {
     for (let up = e.parentElement; scrolls(e) && up && up !== view; up = up.parentElement)
       if (scrolls(up)) { wrong.push(`scrolls in what scrolls: ${name(e)} in ${name(up)}`); break; }
     if (e.closest(".cm-editor, svg, [role=row], .wb-icebar, .wb-live, .wb-hidden, select, input")) continue;
-    const { overflowX, overflowY, textOverflow } = getComputedStyle(e);
+    const { overflowX, overflowY, textOverflow, scrollbarWidth } = getComputedStyle(e);
+    const menu = e.parentElement.querySelector(":scope > .wb-moretabs");
+    if (scrollbarWidth === "none" && e.scrollWidth > e.clientWidth + 2 && !(menu && seen(menu)))
+      wrong.push(`scrolls without a sign: ${name(e)}`);
     const hides = overflow => ["hidden", "clip"].includes(overflow);
     const cut = [
       hides(overflowX) && textOverflow !== "ellipsis" && e.scrollWidth > e.clientWidth + 2,

@@ -1,4 +1,4 @@
-"""Every view at three widths, in JupyterLab and as an exported page: drawn, whole, and reachable."""
+"""Every view at four widths, in JupyterLab and as an exported page: drawn, whole, and reachable."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from workbench.render import display_object
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
-WIDTHS = (1400, 1000, 800)
+WIDTHS = (1400, 1000, 800, 540)  # the last leaves as much as 800 beside a sidebar
 CELL = """from every_view import VIEWS, EVENTS, finished_run
 import records_examples as examples, workbench_widgets
 from live_examples import FakeMonitor, sample
@@ -71,10 +71,11 @@ def test_faults_are_seen(browser: Browser):
     page = browser.new_page()
     page.set_content(
         "<main><svg style='width:2px;height:9px'></svg><canvas></canvas><div style='height:9px;overflow:auto'><p "
-        "style='height:8px;overflow:auto'>a<br>b</p></div><p style='height:9px;overflow:hidden'>a<br>b</p></main>"
+        "style='height:8px;overflow:auto'>a<br>b</p></div><p style='height:9px;overflow:hidden'>a<br>b</p>"
+        "<p style='width:9px;overflow:auto;scrollbar-width:none'>word</p></main>"
     )
     kinds = [fault.split(":")[0] for fault in faults(page.locator("main"))]
-    assert kinds == ["no box", "nothing drawn", "scrolls in what scrolls", "cut off"]
+    assert kinds == ["no box", "nothing drawn", "scrolls in what scrolls", "cut off", "scrolls without a sign"]
     page.close()
 
 

@@ -58,8 +58,10 @@ def test_card_has_a_row_per_difference_and_escapes_names():
     card = ET.fromstring(display_record(COMPARISON)["text/html"])
     rows = [[cell.text for cell in row] for row in card.iterfind(".//tbody/tr")]
     assert len(rows) == 4
-    assert rows[1] == ["FLOPs", "2 kFLOP", "500 FLOP", "×0.25"]
-    assert [cell.text for cell in card.iterfind(".//thead/tr/th")] == ["quantity", "1. before", "2. after<br>", "ratio"]
+    assert rows[0] == ["per device", "FLOPs", "2 kFLOP", "500 FLOP", "×0.25"]
+    assert [row[0] for row in rows] == ["per device", "per device", "collectives", "stages"]
+    head = [cell.text for cell in card.iterfind(".//thead/tr/th")]
+    assert head == ["of", "quantity", "1. before", "2. after<br>", "ratio"]
 
 
 def test_table_has_a_column_per_program_even_of_one_name():

@@ -134,6 +134,13 @@ def test_collectives_of_one_line_are_counted_together():
     assert groups[0].sent_bytes == 2 * groups[1].sent_bytes
 
 
+def test_headline_selects_the_largest_of_the_collectives_that_it_counts():
+    record = examples.fedavg_record()
+    one = record.module.collectives[0].replace(wire_bytes=1 << 10)
+    both = record.replace(module=record.module.replace(collectives=(one, one.replace(name="x", wire_bytes=1 << 20))))
+    assert headline(both, ["hlo"])[0]["select"]["instruction"] == "x"
+
+
 def test_headline_says_of_which_total_the_largest_collectives_are():
     record = examples.fedavg_record()
     one = record.module.collectives[0].replace(payload_bytes=1 << 20, wire_bytes=1 << 20)

@@ -65,7 +65,7 @@ class CollectiveGroup:
 def group_collectives(
     collectives: Sequence[CollectiveRecord], tree: CallTreeRecord | None = None
 ) -> list[CollectiveGroup]:
-    """Groups collectives by kind, mesh axes, lines and calls that lead to a shared line; the largest group is first."""
+    """Groups collectives by kind, mesh axes, lines and calls that lead to a shared line; the largest are first."""
     files = {source.file for collective in collectives for source in collective.sources}
     callers = callers_of(tree, (collective.name for collective in collectives), files)
     groups: dict[Any, list[CollectiveRecord]] = {}
@@ -75,7 +75,8 @@ def group_collectives(
             collective
         )
     collective_groups = [
-        CollectiveGroup(k[0], k[1], members[0].sources, tuple(members), k[3]) for k, members in groups.items()
+        CollectiveGroup(k[0], k[1], members[0].sources, tuple(sorted(members, key=lambda m: -m.sent_bytes)), k[3])
+        for k, members in groups.items()
     ]
     return sorted(collective_groups, key=lambda group: -group.sent_bytes)
 

@@ -134,13 +134,15 @@ def _leaves(sharding: ShardingRecord) -> list[Row]:
 @_rows.register
 def _differences(comparison: ComparisonRecord) -> list[Row]:
     names = [f"{number}. {name}" for number, name in enumerate(comparison.names, 1)]  # names may repeat
+    place = {"per device": -1, "stages": 1}  # a card has room for ten rows: totals first, long types last
     return [
         {
+            "of": row.group,
             "quantity": row.name,
             **dict(zip(names, amount_texts(row.values, row.unit), strict=True)),
             "ratio": "" if row.ratio is None else f"×{row.ratio:.3g}",
         }
-        for row in visible_differences(comparison)
+        for row in sorted(visible_differences(comparison), key=lambda row: place.get(row.group, 0))
     ]
 
 

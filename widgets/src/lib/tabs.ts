@@ -66,12 +66,11 @@ export function createTabs(
       each.hidden = kinds.length > 1 && placeOf.get(name) !== place;
       each.setAttribute("aria-selected", String(name === key));
       setTabIndex(each, name === key ? 0 : -1);
-      if (name === key && bar.scrollWidth > bar.clientWidth)
-        bar.scrollLeft = each.offsetLeft - (bar.clientWidth - each.offsetWidth) / 2;
       const pane =
         document.getElementById(`${id}-pane-${name}`) ?? panes.querySelector<HTMLElement>(`#${id}-pane-${name}`);
       if (pane) pane.hidden = name !== key;
     }
+    followRoom();
     const pane = panes.querySelector<HTMLElement>(`#${id}-pane-${key}`);
     if (!pane || built.has(key)) return;
     built.set(key, pane);
@@ -110,9 +109,13 @@ export function createTabs(
         )
       : options(tabs),
   );
-  const room = new ResizeObserver(() => {
+  const followRoom = () => {
+    more.hidden = true; // the tabs of this place may fit without it
     more.hidden = bar.scrollWidth <= bar.clientWidth + 1;
-  });
+    const tab = buttons.get(present);
+    if (tab) bar.scrollLeft = tab.offsetLeft - bar.offsetLeft - (bar.clientWidth - tab.offsetWidth) / 2;
+  };
+  const room = new ResizeObserver(followRoom);
   room.observe(bar);
   const all = () => [...buttons.values()];
   type Focus = (next: HTMLElement | undefined) => void;

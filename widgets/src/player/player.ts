@@ -146,7 +146,7 @@ const chapterOf = (kind: Frame["kind"], name: string): string =>
 
 class CollectivePiece implements Piece {
   readonly title: string;
-  readonly chapters: readonly (readonly [string, number])[];
+  readonly chapters = []; // its steps are on the slider
   private readonly steps: Steps;
 
   constructor(
@@ -156,7 +156,6 @@ class CollectivePiece implements Piece {
   ) {
     this.title = sent.label;
     this.steps = stepsOf(sent.kind, algorithm, sent.devices.length, sent.payload_bytes, sent.pairs);
-    this.chapters = this.steps.map((_, i) => [`step ${i + 1}`, i] as const);
   }
 
   get count(): number {
