@@ -226,13 +226,17 @@ export class Inspector {
       return [h("h3", {}, plural(names.length, "instruction")), h("p", {}, listed, more)];
     }
     const operands = module.operands[i].split(", ").filter(Boolean);
-    const rows = operands.map((name) => [name, module.shapes[module.find(name)]?.replace(/\{[^}]*\}/g, "") ?? ""]);
+    const rows = operands.map((name) => {
+      const k = module.find(name);
+      const argument = module.opcodes[module.opcode[k]] === "parameter" ? module.opNames[k] : "";
+      return [name, module.shapes[k]?.replace(/\{[^}]*\}/g, "") ?? "", argument || (k < 0 ? "" : module.placeOf(k))];
+    });
     const text = module.textOf(i) ?? `${module.names[i]} = ${module.shapes[i]}`;
     return [
       h("h3", {}, "HLO"),
       h("pre", { class: "wb-hlotext" }, text),
       operands.length
-        ? blockOf(context, { form: "table", title: "Operands", columns: ["operand", "shape"], rows })
+        ? blockOf(context, { form: "table", title: "Operands", columns: ["operand", "shape", "from"], rows })
         : null,
     ];
   }
