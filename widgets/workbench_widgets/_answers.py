@@ -1,4 +1,4 @@
-"""The kernel's answers to the views of a program: other targets, other specs, advice, searches and values."""
+"""The kernel's answers to requests from a program's views: other targets and specs, advice, searches and values."""
 
 import threading
 import weakref

@@ -1,4 +1,4 @@
-"""The front end in a page: a few lines for each widget, and one copy of the bundle.
+"""Delivers the front end to a page: a few lines of code per widget, and one copy of the bundle.
 
 Every widget's module text is copied into every instance and into saved notebooks, so this text only finds or loads the
 bundle. The bundle itself is the state of a `Chunk`, a model that has no view and that all widgets of a kernel refer to.

@@ -36,7 +36,7 @@ def callers_of(
         files: Files with the program's instructions; needed because the tree identifies notebook cells by number.
 
     Returns:
-        For each instruction, the calls that distinguish this path to its line from other paths, outermost first. The
+        For each instruction, the calls that distinguish its path to the line from other paths, outermost first. The
         line itself comes last. Empty if only one path leads to the line.
     """
     if tree is None:

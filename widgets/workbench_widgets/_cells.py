@@ -1,4 +1,4 @@
-"""The user's code of a program: whole cells and files."""
+"""The user code in a program: whole cells and files."""
 
 import re
 import sys

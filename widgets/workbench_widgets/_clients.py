@@ -60,7 +60,7 @@ class ClientsView(RunController):
             self.follow(rounds)
 
     def refresh(self) -> None:
-        """Sends the last round, if a page shows it."""
+        """Sends the last round, if a page shows the view."""
         if self.followed is not None:
             self.courses.read(self.followed.history)
             if self.is_open:

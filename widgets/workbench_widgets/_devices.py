@@ -140,7 +140,7 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
 def device_courses(
     samples: Sequence[SampleRecord], names: Sequence[str], fields: Mapping[str, str]
 ) -> dict[str, np.ndarray]:
-    """Figures of every device in all samples, given by their fields in a sample; NaN where unknown."""
+    """The figures in `fields` of every device, one number per sample; NaN where unknown."""
     rows = {where: row for row, where in enumerate(names)}
     courses = {name: np.full((len(names), len(samples)), np.nan) for name in fields}
     for column, sample in enumerate(samples):

@@ -136,7 +136,7 @@ class Explorer(RunController):
             self.observe(self._turned, "settings")
 
     def refresh(self) -> None:
-        """Sends the run's state if a page shows it and one of its tabs is open."""
+        """Sends the run's state if a page shows the explorer and a tab of the run is open."""
         if self.followed is not None and self.is_open and self.settings.get("view") in ("run", "clients"):
             self.update_live(**self._rounds_state())
 

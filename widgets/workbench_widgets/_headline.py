@@ -1,4 +1,4 @@
-"""Headline of a program: its largest communication with the source line, memory, fit, time."""
+"""Headline of a program: its largest communication (with source line), its memory, whether it fits, and its time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -68,7 +68,7 @@ class LaunchView(WorkbenchWidget):
             poll(self, _look, LOOK_SECONDS)
 
     def refresh(self) -> None:
-        """Sends the states of the nodes, if a page shows them."""
+        """Sends the states of the nodes, if a page shows the view."""
         if self.launched is not None and self.is_open:
             self._record = self.launched.record
             self.update_live(**self._state(self._record))

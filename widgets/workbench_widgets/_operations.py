@@ -26,7 +26,7 @@ def operations_state(
         tree: The call tree of the program, with its figures.
         files: Files that contain the program's instructions; needed because other views select a notebook cell by file,
             while the tree names it by number.
-        measured: Show only the measured times of an entire profile, for all devices together and for each device.
+        measured: Whether to show only the times measured in an entire profile, summed over all devices and per device.
     """
     cells = _cells(files)
     nodes, parents, places = _shown(tree)
@@ -129,7 +129,7 @@ def _places(tree: CallTreeRecord) -> dict[int, tuple[object, ...]]:
 
 
 def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
-    """The row of the operations view that shows each node, or the node that it is folded into."""
+    """For each node, the row of the operations view that shows the node or the node it is folded into."""
     number = {node.id: at for at, node in enumerate(_kept(tree, _plain_calls(tree)))}
     return {node.id: number.get(node.id, _visible_parent(tree, node, number)) for node in tree.nodes}
 

@@ -148,7 +148,7 @@ class Playground(RunController):
         self.refresh()
 
     def refresh(self) -> None:
-        """Sends the experiment's state if a page shows it."""
+        """Sends the experiment's state if a page shows the view."""
         if self.is_open and self.experiment is not None:
             run = {f"run/{name}": value for name, value in self._digest.state(self.experiment.run).items()}
             rounds = list(self.experiment.drift_rounds)

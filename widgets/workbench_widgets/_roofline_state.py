@@ -64,7 +64,7 @@ def _communication_seconds(module: ModuleRecord, times: Mapping[str, Instruction
 
 
 def chip_roofs(chip: ChipRecord) -> dict[str, Any]:
-    """The roofs for one device: a slope for the memory and a level for each dtype."""
+    """The rooflines of one device: a slope for memory bandwidth and a ceiling for each dtype."""
     shared = chip.devices_per_chip
     return {
         "name": chip.name,

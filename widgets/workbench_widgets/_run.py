@@ -62,7 +62,7 @@ class RunView(RunController):
         self.follow(run)
 
     def refresh(self) -> None:
-        """Sends the run's state if a page shows it."""
+        """Sends the run's state if a page shows the view."""
         if self.is_open:
             self.update_live(**self._digest.state(self.run), samples=self._samples())
 

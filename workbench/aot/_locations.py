@@ -19,8 +19,8 @@ _NO_CELL = "ipykernel_0"
 def drop_callers(text: str) -> str:
     """The text with every call stack cut off where the program begins, and with locations renumbered.
 
-    A program begins directly below the frames of this package's lowering, or at the top level of a module or of a
-    notebook cell.
+    In a call stack, the program begins directly below this package's lowering frames, or at the top level of a module
+    or notebook cell.
     """
     definitions = dict(_DEFINITION.findall(text))
     if not definitions:
@@ -53,7 +53,7 @@ def show_cells(text: str, name: str) -> str:
 
 
 def _innermost(definitions: dict[str, str], alias: str) -> str:
-    """The frame at which a call stack begins."""
+    """The innermost frame of a call stack."""
     call = _CALL.fullmatch(definitions.get(alias, ""))
     return call[1] if call else alias
 

@@ -155,7 +155,7 @@ def check_folder(folder: Path) -> Check | None:
 
 
 def check_library(requirement: Requirement) -> Check:
-    """Checks that a dependency has a suitable version; only core dependencies count as broken."""
+    """Checks that a dependency has a suitable version; only a core dependency can count as broken."""
     name, version = f"library {requirement.name}", _installed_version(requirement)
     fix = f'{pip_command()} install "{requirement}"'
     if version is None:

@@ -242,7 +242,7 @@ def planned_stages(
 
 
 def _fullest_share(stage: StageRecord, plan: PlanRecord, mesh: MeshRecord | None, devices: int) -> float:
-    """Number of calls of a stage on the device with most clients; the other mesh axes divide each call evenly."""
+    """Number of calls of a stage on the device with the most clients; the other mesh axes divide each call evenly."""
     placement = next((candidate for candidate in plan.placements if candidate.name == stage.placement), None)
     if placement is None or mesh is None:
         return stage.clients / (devices if stage.clients >= devices else max(1, stage.clients))

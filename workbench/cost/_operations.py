@@ -225,7 +225,7 @@ def predict_instruction(
 
 
 def _works(instruction: InstructionRecord) -> bool:
-    """Returns whether an instruction does not use main memory, as with a fusion in fast memory."""
+    """Returns whether an instruction works without main memory, such as a fusion in fast memory."""
     return instruction.opcode in ("fusion", "dot", "convolution") and instruction.size_bytes > 0
 
 
@@ -312,7 +312,7 @@ def interpolate(rows: Iterable[RateRecord], amount: float) -> float | None:
     """Interpolates measured times by amount on logarithmic scales; None without rows.
 
     Below the smallest amount the time is constant; above the largest amount it grows with the amount. A smaller amount
-    never takes longer than a larger amount; measurements that contradict this are treated as disturbed measurements.
+    never takes longer than a larger amount; measurements that contradict this rule are assumed to be disturbed.
     """
     rows = list(rows)
     if not rows:

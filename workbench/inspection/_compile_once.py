@@ -21,7 +21,7 @@ def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
 
     Every inspection traces the function again, because the values it closes over may have changed. Identical StableHLO
     compiles to the same program on identical devices. The key includes source lines, even the lines of the inspecting
-    call. A library function has no other lines, and a cached program must not show the lines of another cell.
+    call. For a library function these are the only lines, and a cached program must not show the lines of another cell.
 
     Args:
         lowered: The program.

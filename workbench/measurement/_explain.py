@@ -63,7 +63,7 @@ class watch_compilations:
 
     Args:
         slow_seconds: Time in seconds from which compilations are reported as slow.
-        quiet: Whether to print nothing; the results are still available in `record`.
+        quiet: Whether to suppress printed output; the results are still available in `record`.
 
     Example:
         >>> scaled = jax.jit(lambda x, factor: x * factor)
@@ -313,14 +313,14 @@ def _change(argument: str, now: str, before: str) -> str:
 
 
 def _long_change(text: str) -> str:
-    """Shortens a change of static parts that JAX prints in full, over many lines, of which `text` is the first."""
+    """Shortens a change of static parts, which JAX prints over many lines; `text` is the first of these lines."""
     path, _, now = text.removeprefix("at ").partition(", now ")
     static = _STATIC.match(now)
     return text if static is None else f"{_argument_name(path)}: its static part changed (`{static['type']}`)"
 
 
 def _argument_name(path: str) -> str:
-    """Names an argument; JAX calls it `input path [0][1]` if it knows no name: the second positional argument."""
+    """Names an argument; JAX calls a second positional argument without a known name `input path [0][1]`."""
     match = _PATH.fullmatch(path)
     if match is None:
         return f"argument `{path}`"

@@ -1,4 +1,4 @@
-"""Simulated devices: several CPU devices that do not starve XLA's rendezvous."""
+"""Simulated devices: several CPU devices, with enough threads for XLA's rendezvous."""
 
 import os
 import warnings

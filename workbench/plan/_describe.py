@@ -59,7 +59,8 @@ def describe_plan(
         names: The names of the plan's inputs.
         chunk_size: The requested number of clients that a device processes together.
         form: The requested loop form.
-        under: Makes the context of the plan's mesh. The record reads chunks on first access, in this context.
+        under: Function that returns the context of the plan's mesh. The record reads chunks on first access, in this
+            context.
         notes: Further notes.
 
     Returns:

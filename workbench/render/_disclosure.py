@@ -48,7 +48,7 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
 
 
 def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
-    """Blocks about an entire program: a table of disclosed values and a table of private values."""
+    """Display blocks for an entire program: a table of disclosed values and a table of private values."""
     if not plan.disclosed:
         return []
     note = (
@@ -201,7 +201,7 @@ def _plain(name: str) -> str:
 
 
 def _iterations(plan: PlanRecord, stage: str) -> int:
-    """The number of times that the enclosing loops execute a stage, as far as this is known."""
+    """Number of times that the enclosing loops execute a stage; a loop of unknown length counts as one iteration."""
     iterations, stages = 1, plan.stages
     while inside := next((s for s in stages if stage.startswith((f"{s.path}.", f"{s.path}["))), None):
         iterations *= inside.trip_count or 1

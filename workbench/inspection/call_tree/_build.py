@@ -176,7 +176,7 @@ def _scopes_first(items: list[Item], depth: int) -> bool:
 
 
 def _leaf(node: _Node, item: Item, places: _Known) -> None:
-    """Adds an item below the user's innermost line: its scopes, pass, library frames and operation."""
+    """Adds an item below the user's innermost line, with its scopes, pass, library frames and operation."""
     key = node, item.scopes[item.taken :], item.pass_name, id(item.inside)
     place = places.get(key)
     if place is None:

@@ -54,7 +54,7 @@ class MeshAxes:
         return math.prod(self.sizes)
 
     def members(self, devices: int) -> list[tuple[int, ...]]:
-        """The positions in each slice; empty unless every slice has this number of devices, and so runs the module."""
+        """The positions in each slice; empty unless there are several slices with `devices` positions each."""
         slices: dict[int, list[int]] = {}
         for position, index in enumerate(self.slices or ()):
             slices.setdefault(index, []).append(position)

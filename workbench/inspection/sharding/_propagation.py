@@ -26,7 +26,7 @@ def propagate_shardings(
 ) -> PropagationRecord:
     """Runs Shardy's propagation on a lowered program and records every decision, without executing the program.
 
-    In-process propagation takes milliseconds and one CPU device for a mesh of any size, including abstract meshes. If
+    In-process propagation takes milliseconds and needs only one CPU device, even for a large or an abstract mesh. If
     jaxlib's passes fail, the program is compiled for the attached devices and the compiler's dump files are read (see
     the record's `engine`). Dump files contain no reasons, lines or stages.
 
