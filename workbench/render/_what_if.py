@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from workbench.records.compiled import ProgramRecord, TrafficRecord, WhatIfRecord
+from workbench.records.compiled import ModuleRecord, ProgramRecord, TrafficRecord, WhatIfRecord
 from workbench.render.units import axes_text, bytes_text, count_text, flops_text, spec_text
 
 _NAMED = 3  # maximum number of arrays named in a sentence
@@ -55,6 +55,7 @@ def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
     ]
     before, after = record.before.module, record.after.module
     if record.compiled is not None and before is not None and after is not None:
+        rows.append(("sent per device", _sent_bytes(before), _sent_bytes(after), bytes_text))
         rows.append(("peak memory per device", before.memory.peak_bytes, after.memory.peak_bytes, bytes_text))
         rows.append(("FLOPs per device", before.flops, after.flops, flops_text))
         rows.append(("elementwise per device", before.elementwise_flops, after.elementwise_flops, flops_text))
@@ -68,6 +69,12 @@ def change_sign(row: TrafficRecord) -> str:
 
 def _argument_bytes(record: ProgramRecord) -> int | None:
     return None if record.inputs is None else record.inputs.bytes_per_device
+
+
+def _sent_bytes(module: ModuleRecord) -> float | None:
+    """Bytes that a device sends in one call; None if a collective is in a loop of unknown length."""
+    unknown = any(collective.executions is None for collective in module.collectives)
+    return None if unknown else sum(collective.sent_bytes for collective in module.collectives)
 
 
 def _traffic_line(row: TrafficRecord) -> str:
