@@ -33,7 +33,7 @@ _LEFT_OUT = {"text": "", "stablehlo": "", "jaxpr": "", "instructions": (), "edge
 
 
 def assert_collectives(program: object, expected: Mapping[str, Mapping[str, float | tuple[float, int | str]]]) -> None:
-    """Fails unless a program executes exactly these collectives per call.
+    """Fails unless a program executes exactly the `expected` collectives per call.
 
     Args:
         program: A traced call, a record, or another argument of `inspect`.

@@ -29,7 +29,7 @@ def torus_wraps(target: TargetRecord) -> tuple[bool, ...]:
 
 
 def mesh_axes(target: TargetRecord, axes: dict[str, int], devices: Sequence[DeviceRecord]) -> tuple[AxisRecord, ...]:
-    """The axes, each with its mean and maximum number of hops between neighbours, including the closing hop.
+    """The axes with the mean and maximum hops between neighbours, including the hop that closes the ring.
 
     Hops are None if the devices have no coordinates (GPUs) or if an axis crosses slices.
     """

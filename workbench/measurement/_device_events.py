@@ -3,7 +3,7 @@
 TPU: the line "XLA Ops" has one event per execution, named by its whole HLO line. The program and run of an event come
 from the enclosing "XLA Modules" event. "Async XLA Ops" events overlap with these events and are reported separately, as
 are SparseCore events and the waiting in "XLA TraceMe". GPU: one event per kernel on the line of its stream, with the
-    instruction and program in its statistics. CPU: events of host threads that name a device and an instruction.
+instruction and program in its statistics. CPU: events of host threads that name a device and an instruction.
 """
 
 import array

@@ -1,8 +1,8 @@
 """Finds the instructions of CUDA graph kernels from kernel names and order.
 
 Profiles do not name the instructions of these kernels. XLA launches a program's kernels in schedule order, also inside
-command buffers, and names a kernel after the first fusion with the same computation. Library calls appear between such
-names.
+command buffers, and names a kernel after the first fusion with the same computation. Kernels of library calls appear
+between kernels with such names.
 """
 
 import itertools

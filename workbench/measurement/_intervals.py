@@ -16,8 +16,8 @@ def mean_interval(values: np.ndarray, *, confidence: float) -> tuple[np.ndarray,
     """Computes the mean over the last axis, with its Student's t interval.
 
     With few seeds, resampling is unreliable: 95 % percentile intervals cover the mean in 51 % of cases with two seeds
-        and in 73 % of cases with three. Student's interval covers the mean in 95 % of cases if the values are normally
-        distributed.
+    and in 73 % of cases with three. Student's interval covers the mean in 95 % of cases if the values are normally
+    distributed.
 
     Args:
         values: `[..., seeds]`; omit seeds that are NaN everywhere.

@@ -255,7 +255,7 @@ def _named(
     """Names the arrays, using the names in the function's `return` statement and the keys in their paths.
 
     Names are as short as possible: `learning_rate` for `state.opt_state.1.hyperparams.learning_rate`, if no other path
-        ends with that name.
+    ends with that name.
     """
     entries: list[tuple[list[str], Any, Any]] = []
     for path, leaf in leaves:

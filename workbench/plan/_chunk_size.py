@@ -114,7 +114,7 @@ def _iterations(jaxpr: Jaxpr) -> int:
 
 
 def _count_products(phase: Phase) -> dict[str, float]:
-    """FLOPs of matrix products: of "all" products, and of "shared" ones, in which all clients share one factor.
+    """FLOPs of "all" matrix products, and of "shared" products, in which all clients share one factor.
 
     Also returns the FLOPs of convolutions with per-client kernels ("own kernels"), the number of elements scattered
     into per-client tables ("own tables"), and the bytes of the "largest table".

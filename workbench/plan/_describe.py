@@ -109,7 +109,7 @@ def _chunks(
 
 
 def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tuple[str, int, int, int]]:
-    """Placement, chunk size, slots per device and unlimited chunk size, for every phase (also in loops)."""
+    """Placement, chunk size, slots per device and chunk-size limit of every phase, including phases in loops."""
     if chunk_size is None:
         return
     for level in find_phases(plan, kept_bytes=kept_bytes).values():

@@ -143,7 +143,7 @@ class Contest:
         self._timed: dict[Candidate, list[tuple[float, float]]] = {}  # seconds, and ratio to the paired run of the rule
 
     def choose(self) -> PlanChoiceRecord:
-        """The choice. Programs that have no clients, print, write or use callbacks get the rule's choice."""
+        """Returns the measured choice, or the rule's for a single candidate, side effects or several processes."""
         plan = self._plan()
         sizes = candidate_sizes(plan)
         if len(sizes) < 2:

@@ -75,9 +75,9 @@ class CallNodeRecord(Record):
     """One node of a call tree; `id` is its index in `CallTreeRecord.nodes`, parents first.
 
     Kinds: `root` is the program; `function` is a Python function, at the line of its definition if known; `call` is a
-        line that calls the function below it; `line` is a line with its own operations; `scope` is a name scope or
-        module path without a function; `loop` is a `scan`, `while` or `cond`; `operation` is an HLO instruction or an
-        equation; `unattributed` contains operations without a place in the user's code.
+    line that calls the function below it; `line` is a line with its own operations; `scope` is a name scope or module
+    path without a function; `loop` is a `scan`, `while` or `cond`; `operation` is an HLO instruction or an equation;
+    `unattributed` contains operations without a place in the user's code.
     """
 
     id: int

@@ -175,7 +175,7 @@ class ClientOutcomeRecord(Record):
     """Outcome of a simulated round for one client.
 
     `finished`: its update is included in the result. `late`: not finished at the deadline. `dropped`: dropped out
-        during the round. `surplus`: was still working when enough other clients had finished.
+    during the round. `surplus`: was still working when enough other clients had finished.
     """
 
     client: int

@@ -25,7 +25,7 @@ class Markup(str):
 
 
 def escape(text: object) -> Markup:
-    """`text` with `& < > " '` replaced; unchanged if it is already markup.
+    """`text` with `& < > " '` escaped; unchanged if it is already markup.
 
     Example:
         >>> escape("a < b")
