@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
+from workbench.advice._rewrite import with_constraints
 from workbench.advice._verify import Variants
 
 
@@ -41,3 +42,11 @@ def test_a_constraint_without_which_devices_repeat_work_is_no_finding():
     assert sum(each.wire_bytes or 0.0 for each in module.collectives) > 0
     advice = wb.advise(predict, on="v5e", verify=False)(*sizes)
     assert "costly constraint" not in [finding.rule for finding in advice.findings]
+
+
+def test_constrained_values_are_counted():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    closed = jax.make_jaxpr(lambda x: (jnp.sin(x), jnp.cos(x), x.sum()))(jnp.ones((8, 8)))
+    changed, count = with_constraints(closed, (), mesh, {(8, 8): (("data",), ())})
+    constraints = [each for each in changed.jaxpr.eqns if "sharding_constraint" in str(each)]
+    assert count == len(constraints) == 2
