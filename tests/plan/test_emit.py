@@ -108,7 +108,7 @@ def test_a_failing_listener_is_reported_and_ends_nothing():
 
 def test_emitting_what_is_no_array_says_what_to_do():
     with pytest.raises(
-        ProgramError, match=r"`emit` was given name='loss' and a value of type dict\. .* one call per array"
+        ProgramError, match=r"`emit` was given name='loss' and a value of type dict\. .* once for each of its arrays"
     ):
         wb.emit("loss", {"a": 1})
 

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh
 import workbench as wb
 from workbench.advice.search import Priced, SearchProgram
 from workbench.advice.search._groups import SpecGroup
-from workbench.advice.search._search import Search
+from workbench.advice.search._search import Search, _joined
 
 
 def shape(*sizes):
@@ -81,7 +81,8 @@ class Table(types.SimpleNamespace):
             target=None if on_chip is None else "v5e:2x4", planned_count=0, compiled_count=0,
             groups=[SpecGroup("w", (8,), "float32", [], 32, outputs=[0]), SpecGroup("x", (8,), "float32", [], 32)],
         )  # fmt: skip
-        self.planned, self.on_cpu, self.on_chip, self.peaks = planned, on_cpu, on_chip, peaks or {}
+        self.planned, self.on_cpu, self.peaks = planned, on_cpu, peaks or {}
+        self.on_chip: Any = on_chip
         self.rehearsed, self.compiled = [], []
 
     def priced(self, specs, seconds, how):
@@ -181,3 +182,32 @@ def test_a_choice_that_fits_precedes_a_faster_one_that_does_not():
     )  # fmt: skip
     choices = Search(table, seconds=1e6).run().choices
     assert [specs_of(choice) for choice in choices[:2]] == [slow, fast]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_combined_changes_save_the_most_that_fits(seed):
+    """The integer program against all combinations of at most one change per group."""
+    generator = random.Random(seed)
+    specs = [((), ()), (("a",), ()), ((), ("a",))]
+
+    def priced(seconds, peak) -> Any:
+        return Priced((), seconds, peak, 0.0)
+
+    base = priced(10.0, generator.choice([800.0, 1000.0]))
+    options = [
+        (group, spec, priced(10.0 + generator.uniform(-2, 1), base.peak_bytes + generator.uniform(-200, 300)))
+        for group in range(4)
+        for spec in specs
+    ]
+    combinations = itertools.product(*([None, *(each for each in options if each[0] == group)] for group in range(4)))
+    sums = []
+    for combination in combinations:
+        changes = [each[2] for each in combination if each is not None]
+        peak = base.peak_bytes + sum(each.peak_bytes - base.peak_bytes for each in changes)
+        if peak <= ROOM:
+            sums.append(sum(each.seconds - base.seconds for each in changes))
+    chosen = _joined(base, options, ROOM)
+    by_place = {(group, spec): each for group, spec, each in options}
+    assert len({group for group, _ in chosen}) == len(chosen)
+    assert sum(by_place[each].seconds - base.seconds for each in chosen) == pytest.approx(min(sums), abs=1e-4)
+    assert sum(by_place[each].peak_bytes - base.peak_bytes for each in chosen) <= ROOM - base.peak_bytes + 1e-3

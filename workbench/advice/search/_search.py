@@ -587,9 +587,8 @@ def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_by
         one_each[groups.index(at), column] = 1.0
     room = memory_bytes - (base.peak_bytes or 0.0)
     scale = max(abs(room), 1.0)
-    smallest = float(
-        sum(min((b for b, o in zip(bytes_more, useful, strict=True) if o[0] == g), default=0.0) for g in groups)
-    )
+    # a group may also stay as it is, which takes 0 bytes more
+    smallest = sum(min(0.0, *(b for b, o in zip(bytes_more, useful, strict=True) if o[0] == g)) for g in groups)
     limit = max(room, smallest) / scale  # programs that cannot fit are made as small as possible
     unit = max(float(np.abs(saved).max()), 1e-12)
     solved = milp(
