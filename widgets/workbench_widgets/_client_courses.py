@@ -16,7 +16,7 @@ MOST_STEPS = 500
 
 
 class ClientCourses(Answering):
-    """The per-client metrics of the last rounds; every round is read once.
+    """The per-client metrics of the latest rounds; every round is read once.
 
     Args:
         clients: Number of clients; metrics whose length differs are ignored.
@@ -102,5 +102,5 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _plain(value: float) -> float | None:
-    """Replaces non-finite numbers, which JSON does not support, by None."""
+    """Replaces non-finite numbers, which JSON does not support, with None."""
     return float(value) if np.isfinite(value) else None

@@ -28,7 +28,7 @@ class ClientsView(RunController):
 
     Attributes:
         answers: The kernel's answers, such as the values of a client.
-        courses: The clients' metrics over the last rounds.
+        courses: The clients' metrics over the latest rounds.
     """
 
     view_name = "clients"

@@ -76,7 +76,7 @@ def _sentence(history: Sequence[SampleRecord]) -> str:
 
 
 def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
-    """The last sample, and every device's memory in all stored samples."""
+    """The latest sample, and every device's memory in all stored samples."""
     if not history:
         return {
             "devices": [],

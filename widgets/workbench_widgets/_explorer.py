@@ -45,7 +45,7 @@ class Explorer(RunController):
 
     Attributes:
         answers: The kernel's answers: `compiled` programs by target, the last `tried` specs, `advice` and `search`.
-        courses: The clients' metrics over the last rounds.
+        courses: The clients' metrics over the latest rounds.
     """
 
     view_name = "explorer"

@@ -104,7 +104,7 @@ def awaited(events: Sequence[EventRecord]) -> np.ndarray:
 
     Args:
         events: Events in time order. A device that waits for others in a collective has a waiting span, directly
-            followed by the span of the collective; the device that arrives last has no waiting span.
+            followed by the span of the collective. The last device to arrive has no waiting span.
     """
     arrivals = np.full(len(events), NOTHING, dtype=np.uint32)
     execution_of: Counter[tuple[str, str]] = Counter()

@@ -47,9 +47,9 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     Args:
         *things: Two or more functions or modules; programs (a `ProgramRecord`, or anything that `inspect` accepts
             without arguments: `Traced`, `Lowered`, `Compiled`, exported programs, HLO and StableHLO text, files);
-            profiles from `open_profile`; runs of `measure` or loops of `watch`; or runs: a sweep, a dictionary of runs
-            by name, or several objects such as `Run`, `StoredRun`, `History` and lists of these, with one entry per
-            seed.
+            profiles from `open_profile`; runs of `measure` or loops of `watch`; or training runs: a sweep, a dictionary
+            of runs by name, or several objects such as `Run`, `StoredRun`, `History` and lists of these, with one entry
+            per seed.
         metric: The metric to compare; only for runs. Default: "loss" if available, otherwise the first metric.
         **options: For functions, the options of `inspect`. For runs, `minimize` (default: True); `last`, the number of
             last rounds whose mean is the final value (1); `confidence` of intervals (0.95); `resamples` (2000); `test`

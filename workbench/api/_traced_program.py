@@ -394,7 +394,7 @@ class TracedProgram(Inspected):
 
         * a mesh (default: the mesh of `jax.set_mesh`), alone or with a chip, `(mesh, "v5p")`: PartitionSpecs on this
           mesh;
-        * a target, `"v5e:16x16"`: every way to divide its devices between the axes, with the specs on each mesh;
+        * a target, `"v5e:16x16"`: every way to divide its devices among the axes, with the specs on each mesh;
         * a chip, `"v5e"`, or a list of chips and targets, `["v5e", "h100:8"]`: the smallest slice of each family that
           fits the program over one axis; a target is the largest slice to try.
 

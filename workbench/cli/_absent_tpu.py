@@ -9,7 +9,7 @@ _ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")  # TPU (two dri
 
 
 def choose_platform(devices: Path = Path("/dev")) -> str | None:
-    """Sets `JAX_PLATFORMS=cpu` if JAX would look for a TPU in vain.
+    """Sets `JAX_PLATFORMS=cpu` if JAX would look for a TPU that is not attached.
 
     Applies to this process and its child processes. JAX tries libtpu whenever it is installed. Without a TPU it falls
     back to the CPU, after five lines of warnings in every notebook. If `JAX_PLATFORMS` is set or an accelerator is

@@ -373,8 +373,8 @@ def trace_call(
         kwargs: Keyword arguments, with the same types of leaves.
         mesh: Mesh to trace the function under; by default the current mesh. A function that enters a `shard_map` over
             its own mesh is traced without `mesh`; `inspect` then rewrites the program for `mesh`.
-        as_run: Use JAX's own trace of a call that has just run, even if its source lines may come from an older version
-            of the file.
+        as_run: Whether to use JAX's own trace of a call that has just run, even if its source lines may come from an
+            older version of the file.
     """
     if inspect.isgeneratorfunction(inspect.unwrap(fn)):
         message = (

@@ -85,7 +85,7 @@ class DeviceMonitor:
         return self._thread.is_alive() and not self._stopped.is_set()
 
     def latest(self, timeout_seconds: float = 10.0) -> SampleRecord:
-        """The last sample; waits if there is no sample yet.
+        """The latest sample; waits if there is no sample yet.
 
         Raises:
             MeasureError: if no sample was taken in time.

@@ -589,7 +589,7 @@ def run_rounds(
             every round. Default: the number of the round.
         key: A PRNG key; round `r` gets `jax.random.fold_in(key, r)` as its last argument.
         callbacks: Called as `callback(run, record)` after every round; a callback that raises is removed and noted.
-        checkpoint_dir: Folder for the states of the last rounds. The run resumes from an existing checkpoint.
+        checkpoint_dir: Folder for the states of the latest rounds. The run resumes from an existing checkpoint.
         keep: Number of checkpoints to keep.
         checkpoint_every: Number of rounds between checkpoints; the last finished round is always written.
         resume: If False, a `checkpoint_dir` that already contains rounds causes an error.

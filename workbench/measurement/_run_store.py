@@ -73,9 +73,9 @@ class StoredRun(Generic[R]):
         return self.make_run(*(entries[name] for name in names), progress=progress, **settings)
 
     def differences(self, run: _HasHistory) -> list[str]:
-        """Describes how this run differs from another in versions, devices, and the exact values of metrics.
+        """Describes how `run`, a rerun in this process, differs: in versions, devices, and the exact values of metrics.
 
-        Returns: Sentences; empty if both runs had the same set-up and produced the same numbers.
+        Returns: One clause per difference, and at most one for metrics; empty if nothing differs.
         """
         versions = installed_versions()
         texts = [

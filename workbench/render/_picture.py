@@ -60,8 +60,8 @@ def svg(record: object, **options: Option) -> Markup:
     """A picture of a record for pages and slides; empty if the record contains nothing that can be drawn.
 
     Args:
-        record: A program, or its module, memory or cost; a mesh, a sharding; a run, a simulated round, several runs; a
-            profile; a graph of services; a list of finished rounds or of samples of devices.
+        record: A program, or its module, memory or cost; a mesh or a sharding; a run, a simulated round or several
+            runs; a profile; a graph of services; a list of finished rounds or of device samples.
         options: For most pictures, `width` in pixels and `dark`; with `None`, `dark` follows the reader's system
             setting.
 

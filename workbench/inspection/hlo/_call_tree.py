@@ -325,7 +325,7 @@ class CallTreeReader:
 
 
 def _interleaved(names: tuple[str, ...], loops: tuple[Scope, ...]) -> tuple[Scope, ...]:
-    """Name scopes without the loops out of which XLA moved the instruction."""
+    """Name scopes of an instruction, without the loops that XLA moved the instruction out of."""
     if not loops:
         return tuple(Scope(name, "scope") for name in names if name not in ("while", "cond"))
     waiting, scopes = list(loops), []

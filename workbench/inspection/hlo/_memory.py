@@ -153,7 +153,7 @@ class _Liveness:
     """Visits a module in schedule order and tracks the live values.
 
     Loops update their carried values in place. An elementwise result reuses the buffer of an operand of the same size
-    that is not read afterwards. Every other value that is not an alias occupies memory from its own instruction until
+    that is not read afterwards. Every other value, unless it is an alias, occupies memory from its own instruction to
     its last reader.
     """
 

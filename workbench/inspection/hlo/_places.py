@@ -23,9 +23,9 @@ class Place(NamedTuple):
 class Places:
     """The places of a module's instructions.
 
-    Compilers drop metadata from some instructions. Such an instruction is assigned the place of the instruction that
-    reads its value, otherwise of its operands, otherwise of the call around it. A fusion is assigned the place of its
-    heaviest part.
+    Compilers drop metadata from some instructions. Such an instruction is assigned the place of a reader of its value,
+    otherwise the place of an operand, otherwise the place of the surrounding call. A fusion is assigned the place of
+    its heaviest part.
     """
 
     def __init__(
