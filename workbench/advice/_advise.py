@@ -5,8 +5,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from workbench._open_types import Progress
+from workbench.advice._batch_axis import lost_batch
 from workbench.advice._chunks import chunk_size as chunk_size_rule, small_chunks
 from workbench.advice._collectives import (
     gather_and_slice,
@@ -25,7 +27,6 @@ from workbench.advice._partitioning import (
     axis_without_name,
     exchanged_counters,
     gather_outside_checkpoint,
-    lost_batch,
     runtime_shift,
     unsplit_operation,
 )
@@ -34,6 +35,7 @@ from workbench.advice._sharding import empty_slots, large_replicated, unbalanced
 from workbench.advice._specs import costly_constraint, misplaced_spec, partly_sharded
 from workbench.advice._verify import (
     Recompile,
+    TimeLimitError,
     Trials,
     Variants,
     count_traces,
@@ -153,6 +155,7 @@ def advise_record(
         is_gradient=is_gradient(fn),
     )
     began = time.monotonic()
+    clock = _Clock(recompile, cancel, until, compiling)
 
     def report(phase: str) -> None:
         if progress is not None:
@@ -185,21 +188,44 @@ def advise_record(
             if new:
                 tell(advice())
         for number, finding in enumerate(findings):
-            late = _too_late(number, len(findings), until, compiling)
+            late = _too_late(number, len(findings), until, clock.compiling)
             notes += late
             if recompile is None or late or is_stopped("change was compiled"):
                 break
-            start = time.monotonic()
             place = f"{number + 1} of {len(findings)}"
-            findings[number], problem = _tried(finding, program, recompile, trials, report, place)
+            findings[number], problem = _tried(finding, program, clock, trials, report, place)
             notes += [problem] if problem else []
-            compiling = max(compiling, time.monotonic() - start)
             tell(advice())
     except KeyboardInterrupt:
         if not findings:
             raise
         notes.append("interrupted before all changes were compiled")
     return advice()
+
+
+class _Clock:
+    """Compiles variants until the time limit; `compiling` is the duration of the slowest compilation in seconds."""
+
+    def __init__(
+        self, recompile: Recompile | None, cancel: threading.Event | None, until: float | None, compiling: float
+    ) -> None:
+        self.recompile, self.compiling = recompile, compiling
+        self._cancel, self._until = cancel, until
+
+    def over(self, recompile: Recompile) -> Recompile:
+        """The function, which raises `TimeLimitError` if the advice was stopped or too little time is left."""
+
+        def limited(**change: Any) -> ProgramRecord:
+            start = time.monotonic()
+            is_late = self._until is not None and start + self.compiling > self._until
+            if is_late or (self._cancel is not None and self._cancel.is_set()):
+                message = "the time limit ended, or the advice was stopped"
+                raise TimeLimitError(message)
+            record = recompile(**change)
+            self.compiling = max(self.compiling, time.monotonic() - start)
+            return record
+
+        return limited
 
 
 def _too_late(number: int, of: int, until: float | None, compiling: float) -> list[str]:
@@ -259,6 +285,22 @@ def _unknown_loops(program: Compiled) -> list[str]:
     return ["in a loop whose length is unknown, every instruction counts once, so bytes and FLOPs are lower bounds"]
 
 
+def _overlaps(findings: list[FindingRecord]) -> list[str]:
+    """Notes about quantities of which the compiled changes together would save more than there is."""
+    saved: dict[str, float] = {}
+    for finding in findings:
+        for row in finding.compared if finding.is_verified else ():
+            if row.quantity in ("peak bytes", "bytes sent", "FLOPs"):
+                saved[row.quantity] = saved.get(row.quantity, 0.0) + max(0.0, row.saved_share)
+    quantities = [quantity for quantity, share in saved.items() if share > 1]
+    if not quantities:
+        return []
+    return [
+        f"together, the findings would save more {' and '.join(quantities)} than the program has, so their gains "
+        "overlap: make one change, then call `advise` again"
+    ]
+
+
 def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:
     """The record of the findings so far, ranked."""
     # A compiled change that brings no gain is dropped.
@@ -270,7 +312,7 @@ def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule
         target=record.target,
         findings=tuple(sorted(selection, key=lambda finding: _rank(finding, available))),
         checked=tuple((rule.__doc__ or rule.__name__.replace("_", " ")).strip().splitlines()[0] for rule in checked),
-        notes=(*notes, *_unknown_loops(program)),
+        notes=(*notes, *_overlaps(selection), *_unknown_loops(program)),
         error_bar="" if record.cost is None or record.cost.seconds is None else record.cost.error_bar,
     )
 
@@ -278,7 +320,7 @@ def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule
 def _tried(
     finding: FindingRecord,
     program: Compiled,
-    recompile: Recompile,
+    clock: _Clock,
     trials: Trials | None,
     report: Callable[[str], None],
     place: str,
@@ -286,8 +328,9 @@ def _tried(
     """Compiles the finding's change and, with `trials`, runs it; also returns the reason if the run failed."""
     report(f"compiling change {place}: {finding.rule}")
     if trials is None:
-        return verified(finding, program, recompile), ""
-    compiled = verified(finding, program, trials.recompile)
+        assert clock.recompile is not None
+        return verified(finding, program, clock.over(clock.recompile)), ""
+    compiled = verified(finding, program, clock.over(trials.recompile))
     report(f"running change {place}: {finding.rule}")
     return trials.measured(compiled, program), trials.problem
 

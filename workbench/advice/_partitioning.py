@@ -1,7 +1,6 @@
 """Rules about operations that the partitioner handles badly, so that the program must be changed."""
 
 import math
-import re
 from collections.abc import Iterator
 
 from workbench.advice._collectives import evidence_of, is_runtime_shift, share
@@ -11,7 +10,6 @@ from workbench.records.advice import FindingRecord
 from workbench.records.sharding import PlannedValueRecord
 from workbench.render.units import bytes_text
 
-_CODE = re.compile(r"`([^`]*)`")
 # Steps of JAX's older generator: number all rows, split the list into halves, mix the halves and join the results.
 _COUNTER_STEPS = ("iota", "slice", "split", "while", "concatenate")
 
@@ -37,32 +35,6 @@ def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
             instructions=(collective.name,),
             sources=collective.sources or (() if why.source is None else (why.source,)),
             gain=estimated("bytes sent", collective.sent_bytes, 0.0, "without this exchange"),
-        )
-
-
-def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
-    """Activations that lost the mesh axis of the batch: one constraint keeps the axis."""
-    pairs = list(explained(program))
-    for cause in program.why.causes:
-        collectives = [collective for why, collective in pairs if cause.axis in why.axes]
-        if not collectives or cause.source is None:
-            continue
-        total = sum(collective.sent_bytes for collective in collectives)
-        largest = sorted(collectives, key=lambda collective: collective.sent_bytes, reverse=True)
-        place = f"line {cause.source.line} of `{cause.source.function}`"
-        yield FindingRecord(
-            rule="activations without the batch axis",
-            what=f"The batch dimension is no longer sharded over `{cause.axis}` after {place}, which leads to "
-            f"{cause.collectives} collectives over that axis.",
-            why=cause.sentence,
-            change=cause.advice,
-            code="\n".join(code for code in _CODE.findall(cause.advice) if "(" in code),
-            evidence=tuple(evidence_of(collective)[0] for collective in largest[:4]),
-            weight=share(program, total),
-            instructions=tuple(collective.name for collective in collectives),
-            axes=(cause.axis,),
-            sources=(cause.source,),
-            gain=estimated("bytes sent", program.sent_bytes, program.sent_bytes, "not compiled with the constraint"),
         )
 
 

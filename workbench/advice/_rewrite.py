@@ -85,33 +85,70 @@ class _Constrained(AtLines):
         super().__init__(lines)
         self.mesh, self.specs = mesh, specs
 
+    def _spec(self, value: Atom) -> Spec | None:
+        kind = type_of(value)
+        spec = self.specs.get(tuple(kind.shape)) if hasattr(kind, "dtype") else None  # tokens have no dtype
+        return spec if spec is not None and jax.numpy.issubdtype(kind.dtype, jax.numpy.inexact) else None
+
+    def _is_constrained(self, equation: JaxprEqn) -> bool:
+        """Returns whether the results (or, in a transpose, the operands) of an equation are constrained."""
+        is_call = any(isinstance(value, ClosedJaxpr | Jaxpr) for value in equation.params.values())
+        if equation.effects or (is_call and equation.primitive.name not in ("jit", "pjit")):
+            return False
+        atoms = equation.invars if _is_transposed(equation) else equation.outvars
+        return any(self._spec(atom) is not None for atom in atoms) and self.is_at_lines(equation)
+
+    def inside(self, equation: JaxprEqn) -> JaxprEqn:
+        # The user can only constrain the result of a call, such as `jax.random.normal`.
+        return equation if self._is_constrained(equation) else super().inside(equation)
+
     def equation(self, equation: JaxprEqn) -> JaxprEqn:
-        primitive, kinds = equation.primitive, [type_of(v) for v in equation.outvars]
-        spec = self.specs.get(tuple(kinds[0].shape)) if len(kinds) == 1 else None
-        is_value = spec is not None and jax.numpy.issubdtype(kinds[0].dtype, jax.numpy.inexact)
-        if not is_value or any(isinstance(v, Literal) for v in equation.invars) or not self.is_at_lines(equation):
+        if not self._is_constrained(equation):
             return equation
-        if any(isinstance(value, ClosedJaxpr | Jaxpr) for value in equation.params.values()) or equation.effects:
-            return equation  # inner jaxprs have already been changed
-        if primitive.multiple_results or "transpose(" in str(equation.source_info.name_stack):
-            return equation
-        sharding = NamedSharding(self.mesh, PartitionSpec(*(tuple(axes) or None for axes in spec or ())))
+        is_cotangent = _is_transposed(equation)
+        primitive, params = equation.primitive, equation.params
+        literals = {at: v.val for at, v in enumerate(equation.invars) if isinstance(v, Literal)}
+        operands = [v for v in equation.invars if not isinstance(v, Literal)]
 
-        def constrained(*operands: jax.Array) -> jax.Array:
-            return jax.lax.with_sharding_constraint(primitive.bind(*operands, **equation.params), sharding)
+        def constrained(atom: Atom, value: jax.Array) -> jax.Array:
+            spec = self._spec(atom)
+            if spec is None:
+                return value
+            sharding = NamedSharding(self.mesh, PartitionSpec(*(tuple(axes) or None for axes in spec)))
+            return jax.lax.with_sharding_constraint(value, sharding)
 
-        shapes = [jax.ShapeDtypeStruct(type_of(v).shape, type_of(v).dtype) for v in equation.invars]
-        [replacement] = jax.make_jaxpr(jax.jit(constrained))(*shapes).jaxpr.eqns
-        self.count += 1
+        def local_fn(*values: jax.Array) -> list[jax.Array]:
+            rest = iter(values)
+            inputs = [literals[at] if at in literals else next(rest) for at in range(len(equation.invars))]
+            if is_cotangent:
+                inputs = [constrained(atom, value) for atom, value in zip(equation.invars, inputs, strict=True)]
+            results = primitive.bind(*inputs, **params)
+            results = list(results) if primitive.multiple_results else [results]
+            if not is_cotangent:
+                results = [constrained(atom, value) for atom, value in zip(equation.outvars, results, strict=True)]
+            return results
+
+        shapes = [jax.ShapeDtypeStruct(type_of(v).shape, type_of(v).dtype) for v in operands]
+        closed = jax.make_jaxpr(jax.jit(local_fn))(*shapes)
+        [replacement] = closed.jaxpr.eqns
+        self.count += not is_cotangent
         return _jax_compat.new_equation(
-            equation, primitive=replacement.primitive, params=replacement.params, effects=replacement.effects
+            equation,
+            primitive=replacement.primitive,
+            params=replacement.params,
+            effects=replacement.effects,
+            invars=operands,
         )
+
+
+def _is_transposed(equation: JaxprEqn) -> bool:
+    return "transpose(" in str(equation.source_info.name_stack)
 
 
 def with_constraints(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program with a sharding constraint on the values that these lines compute, excluding cotangents.
+    """The program with a sharding constraint on the values that these lines compute, and on their cotangents.
 
     Args:
         closed: The program.

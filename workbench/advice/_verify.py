@@ -4,11 +4,12 @@ import ast
 import contextlib
 import functools
 import inspect
+import math
 import re
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from workbench._jax_compat import checkpoints_with, is_pmapped, jit_cache_size
 from workbench._open_types import AS_GIVEN, AsGiven, Foreign, Option
 from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import AnyMesh, Argument
+from workbench.advice._batch_axis import RULE as LOST, Candidate, code_in, lost_axes
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
@@ -34,6 +36,7 @@ from workbench.advice.search import (
     run_interleaved,
     with_specs,
 )
+from workbench.cost import estimate_cost
 from workbench.errors import EngineError, WorkbenchError
 from workbench.inspection import (
     Inspection,
@@ -55,6 +58,10 @@ from workbench.render.units import bytes_text, flops_text, spec_text
 
 class NothingToChangeError(ValueError):
     """A rewrite found no operation of the traced program to change at a finding's lines."""
+
+
+class TimeLimitError(RuntimeError):
+    """The advice was stopped, or its time limit is too short for one more compilation."""
 
 
 Recompile = Callable[..., ProgramRecord]
@@ -133,13 +140,81 @@ def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompi
 
 
 def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Constrains the line's values in the traced program and recompiles it."""
-    assert program.record.propagation is not None
-    cause = next(candidate for candidate in program.why.causes if candidate.sentence == finding.why)
-    shape = next(v.shape for v in program.record.propagation.values if v.name == cause.value)
-    lines = _lines(finding)
-    after = recompile(rewrite=lambda closed, mesh: with_constraints(closed, lines, mesh, {shape: cause.spec}))
-    return _with_bytes_sent(finding, program, after, "compiled with the constraint")
+    """Constrains one line after another in the traced program, and keeps the line that saves most."""
+    lost = next(one for one in lost_axes(program) if one.axis in finding.axes)
+    tried: list[tuple[float, Candidate, tuple[GainRecord, ...]]] = []
+    count = 0
+    for candidate in lost.candidates:
+        lines, specs = [(candidate.source.file, candidate.source.line)], candidate.specs
+        try:
+            after = recompile(rewrite=lambda c, mesh, at=lines, by=specs: with_constraints(c, at, mesh, by))
+        except NothingToChangeError:
+            continue
+        except TimeLimitError:
+            if not count:
+                raise
+            break
+        count += 1
+        rows = compared(program, after)
+        seconds = _chip_seconds(program, after)
+        if _is_worth(rows, seconds):
+            tried.append((_score(rows, seconds), candidate, rows))
+    if not count:
+        message = "the traced program has no operation to constrain at these lines"
+        raise NothingToChangeError(message)
+    if not tried:
+        assert finding.gain is not None
+        how = "compiled with the constraint"
+        return finding.replace(gain=finding.gain.replace(after=finding.gain.before, verified=True, how=how))
+    _, best, rows = min(tried, key=lambda trial: trial[0])
+    order = ("bytes sent", "FLOPs", "peak bytes") if lost.cause is not None else ("FLOPs", "bytes sent", "peak bytes")
+    gains = [row for name in order for row in rows if row.quantity == name]
+    gain = next((row for row in gains if row.saved_share > _CLEAR), max(gains, key=lambda row: row.saved_share))
+    place = f"line {best.source.line} of `{best.source.function}`"
+    return finding.replace(
+        change=best.change,
+        code=code_in(best.change),
+        sources=(best.source,),
+        evidence=(*finding.evidence, f"{count} lines were constrained one by one: {place} saves most")
+        if count > 1
+        else finding.evidence,
+        gain=gain.replace(how="compiled with the constraint"),
+        compared=rows,
+    )
+
+
+_CLEAR, _COST = 0.1, 1.05  # a clear saving, as a share; factor by which another figure may increase
+_TRADED = ("bytes sent", "FLOPs", "peak bytes")
+
+
+def _chip_seconds(program: Compiled, after: ProgramRecord) -> tuple[float, float] | None:
+    """Seconds before and after a change, on the program's chip or the planner's; None if unknown."""
+    planner = program.planner
+    if planner is None or after.module is None:
+        return None
+    seconds = [
+        estimate_cost(module, None, chip=planner.chip, mesh=program.record.mesh, dtype=planner.dtype).seconds
+        for module in (program.module, after.module)
+    ]
+    return None if None in seconds else (seconds[0] or 0.0, seconds[1] or 0.0)
+
+
+def _is_worth(rows: Sequence[GainRecord], seconds: tuple[float, float] | None) -> bool:
+    """Returns whether a change saves a clear share of one figure, and is faster if another figure increases."""
+    traded = [row for row in rows if row.quantity in _TRADED]
+    is_free = all(row.after <= _COST * row.before for row in traded)
+    is_faster = seconds is not None and seconds[1] < (1 - _LEAST_FASTER) * seconds[0]
+    return any(row.saved_share > _LEAST_FASTER for row in traded) and (is_free or is_faster)
+
+
+_LEAST_FASTER = 0.02
+
+
+def _score(rows: Sequence[GainRecord], seconds: tuple[float, float] | None) -> float:
+    """The logarithm of the product of all figures' ratios; smaller is better."""
+    pairs = [(row.before, row.after) for row in rows if row.quantity in _TRADED]
+    pairs += [] if seconds is None else [(1e9 * seconds[0], 1e9 * seconds[1])]
+    return sum(math.log((after + 1) / (before + 1)) for before, after in pairs)
 
 
 def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -352,7 +427,7 @@ _CHECKS: dict[str, Check] = {
     "float32 collective of 16-bit values": _narrowed,
     "random numbers that are exchanged": _by_position,
     "shift known only at run time": _static,
-    "activations without the batch axis": _constrained,
+    LOST: _constrained,
     "operation that is not split": _own_shards,
     "gather before the checkpoint": _written_gathers,
     "order of devices": _ordered,

@@ -22,6 +22,7 @@ from workbench.inspection._machine import (
 )
 from workbench.inspection._program import Inspection as Inspection, inspect_call as inspect_call, plan_call as plan_call
 from workbench.inspection._why import explain_program as explain_program
+from workbench.inspection._why_causes import constraint_advice as constraint_advice
 from workbench.inspection.call_tree import measured_tree as measured_tree
 from workbench.inspection.hlo import inspect_module as inspect_module
 from workbench.inspection.sharding import (

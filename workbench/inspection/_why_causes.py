@@ -110,7 +110,7 @@ def _cause(
             f"result of `{value.operation}`{like}. {len(following)} collectives over `{axis}` use this result, or "
             "values computed from it."
         ),
-        advice=_advice(value, spec),
+        advice=constraint_advice(value, spec),
         source=value.source,
         value=value.name,
         spec=spec,
@@ -119,7 +119,7 @@ def _cause(
     )
 
 
-def _advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]) -> str:
+def constraint_advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]) -> str:
     """The constraint to add to the program, either after a line that assigns a name or around a value."""
     spec = _spec(axes)
     if value.op_name.count("vmap(") == 1 and axes[0]:  # the line sees a value without the mapped dimension
