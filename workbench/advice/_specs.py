@@ -21,7 +21,7 @@ _LARGE, _LARGE_BYTES = 0.1, 1 << 16  # share of the arguments on one device; sma
 
 
 def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
-    """An argument whose axes, on other dimensions, would cause much less communication."""
+    """An argument whose transposed spec would cause much less communication."""
     planner, base = _base(program)
     if planner is None or base is None:
         return
@@ -32,8 +32,8 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
         # in a training step, batches are sharded over examples, so only the spec of the state may be wrong
         if not any(spec) or before < _SMALL_BYTES or (state and group.pattern not in state):
             continue
-        permuted = {*itertools.permutations(spec), *_split(spec)} - {spec}
-        alternatives = sorted(other for other in permuted if _divides(other, group.shape, planner))
+        permuted = {permutation for permutation in itertools.permutations(spec) if permutation != spec}
+        alternatives = sorted(permutation for permutation in permuted if _divides(permutation, group.shape, planner))
         tried = [(a, _planned(planner, (*base.specs[:at], a, *base.specs[at + 1 :]))) for a in alternatives]
         # a spec with which devices repeat work is not better, even if it sends fewer bytes
         better = [
@@ -150,19 +150,6 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
                 "planned without the constraint; not compiled, because the constraint is inside the program",
             ),
         )
-
-
-def _split(spec: tuple[tuple[str, ...], ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Specs in which one of several axes of a dimension shards another dimension, or no dimension."""
-    for at, axes in enumerate(spec):
-        for axis in axes if len(axes) > 1 else ():
-            rest = tuple(tuple(a for a in entry if a != axis) for entry in spec)
-            yield rest
-            yield from (
-                (*rest[:other], (axis,), *rest[other + 1 :])
-                for other in range(len(rest))
-                if other != at and not rest[other]
-            )
 
 
 def _state(program: Compiled, planner: SearchProgram) -> set[str]:
