@@ -23,7 +23,7 @@ _MOST_LINES = 4  # maximum number of lines at which a constraint is compiled
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateLine:
     """A line at which the batch axis may be restored, with the sharding for each shape of its values."""
 
     source: SourceLine
@@ -37,7 +37,7 @@ class LostAxis:
     """A batch axis that part of the program does not use."""
 
     axis: str
-    candidates: tuple[Candidate, ...]  # most promising first
+    candidates: tuple[CandidateLine, ...]  # most promising first
     repeated: float  # share of one device's planned work that all devices along the axis repeat
     cause: WhyCauseRecord | None  # the first value that shards the axis over another dimension
 
@@ -57,22 +57,22 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
         size = _sizes(program)[axis]
         place = f"line {first.source.line} of `{first.source.function}`"
         if cause is not None:
-            what = (
+            title = (
                 f"The batch dimension is no longer sharded over `{axis}` after {place}, which leads to "
                 f"{cause.collectives} collectives over that axis."
             )
-            why = cause.sentence
+            reason = cause.sentence
         else:
-            what = f"From {place}, {size} devices along `{axis}` compute the same values."
-            why = (
+            title = f"From {place}, {size} devices along `{axis}` compute the same values."
+            reason = (
                 f"The batch is sharded over `{axis}`, but these values are not. About {lost.repeated:.0%} of a "
                 "device's planned work is repeated on the other devices."
             )
         traffic = sum(collective.sent_bytes for collective in collectives)
         yield FindingRecord(
             rule=RULE,
-            what=what,
-            why=why,
+            what=title,
+            why=reason,
             change=first.change,
             code=code_in(first.change),
             evidence=tuple(evidence_of(collective)[0] for collective in largest[:4]),
@@ -183,7 +183,7 @@ class _Graph:
 
     def candidates(
         self, axis: str, batches: set[int], cause: WhyCauseRecord | None
-    ) -> tuple[tuple[Candidate, ...], float]:
+    ) -> tuple[tuple[CandidateLine, ...], float]:
         """The lines to constrain, most promising first, and the share of one device's work that is repeated."""
         lost = {
             value.name: at for value in self.values if (at := self._lost_dimension(value, axis, batches)) is not None
@@ -199,15 +199,15 @@ class _Graph:
         for value in self.values:
             if value.source is not None and any(axis in axes for axes in value.spec) and not _is_cotangent(value):
                 lines.pop((value.source.file, value.source.line), None)
-        own = {line: sum(self.work[value.name] for value in values) for line, values in lines.items()}
-        after = {line: self._work_after(values, lost) for line, values in lines.items()}
-        by_after = sorted(lines, key=lambda line: -after[line])
-        by_own = sorted(lines, key=lambda line: -own[line])
+        work_here = {line: sum(self.work[value.name] for value in values) for line, values in lines.items()}
+        work_after = {line: self._work_after(values, lost) for line, values in lines.items()}
+        by_after = sorted(lines, key=lambda line: -work_after[line])
+        by_own = sorted(lines, key=lambda line: -work_here[line])
         order = list(dict.fromkeys(line for pair in zip(by_after, by_own, strict=True) for line in pair))
-        candidates = [self._candidate(lines[line], axis, lost, after[line]) for line in order]
+        candidates = [self._candidate(lines[line], axis, lost, work_after[line]) for line in order]
         if cause is not None and cause.source is not None:
             value = self.by_name[cause.value]
-            first = Candidate(cause.source, {value.shape: cause.spec}, cause.advice, 0.0)
+            first = CandidateLine(cause.source, {value.shape: cause.spec}, cause.advice, 0.0)
             candidates.insert(0, first)
         return tuple(candidates[:_MOST_LINES]), repeated
 
@@ -225,7 +225,7 @@ class _Graph:
 
     def _candidate(
         self, values: Sequence[PlannedValueRecord], axis: str, lost: dict[str, int], work: float
-    ) -> Candidate:
+    ) -> CandidateLine:
         # Inner steps of a line cannot be constrained by hand: take the results that other lines read.
         here = {value.name for value in values}
         results = [v for v in values if any(user.name not in here for user in self.users[v.name])] or [values[-1]]
@@ -236,4 +236,4 @@ class _Graph:
             specs[value.shape] = tuple(entries)
         largest = max(results, key=lambda value: math.prod(value.shape))
         assert largest.source is not None
-        return Candidate(largest.source, specs, constraint_advice(largest, specs[largest.shape]), work)
+        return CandidateLine(largest.source, specs, constraint_advice(largest, specs[largest.shape]), work)

@@ -21,7 +21,7 @@ from workbench._jax_compat import checkpoints_with, is_pmapped, jit_cache_size
 from workbench._open_types import AS_GIVEN, AsGiven, Foreign, Option
 from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import AnyMesh, Argument
-from workbench.advice._batch_axis import RULE as LOST, Candidate, code_in, lost_axes
+from workbench.advice._batch_axis import RULE as LOST, CandidateLine, code_in, lost_axes
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
@@ -142,7 +142,7 @@ def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompi
 def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Constrains one line after another in the traced program, and keeps the line that saves most."""
     lost = next(one for one in lost_axes(program) if one.axis in finding.axes)
-    tried: list[tuple[float, Candidate, tuple[GainRecord, ...]]] = []
+    tried: list[tuple[float, CandidateLine, tuple[GainRecord, ...]]] = []
     count = 0
     for candidate in lost.candidates:
         lines, specs = [(candidate.source.file, candidate.source.line)], candidate.specs
@@ -184,6 +184,7 @@ def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile
 
 
 _CLEAR, _COST = 0.1, 1.05  # a clear saving, as a share; factor by which another figure may increase
+_LEAST_FASTER = 0.02  # minimum saving, as a share
 _TRADED = ("bytes sent", "FLOPs", "peak bytes")
 
 
@@ -205,9 +206,6 @@ def _is_worth(rows: Sequence[GainRecord], seconds: tuple[float, float] | None) -
     is_free = all(row.after <= _COST * row.before for row in traded)
     is_faster = seconds is not None and seconds[1] < (1 - _LEAST_FASTER) * seconds[0]
     return any(row.saved_share > _LEAST_FASTER for row in traded) and (is_free or is_faster)
-
-
-_LEAST_FASTER = 0.02
 
 
 def _score(rows: Sequence[GainRecord], seconds: tuple[float, float] | None) -> float:
