@@ -15,7 +15,7 @@ import traitlets
 
 STATIC = Path(__file__).parent / "static"
 BUILT = STATIC / "built"
-# The parts that every page needs first; other parts are loaded on first use.
+# Every page loads the first part; the other parts are loaded on first use.
 CHUNKS = ("workbench", "editor", "runs", "player", "graph")
 LABEXTENSION = STATIC.parent / "labextension"
 

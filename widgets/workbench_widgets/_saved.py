@@ -28,7 +28,7 @@ def saved_view(view: SavedView, *, dock: str | None = None) -> dict[str, Any] | 
 def saved_page(view: SavedView, picture: str) -> str:
     """The view as HTML that is interactive in an exported notebook; without scripts, `picture` is shown.
 
-    The HTML contains the compressed front-end code, about 340 kB. Every output contains this code, so that each output
+    The HTML contains the compressed front-end code, about 450 kB. Every output contains this code, so that each output
     works on its own.
     """
     place = f"wb-{uuid.uuid4().hex[:12]}"
