@@ -153,7 +153,7 @@ def test_exported_app_keeps_what_the_finished_rounds_carried_on(exported: Any, t
     ("fn", "arguments", "expected"),
     [
         (together, (start(), client_data()), "clients communicate with each other in stage"),
-        (lambda w, x: fedavg(w, x)[0] + x[0].sum(), (start(), client_data()), r"the argument `x\[0\]`, whose rows"),
+        (lambda w, x: fedavg(w, x)[0] + x[0].sum(), (start(), client_data()), r"`x\[0\]`: the clients read"),
         (fedavg, (jax.ShapeDtypeStruct((3,), np.float32), client_data()), "only shapes for the argument `w`"),
     ],
     ids=["talk", "server reads data", "no value"],
