@@ -20,7 +20,7 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
         chip: The chip of the prediction; None uses `ASSUMED`, marked as assumed.
 
     Returns:
-        The chip's roofs and the dots, slowest first; None for a module without matrix products.
+        The chip's rooflines and the dots, slowest first; None for a module without matrix products.
     """
     if module is None:
         return None

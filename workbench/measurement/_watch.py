@@ -412,7 +412,7 @@ class Watch:
 
     @property
     def history(self) -> History:
-        """The stored steps so far: the latest 2,000, and increasingly sparse older steps. Waits for nothing."""
+        """The stored steps so far: the latest 2,048, and increasingly sparse older steps. Does not wait for results."""
         return self._core.history
 
     @property
