@@ -86,6 +86,8 @@ def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[s
     """
     if is_compiled_elsewhere(module, chip):
         return f"{UNKNOWN}: compiled for CPU devices, priced as {chip.name}"
+    if any(i.routine is not None and not i.routine.length for i in module.instructions):
+        return f"{UNKNOWN}: the time of factorisations was not compared with measurements on {chip.name}"
     executions = {o.name: o.executions or 0.0 for o in (*module.instructions, *module.collectives)}
     seconds = {name: (time.seconds or 0.0) * executions.get(name, 0.0) for name, time in times.items()}
     largest = max(seconds, key=lambda name: seconds[name], default="")

@@ -215,10 +215,11 @@ def predict_instruction(
     kind = classify_operation("", instruction.opcode, instruction.flops)
     if kind == "other" and instruction.opcode == "fusion":
         kind = "elementwise"
-    measured = _measured_class(instruction)
+    measured = _measured_class(instruction, chip)
     time = _time(products, instruction.accessed_bytes, chip, kind, measured, fixed=fixed, reach_bytes=reach_bytes)
     counted = (("transcendental", transcendentals), ("arithmetic", arithmetic))
     special = sum(interpolate(rows_of(chip, kind), amount) or 0.0 for kind, amount in counted if amount)
+    special += _routine_seconds(instruction, chip)
     if not special or time.seconds is None or time.compute is None:
         return time
     return time._replace(seconds=max(time.seconds, special), compute=max(time.compute, special))
@@ -276,8 +277,32 @@ def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float,
     return None if not peak else flops / peak / share
 
 
-def _measured_class(instruction: InstructionRecord) -> RateKind:
+def _routine_seconds(instruction: InstructionRecord, chip: ChipRecord) -> float:
+    """Time in seconds of a library routine from its own work; 0 if the bytes of the instruction determine its time."""
+    routine = instruction.routine
+    if routine is None:
+        return 0.0
+    if routine.kind in ("factorisation", "eigenvalues"):
+        seconds = interpolate(rows_of(chip, routine.kind), routine.work)
+        peak = chip.vector_flops_per_second / chip.devices_per_chip or product_peak("float32", chip)
+        return routine.calls * (seconds or (routine.work / peak if peak else 0.0))
+    if not chip.rates and family_of(chip) == "NVIDIA":  # each pass of a radix sort reads and writes everything
+        bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip * rates_of(chip).radix
+        return instruction.accessed_bytes * routine.key_bytes / bandwidth
+    rows = rows_of(chip, "sort") if family_of(chip) == "CPU" else []
+    if not rows:
+        return 0.0
+    sorted_bytes = max(8.0 * routine.length, rows[0].amount)  # a measured sort reads and writes 4 bytes per number
+    comparisons = sorted_bytes / 8 * math.log2(sorted_bytes / 8)
+    return routine.calls * routine.work * (interpolate(rows, sorted_bytes) or 0.0) / comparisons
+
+
+def _measured_class(instruction: InstructionRecord, chip: ChipRecord) -> RateKind:
     """The measured class, by opcode or by the words in XLA's name for a fusion."""
+    if instruction.routine is not None and family_of(chip) != "CPU" and instruction.routine.length:
+        return "sort"  # a radix sort, whose time depends on its bytes
+    if instruction.routine is not None:
+        return "elementwise"
     if instruction.flops and instruction.opcode != "convolution":
         return "thin product"
     text = instruction.name if instruction.opcode == "fusion" else instruction.opcode

@@ -25,6 +25,7 @@ class Rates(NamedTuple):
     hop_seconds: float  # latency of one step of a collective
     large_hop_seconds: float  # the same for operands of at least 4 MiB, for which NCCL uses another protocol
     links: dict[str, float]  # kind of collective -> share of the links' bandwidth; "" for all other kinds
+    radix: float = 1.0  # share of the bandwidth of main memory in the passes of a radix sort
     network: float = 1.0  # share of the bandwidth of the network beyond the links
 
 
@@ -57,6 +58,7 @@ _FAMILIES: dict[Family, Rates] = {
         hop_seconds=2.8e-6,
         large_hop_seconds=6e-6,
         links={"": 0.80},
+        radix=0.27,
         network=0.95,
     ),
     "AMD": Rates(

@@ -38,6 +38,9 @@ _BURST = 20  # number of consecutive calls; a single call would be timed while c
 _ARRAYS = 33  # number of arguments and results of the program that measures the cost of an additional array
 _COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _CALLS: tuple[RateKind, ...] = ("call", "array", "upload", "download")  # kinds without repetitions
+_COUNTED = (  # kinds whose amount is not counted in the compiled program
+    "matrix product", "convolution", "arithmetic", "transcendental", "sort", "factorisation", "eigenvalues", *_COLLECTIVES,
+)  # fmt: skip
 _FAST_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _SLOW_BYTES = (1 << 12, 1 << 17, 1 << 21, 1 << 24)
 
@@ -113,11 +116,11 @@ def calibrate(
     """Measures the rates of all attached devices at once.
 
     Runs matrix products by dtype and size, thin products, convolutions, elementwise operations (bound by memory and by
-    arithmetic), transcendental operations, reductions, transposes, gathers, scatters, sorts, copies to and from the
-    host, and every collective by size and mesh axis. Also measures the cost of one additional operation, one additional
-    call, and one additional array per call. All programs run in interleaved rounds; a program is finished when the
-    quartiles of its times are within 5 % of each other. The bytes of an operation are the bytes that `inspect` counts
-    in the compiled program.
+    arithmetic), transcendental operations, reductions, transposes, gathers, scatters, sorts, factorisations, copies to
+    and from the host, and every collective by size and mesh axis. Also measures the cost of one additional operation,
+    one additional call, and one additional array per call. All programs run in interleaved rounds; a program is
+    finished when the quartiles of its times are within 5 % of each other. The bytes of an operation are the bytes that
+    `inspect` counts in the compiled program.
 
     Args:
         mesh: Mesh whose axes are used for collectives; None means one axis with all devices.
@@ -217,7 +220,7 @@ def _warm(trial: _Trial) -> bool:
         return False
     if trial.counted is not None:
         size, operations = trial.counted()
-        if trial.kind not in ("matrix product", "convolution", "arithmetic", "transcendental", *_COLLECTIVES):
+        if trial.kind not in _COUNTED:
             trial.operations = max(1, operations)
             trial.amount = 0.0 if trial.kind == "operation" else size / trial.operations
     while True:
@@ -299,8 +302,12 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
         yield repeated(mesh, "transpose", 0.0, lambda x: jnp.transpose(x) + 0.0, (side, side))
         yield repeated(mesh, "gather", 0.0, _gather, (rows, 128))
         yield repeated(mesh, "scatter", 0.0, _scatter, (rows, 128))
-        yield repeated(mesh, "sort", 0.0, lambda both: (jnp.sort(both[1]), both[1]), (size // 4,), start=_twice)
+        yield repeated(mesh, "sort", 2.0 * size, _sort, (size // 4,), start=_bits)
         yield repeated(mesh, "thin product", 0.0, _thin, (rows, 128), start=lambda x: (x, x[:1].T * jnp.ones(16)))
+    for size in (16, 64, 256):
+        repeated = functools.partial(_repeated, shape=(size, size), start=lambda x: (x, x @ x.T + jnp.eye(len(x))))
+        yield repeated(mesh, "factorisation", size**3 / 3, lambda both: (lax.linalg.cholesky(both[1]), both[1]))
+        yield repeated(mesh, "eigenvalues", 9.0 * size**3, lambda both: (lax.linalg.eigh(both[1])[0], both[1]))
     yield _repeated(mesh, "operation", 0.0, _small_operations, (_OPERATIONS, 128), start=lambda x: tuple(x))
     yield from _call(mesh)
     for size in (1 << 16, 1 << 24):
@@ -380,8 +387,15 @@ def _many(platform: str, size_bytes: float) -> int:
     return _SMALL_MANY if platform != "cpu" and size_bytes <= _SMALL_BYTES else 1
 
 
-def _twice(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return x, x
+def _bits(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return x, lax.bitcast_convert_type(x, jnp.uint32)
+
+
+def _sort(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Sorts other numbers in each repetition, because a CPU learns the branches of one order."""
+    bits = both[1]
+    numbers = lax.bitcast_convert_type(bits >> 9 | 0x3F800000, jnp.float32)  # between 1 and 2
+    return jnp.sort(numbers), bits * 1664525 + 1013904223
 
 
 def _operands(both: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

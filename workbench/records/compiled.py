@@ -22,6 +22,21 @@ class StagePartRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoutineRecord(Record):
+    """Work of a library routine that HLO does not state; it is not in the FLOPs of the instruction or the module.
+
+    `work` is the work of one call: textbook FLOPs for factorisations and eigenvalues, comparisons for sorts and top-k.
+    A batch of matrices or rows is a batch of calls.
+    """
+
+    kind: Literal["factorisation", "eigenvalues", "sort", "top-k"]
+    work: float
+    calls: float
+    length: int = 0  # elements of one row that is sorted
+    key_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionRecord(Record):
     """One HLO instruction; `executions` is the number of runs per call (None: unknown).
 
@@ -49,6 +64,7 @@ class InstructionRecord(Record):
     source: SourceLine | None = None
     operands: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()  # computations that it calls
+    routine: RoutineRecord | None = None  # of a library, for a custom call or a sort
     memory_space: int = 0
     inferred: bool = False  # stage taken from neighbours, not from its own op_name
     fused: bool = False  # inside a fusion (or the region of a reduction), so its value never reaches memory

@@ -70,6 +70,8 @@ RateKind = Literal[
     "gather",
     "scatter",
     "sort",
+    "factorisation",
+    "eigenvalues",
     "operation",
     "call",
     "array",
@@ -88,7 +90,8 @@ class RateRecord(Record):
     """Measured time of one small program per device, run on all attached devices at once."""
 
     kind: RateKind
-    # FLOPs, elementwise operations, transcendental results, bytes of main memory, or bytes of one device's operand
+    # FLOPs (textbook counts for factorisations), elementwise operations, transcendental results, bytes of main memory,
+    # or bytes of one device's operand
     amount: float
     seconds: float  # median
     low_seconds: float  # quartiles

@@ -20,6 +20,7 @@ from workbench.inspection.hlo._frames import Frames
 from workbench.inspection.hlo._fused import FusedStages
 from workbench.inspection.hlo._memory import read_memory, with_places
 from workbench.inspection.hlo._opcodes import note_on_opcode
+from workbench.inspection.hlo._routines import routine_of
 from workbench.inspection.hlo._text import Hlo, Instruction, parse_hlo, unreadable
 from workbench.inspection.hlo._traffic import Traffic
 from workbench.records import without_collections
@@ -270,6 +271,7 @@ class _Inspection:
             source=self._frames.source(instruction),
             operands=instruction.operands,
             calls=instruction.calls(),
+            routine=None if fused else routine_of(self._hlo, instruction),
             memory_space=shape.space,
             inferred=self._stages.is_inferred(instruction),
             fused=fused,
