@@ -7,7 +7,7 @@ import pytest
 import workbench as wb
 from workbench.cost import CHIPS, estimate_cost, known_chip, time_module
 from workbench.inspection import inspect_module
-from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
+from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord, RateRecord
 
 # What Google Cloud's pages and NVIDIA's data sheets print, typed in apart from the table:
 # TFLOP/s in bfloat16, GB/s of memory, GB/s of one link one way.
@@ -253,3 +253,58 @@ def test_mixed_precision_is_priced_by_its_products_before_compilation():
     w, x = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32), jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16)
     cost = wb.inspect(product, on=(mesh, "H100"))(w, x).cost
     assert sum(stage.compute_seconds for stage in cost.stages) == pytest.approx(FLOPS / 989e12 / 0.7)
+
+
+ROUTINES = [  # target, operand, result, attributes, FLOPs of one call (LAPACK Working Note 41), calls
+    ("lapack_spotrf_ffi", "f32[4,32,32]", "f32[4,32,32]", "", 32**3 / 3, 4),
+    ("lapack_sgetrf_ffi", "f32[48,32]", "f32[48,32]", "", 48 * 32**2 - 32**3 / 3, 1),
+    ("lapack_cgeqrf_ffi", "c64[2,48,32]", "c64[2,48,32]", "", 4 * (2 * 48 * 32**2 - 2 * 32**3 / 3), 2),
+    ("lapack_ssyevd_ffi", "f32[4,32,32]", "f32[4,32,32]", "{mode = 86 : ui8}", 9 * 32**3, 4),
+    ("lapack_ssyevd_ffi", "f32[4,32,32]", "f32[4,32]", "{mode = 78 : ui8}", 4 * 32**3 / 3, 4),
+    ("lapack_sgesdd_ffi", "f32[32,48]", "f32[32]", "{mode = 78 : ui8}", 4 * 48 * 32**2 - 4 * 32**3 / 3, 1),
+    ("lapack_strsm_ffi", "f32[4,32,32]", "f32[4,32,32]", "{uplo = 76 : ui8}", 32**3, 4),
+    ("TopK", "f32[8,4096]", "f32[8,16]", "", 4096 / 8 + 16 * 4 * (1 + 5.545), 8),
+]
+
+
+@pytest.mark.parametrize(("target", "operand", "result", "attributes", "work", "calls"), ROUTINES)
+def test_a_library_routine_has_its_textbook_work_and_no_counted_flops(target, operand, result, attributes, work, calls):
+    operands = "%p, %p" if "trsm" in target else "%p"
+    module = inspect_module(
+        f"""HloModule m
+
+ENTRY %main (p: {operand}) -> {result} {{
+  %p = {operand} parameter(0)
+  ROOT %call = {result} custom-call({operands}), custom_call_target="{target}", backend_config={attributes or "{}"}
+}}
+"""
+    )
+    routine = module.instructions[-1].routine
+    assert (routine.work, routine.calls) == (pytest.approx(work, rel=1e-3), calls)
+    assert module.flops == 0
+
+
+def test_rows_of_a_sort_take_their_comparisons_at_the_measured_rate_of_the_longer_sort():
+    rate = RateRecord(kind="sort", amount=8 * 1024, seconds=1e-3, low_seconds=1e-3, high_seconds=1e-3, runs=5)
+    chip = known_chip("v5e").replace(name="cpu", rates=(rate,))
+    module = inspect_module(
+        """HloModule m
+
+%less (a: f32[], b: f32[]) -> pred[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %compare = pred[] compare(%a, %b), direction=LT
+}
+
+ENTRY %main (p: f32[8,300]) -> f32[8,300] {
+  %p = f32[8,300] parameter(0)
+  ROOT %sort = f32[8,300] sort(%p), dimensions={0}, is_stable=true, to_apply=%less
+}
+"""
+    )
+    assert time_module(module, chip)["sort"].seconds == pytest.approx(300 * 8 * 3 * 1e-3 / (1024 * 10))
+
+
+def test_the_error_of_a_factorisation_on_a_chip_that_is_not_attached_is_unknown():
+    module = inspect_module(jax.jit(jnp.linalg.cholesky).lower(jnp.eye(8)).compile()).replace(platform="gpu")
+    assert estimate_cost(module, chip=known_chip("H200")).error_bar.startswith("error unknown")

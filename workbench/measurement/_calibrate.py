@@ -39,7 +39,8 @@ _ARRAYS = 33  # number of arguments and results of the program that measures the
 _COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _CALLS: tuple[RateKind, ...] = ("call", "array", "upload", "download")  # kinds without repetitions
 _COUNTED = (  # kinds whose amount is not counted in the compiled program
-    "matrix product", "convolution", "arithmetic", "transcendental", "sort", "factorisation", "eigenvalues", *_COLLECTIVES,
+    "matrix product", "convolution", "arithmetic", "transcendental", "sort", "factorisation", "eigenvalues",
+    *_COLLECTIVES,
 )  # fmt: skip
 _FAST_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _SLOW_BYTES = (1 << 12, 1 << 17, 1 << 21, 1 << 24)
