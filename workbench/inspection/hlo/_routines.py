@@ -59,10 +59,10 @@ def _order(instruction: Instruction, operands: list[Shape]) -> RoutineRecord:
     length = first.dimensions[int(instruction.attribute("dimensions") or -1)]
     calls, key_bytes = first.elements / length, max(1, first.leaves[0].size_bytes // first.elements)
     if instruction.opcode == "custom-call" and len(operands) == 1:
-        kept = max(1, instruction.shape.dimensions[-1])
+        top = max(1, instruction.shape.dimensions[-1])
         # A heap of the largest: about k ln(n / k) elements enter the heap, and it is sorted. The comparison of each
         # element with the least of the heap is predictable, and takes about 1/8 of the time of another comparison.
-        work = length / 8 + kept * math.log2(max(2, kept)) * (1 + math.log(length / kept))
+        work = length / 8 + top * math.log2(max(2, top)) * (1 + math.log(length / top))
         return RoutineRecord(kind="top-k", work=work, calls=calls, length=length, key_bytes=key_bytes)
     work = length * math.log2(max(2, length))
     return RoutineRecord(kind="sort", work=work, calls=calls, length=length, key_bytes=key_bytes)
