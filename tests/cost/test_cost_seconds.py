@@ -259,7 +259,7 @@ ROUTINES = [  # target, operand, result, attributes, FLOPs of one call (LAPACK W
     ("lapack_spotrf_ffi", "f32[4,32,32]", "f32[4,32,32]", "", 32**3 / 3, 4),
     ("lapack_sgetrf_ffi", "f32[48,32]", "f32[48,32]", "", 48 * 32**2 - 32**3 / 3, 1),
     ("lapack_cgeqrf_ffi", "c64[2,48,32]", "c64[2,48,32]", "", 4 * (2 * 48 * 32**2 - 2 * 32**3 / 3), 2),
-    ("lapack_ssyevd_ffi", "f32[4,32,32]", "f32[4,32,32]", "{mode = 86 : ui8}", 9 * 32**3, 4),
+    ("lapack_ssyevd_ffi", "f32[4,32,32]", "f32[4,32,32]", "{mode = 86 : ui8}", 14 * 32**3 / 3, 4),
     ("lapack_ssyevd_ffi", "f32[4,32,32]", "f32[4,32]", "{mode = 78 : ui8}", 4 * 32**3 / 3, 4),
     ("lapack_sgesdd_ffi", "f32[32,48]", "f32[32]", "{mode = 78 : ui8}", 4 * 48 * 32**2 - 4 * 32**3 / 3, 1),
     ("lapack_strsm_ffi", "f32[4,32,32]", "f32[4,32,32]", "{uplo = 76 : ui8}", 32**3, 4),

@@ -308,7 +308,7 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
     for size in (16, 64, 256):
         repeated = functools.partial(_repeated, shape=(size, size), start=lambda x: (x, x @ x.T + jnp.eye(len(x))))
         yield repeated(mesh, "factorisation", size**3 / 3, lambda both: (lax.linalg.cholesky(both[1]), both[1]))
-        yield repeated(mesh, "eigenvalues", 9.0 * size**3, lambda both: (lax.linalg.eigh(both[1])[0], both[1]))
+        yield repeated(mesh, "eigenvalues", 14 * size**3 / 3, lambda both: (lax.linalg.eigh(both[1])[0], both[1]))
     yield _repeated(mesh, "operation", 0.0, _small_operations, (_OPERATIONS, 128), start=lambda x: tuple(x))
     yield from _call(mesh)
     for size in (1 << 16, 1 << 24):
