@@ -1,7 +1,8 @@
 """Work of library routines that HLO does not state: factorisations, sorts and top-k.
 
 FLOPs of factorisations are textbook counts (LAPACK Working Note 41). Eigenvalues of symmetric matrices and singular
-values count a reduction, divide and conquer (4/3 n³ for each set of vectors) and a transformation of the vectors. A module's FLOPs do not include them, because XLA counts 0 for a custom call.
+values count a reduction, divide and conquer (4/3 n³ for each set of vectors) and a transformation of the vectors. A
+module's FLOPs do not include any of them, because XLA counts 0 for a custom call.
 """
 
 import math
@@ -24,8 +25,8 @@ _EIGENVALUES: dict[str, tuple[Callable[[float, float], float], Callable[[float, 
     "syevd?|heevd?": (lambda m, n: 14 * n**3 / 3, lambda m, n: 4 * n**3 / 3),
     "gesdd|gesvd": (lambda m, n: 8 * m * n**2 + 4 * n**3 / 3, lambda m, n: 4 * m * n**2 - 4 * n**3 / 3),
     "geev|gees": (lambda m, n: 25 * n**3, lambda m, n: 10 * n**3),
-    "gehrd": (lambda m, n: 10 * n**3 / 3,) * 2,
-    "sytrd|hetrd": (lambda m, n: 4 * n**3 / 3,) * 2,
+    "gehrd": (lambda m, n: 10 * n**3 / 3, lambda m, n: 10 * n**3 / 3),
+    "sytrd|hetrd": (lambda m, n: 4 * n**3 / 3, lambda m, n: 4 * n**3 / 3),
 }
 _LIBRARY = re.compile(r"(lapack|blas|__cusolver|cusolver|__cublas|hipsolver)[_$]")
 
