@@ -49,7 +49,9 @@ export function lineRoofline(context: ViewContext, lines: LinesRoofline): HTMLEl
   };
   context.onSelection(follow);
   follow();
-  const which = assumed ? ` ${chip.name} is assumed: the program does not name a chip. Pass on="h100" or another chip.` : "";
+  const which = assumed
+    ? ` ${chip.name} is assumed: the program does not name a chip. Pass on="h100" or another chip.`
+    : "";
   const rest = without[0]
     ? ` ${plural(without[0], "line")} without matrix products (${(100 * without[1]).toFixed(0)} % of the time) cannot be drawn.`
     : "";

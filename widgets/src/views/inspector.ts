@@ -11,6 +11,7 @@ import { Mesh } from "./mesh-data";
 import { groupsOver } from "./mesh-links";
 
 const AROUND = 4; // lines of code on either side of the chosen one
+const MOST_LETTERS = 160;
 const MOST_NAMED = 6; // instructions of a node that are named
 const MOST_DEVICES = 64; // that are drawn
 const CELL = 34; // pixels of a device
@@ -113,6 +114,7 @@ export class Inspector {
   private ofInstruction(module: Module, i: number): Shown {
     const joint = module.jointOf(i);
     const stage = module.stages.filter(Boolean).length > 1 ? module.stages[module.stage[i]] : "";
+    const name = module.opNames[i] || "none"; // of combined collectives, all of their names
     const rows: [string, string][] = [
       ["source", module.placeOf(i) || "unknown"],
       ["stage", stage || "none"],
@@ -121,7 +123,7 @@ export class Inspector {
       ["memory traffic", formatBytes(module.traffic[i])],
       ["size", formatBytes(module.size[i])],
       ["executions", Number.isFinite(module.times[i]) ? formatCount(module.times[i]) : "unknown"],
-      ["op_name", module.opNames[i] || "none"],
+      ["op_name", name.length > MOST_LETTERS ? `${name.slice(0, MOST_LETTERS)}…` : name],
     ];
     const said = new Set(joint?.rows.map(([name]) => name));
     const kept = rows.filter(([name, text]) => text !== "0 FLOP" && text !== "none" && !said.has(name));
