@@ -1,5 +1,6 @@
 """Chunk sizes as part of a search: proposed with the specs, within the memory, and in the code."""
 
+from collections import Counter
 from typing import Any
 
 import jax
@@ -38,6 +39,12 @@ def searched():
 def test_program_with_clients_is_searched_with_several_chunk_sizes(searched):
     assert {1, 8} <= chunks(searched)
     assert len(chunks(searched)) > 2
+
+
+def test_other_chunk_sizes_are_listed_with_their_best_choice(searched):
+    numbers = Counter(each.chunk_size for each in searched.choices)
+    assert sorted(numbers.values())[:-1] == [1] * (len(numbers) - 1)
+    assert max(numbers.values()) > 1
 
 
 def test_smaller_chunks_are_priced_with_a_smaller_peak(searched):
