@@ -655,7 +655,7 @@ def test_program_without_checkpoints_has_no_recomputation():
     assert "recomputation" not in rules(wb.advise(gradient, verify=False)(jnp.ones((64, 64)), jnp.ones((32, 64))))
 
 
-@pytest.mark.parametrize(("counts", "is_found"), [([1, 1, 1, 1, 64, 64, 64, 64], True), ([64] * 8, False)])
+@pytest.mark.parametrize(("counts", "is_found"), [([1, 2, 2, 2, 64, 64, 64, 64], True), ([64] * 8, False)])
 def test_clients_that_wait_for_larger_ones_of_their_chunk_are_found(counts, is_found):
     @wb.program(clients=8)
     def total(x):
@@ -665,6 +665,7 @@ def test_clients_that_wait_for_larger_ones_of_their_chunk_are_found(counts, is_f
         jnp.ones((8, 64, 8))
     )
     assert ("unbalanced clients" in rules(advice)) == is_found
+    assert ("from 1 to 64 examples, median 64" in str(advice.to_json())) == is_found
 
 
 @pytest.mark.parametrize(("chunk_size", "is_found"), [(1, True), (64, False)])

@@ -206,7 +206,8 @@ def test_combined_changes_save_the_most_that_fits(seed):
         peak = base.peak_bytes + sum(each.peak_bytes - base.peak_bytes for each in changes)
         if peak <= ROOM:
             sums.append(sum(each.seconds - base.seconds for each in changes))
-    chosen = _joined(base, options, ROOM)
+    unknown = (0, ((), ("b",)), priced(None, 0.0))  # a choice without predicted seconds is never part of it
+    chosen = _joined(base, [*options, unknown], ROOM)
     by_place = {(group, spec): each for group, spec, each in options}
     assert len({group for group, _ in chosen}) == len(chosen)
     assert sum(by_place[each].seconds - base.seconds for each in chosen) == pytest.approx(min(sums), abs=1e-4)
