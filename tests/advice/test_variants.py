@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
+from workbench.advice import Variants
 from workbench.advice._rewrite import with_constraints
-from workbench.advice._verify import Variants
 
 
 def test_variants_have_the_given_mesh_before_all_others():
