@@ -10,12 +10,14 @@ from workbench.records.hardware import ChipRecord
 
 HERE = "here"
 _LIMIT_BYTES = 16 * 2**20
+_MEASUREMENTS = 2  # increased when a calibration measures a rate in another way
 
 
 def calibration_of_devices() -> ChipRecord | None:
     """The calibration of the attached devices; None if `workbench calibrate` has not run for them.
 
-    A calibration applies to one kind and number of devices, their driver, and one version of JAX. Starts the devices.
+    A calibration applies to one kind and number of devices, their driver, one version of JAX, and one way to measure.
+    Starts the devices.
     """
     stored = _cache().load(_key())
     return None if stored is None else ChipRecord.from_dict(stored)
@@ -36,8 +38,9 @@ def named_calibration(name: str) -> ChipRecord | None:
         chip = calibration_of_devices()
         if chip is None:
             message = (
-                "`known_chip` was given 'here', but the attached devices have no calibration for this version of JAX. "
-                "Calibration measures rates with small programs: run `wb.calibrate()` or `workbench calibrate` once."
+                "`known_chip` was given 'here', but the attached devices have no calibration for this version of JAX "
+                "and of Workbench. Calibration measures rates with small programs: run `wb.calibrate()` or "
+                "`workbench calibrate` once."
             )
             raise MeshError(message)
         return chip
@@ -64,6 +67,6 @@ def _key() -> str:
     devices = jax.devices()
     about = [
         [devices[0].platform, devices[0].device_kind, len(devices), jax.process_count()],
-        [getattr(devices[0].client, "platform_version", ""), jax.__version__],
+        [getattr(devices[0].client, "platform_version", ""), jax.__version__, _MEASUREMENTS],
     ]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
