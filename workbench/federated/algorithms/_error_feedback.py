@@ -44,8 +44,8 @@ def compressed_mean(compressor: Compressor, *, memory: bool = True, seed: int = 
 
     Client i sends C(uᵢ + eᵢ) and keeps eᵢ ← uᵢ + eᵢ − C(uᵢ + eᵢ). Every client sends its message once, and the server
     reads and averages the messages one after another. Messages are not summed in transit, so with several devices each
-    device receives all messages. `top_k_mean`, `quantized_mean` and `power_sgd_mean` are sums and therefore cheaper in
-    this case. Derivatives treat compression as the identity.
+    device receives all messages. `top_k_mean`, `quantized_mean` and `power_sgd_mean` send sums and are therefore
+    cheaper in this case. Derivatives treat compression as the identity.
 
     Args:
         compressor: A compressor, such as `top_k(...)`, `random_k(...)`, `scaled_sign()`, `round_to_bits(...)`,

@@ -30,7 +30,7 @@ def init_adapters(
         select: Function that returns whether to adapt the matrix at a path, such as "layers.0.attention.query".
 
     Returns:
-        For each path, `{"a": …, "b": …}`.
+        A dictionary with an entry `{"a": …, "b": …}` for each path.
 
     Raises:
         ProgramError: if no matrix is selected, or the rank is not positive.

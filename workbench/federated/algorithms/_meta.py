@@ -32,7 +32,7 @@ def reptile(
 ) -> Algorithm:
     """Federated averaging with a server learning rate, used for meta-learning (Reptile).
 
-    This is `fedavg` with a server learning rate, and sends as many bytes. The mean update after several local steps
+    Sends as many bytes as `fedavg`. The mean update after several local steps
     contains a term that aligns the gradients of a client's batches (equation 27 of the paper).
 
     Args:
@@ -82,7 +82,7 @@ def maml(
     the even batches, with respect to the initial parameters. Sends as many bytes as `fedavg`.
 
     Args:
-        loss: `loss(params, batch)`, a scalar that is twice differentiable unless `first_order`.
+        loss: `loss(params, batch)`, a scalar; must be twice differentiable unless `first_order` is True.
         clients: Number of clients in a round.
         inner_optimizer: Optimizer for the clients' local steps.
         server_optimizer: The server's optimizer, which receives the mean meta-gradient.

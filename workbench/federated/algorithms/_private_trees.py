@@ -95,7 +95,7 @@ def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float
     """Computes an upper bound on ε for clients that join one round of `ftrl_mean`.
 
     The guarantee is (ε, δ)-differential privacy, computed by `dp-accounting` (extra `privacy`). Clients need not be
-    sampled at random. A client that takes part k times needs k² times the variance.
+    sampled at random. If a client takes part k times, the noise needs k² times the variance.
 
     Args:
         noise_multiplier: z, as in `ftrl_mean`.

@@ -18,7 +18,7 @@ ClientArrays = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ClientData:
-    """Data of all clients, which have the same fields and any number of examples each.
+    """Data of clients with the same fields but different numbers of examples.
 
     Arrays are kept as read-only views: nothing is copied, and the arrays cannot be changed through the data set.
 
@@ -152,7 +152,7 @@ def federate(
         have one field per column; the column "y" is the label if it contains integers.
 
     Raises:
-        DataError: if `x` and `y` differ in length, or the partition has a different number of examples.
+        DataError: if `x` and `y` differ in length, or the partition is for a different number of examples than `x`.
         ProgramError: if a column of the DataFrame is missing, has missing values, or is not numeric.
 
     Example:

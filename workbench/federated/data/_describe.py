@@ -28,7 +28,7 @@ def describe(data: ClientData) -> ClientDataRecord:
 
     References:
         For total variation as label skew, see Hsu et al., arXiv 1909.06335, and Zhao et al., arXiv 1806.00582. Zhao et
-        al. use the earth mover's distance between label distributions, which is twice this.
+        al. use the earth mover's distance between label distributions, which is twice as large.
     """
     counts = data.counts
     labels, classes = _label_counts(data)

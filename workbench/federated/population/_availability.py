@@ -23,7 +23,7 @@ class Availability(Protocol):
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """Returns for how many seconds each device stays available after `seconds` (UTC), or 0."""
+        """Returns how many seconds each device stays available after `seconds` (UTC), or 0."""
         ...
 
 

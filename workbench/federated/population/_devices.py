@@ -188,7 +188,7 @@ class Population:
     def remaining_seconds(
         self, ids: Integer[np.ndarray, " n"], seconds: float | Float[np.ndarray, " n"]
     ) -> Float[np.ndarray, " n"]:
-        """Returns for how many seconds each client stays available after `seconds` since midnight UTC, or 0."""
+        """Returns how many seconds each client stays available after `seconds` since midnight UTC, or 0."""
         if self.availability is None:
             return np.full(len(ids), math.inf)
         return remaining_of_all(self.availability, ids, seconds, self.zones_of(ids), self.seed)
