@@ -121,7 +121,7 @@ class RunRecorder:
 
 
 def _clients_of(batches: Sequence[tuple[str, Sequence[Any], str, Sequence[float]]]) -> tuple[ClientRunRecord, ...]:
-    """Divides the figures of each batch equally among its clients, and adds up the figures of each client."""
+    """Divides each batch's seconds and bytes equally among its clients, and sums the shares of each client."""
     figures: dict[tuple[str, Any, str], list[float]] = {}
     for stage, clients, where, (seconds, steps, down_bytes, up_bytes) in batches:
         count = len(clients)

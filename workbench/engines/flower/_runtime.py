@@ -232,7 +232,7 @@ class FlowerSimulation(Runtime):
 
 
 class Deployment(Runtime):
-    """A SuperLink and a SuperNode per client on the loopback interface; each message starts a process."""
+    """A SuperLink, and a SuperNode for each node, on the loopback interface; each message starts a process."""
 
     def __init__(self, nodes: int, *, port: int, start_seconds: float, insecure: bool = False) -> None:
         if not insecure:

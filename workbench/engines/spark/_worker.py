@@ -120,7 +120,7 @@ def column_names() -> list[str]:
 def shorten_collections() -> None:
     """Excludes JAX's modules from garbage collection, once per worker.
 
-    PySpark collects after every task. With all objects of JAX's modules, a collection takes 0.1 s.
+    PySpark runs a garbage collection after every task. With all objects of JAX's modules, a collection takes 0.1 s.
     """
     from pyspark import TaskContext
 
