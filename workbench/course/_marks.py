@@ -45,7 +45,7 @@ def grade_folder(
     """Runs all notebooks in a folder and collects the grades from their checks.
 
     Each notebook runs in a separate kernel on this machine, with the rights of this user: use a container for code that
-    you do not trust. Stored outputs are not read. Printed text does not count, only the results of `check`.
+    you do not trust. Stored outputs are not read. Only the results of `check` count.
 
     Args:
         folder: `STUDENT/NAME.ipynb` for each student, or notebooks without subfolders.

@@ -14,7 +14,7 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
 
     Returns:
         The merged record. The record contains the stages and events of all hosts' devices and, for each client, the
-        measurement by that client's host. It also contains the slowest host's time, the memory of the host that used
+        measurement from that client's host. It also contains the slowest host's time, the memory of the host that used
         the most memory, and the first host's `results`.
 
     Raises:

@@ -170,9 +170,10 @@ def _check_connected() -> None:
 class RayEngine:
     """The engine that runs nodes as actors on the Ray cluster to which `ray.init` connected.
 
-    Colocated nodes share an actor. A group's resources are Ray's: "CPU", "GPU" and custom resources. A node without
-    resources reserves nothing. Nodes restart according to their `Restart` policy; Ray's own restarts are off. Printed
-    output goes to Ray's logs; lines from `current_node().log` go to the node's log. A lost actor has exit code -9.
+    Colocated nodes share an actor. A group's `resources` are Ray resources: "CPU", "GPU" or custom resources. A node
+    without resources reserves nothing. Nodes restart according to their `Restart` policy; Ray's own restarts are off.
+    Printed output goes to Ray's logs; lines from `current_node().log` go to the node's log. A lost actor has exit code
+    -9.
 
     Raises:
         MissingDependencyError: if `ray` is not installed.

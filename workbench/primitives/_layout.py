@@ -50,9 +50,9 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     """The layout of `placement` on `mesh` or on the mesh set by `jax.set_mesh`; None if clients are not spread.
 
     Clients are not spread if there is no mesh, if the mesh has none of the placement's axes, or if these axes are
-    manual (inside `shard_map`). Clients are also not spread if an Explicit axis does not divide their number, because
-    explicit types require equal shards. With `uneven`, they are spread nevertheless, because the caller pads the
-    clients.
+    manual (inside `shard_map`). Explicit axes spread the clients only if the axis size divides the number
+    of clients, because explicit types require equal shards. With `uneven`, any number of clients is spread,
+    because the caller pads the clients.
 
     Raises:
         MeshError: if the axes of one placement have different types.

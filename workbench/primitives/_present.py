@@ -35,8 +35,8 @@ def is_partial() -> bool:
 def present_of(placement: Placement, rows: object) -> jax.Array | None:
     """The mask of present clients for reducing `rows`; None if all clients are present.
 
-    Different clients are present in each iteration of a loop. Differentiation moves loop-invariant values out of a
-    loop; making the mask depend on the rows keeps the mask inside.
+    Different clients may be present in each iteration of a loop. Differentiation moves loop-invariant values out of
+    a loop, so the mask is made to depend on the rows, which keeps it inside the loop.
     """
     present = (_PRESENT.get() or {}).get(placement)
     if present is None:

@@ -24,8 +24,8 @@ def scan_ragged(
 ) -> tuple[State, Output]:
     """Runs `step` over the batches that `mask` marks as actual data; padding batches do not change the state.
 
-    Clients with different numbers of batches are padded to the same number, so that they form one program. In each
-    iteration, the `scan` takes a branch, so that with a chunk size of 1 a padding batch costs nothing.
+    Clients with different numbers of batches are padded to the same number, so that they form one program. Each
+    iteration of the `scan` is conditional (`jax.lax.cond`). With a chunk size of 1, a padding batch costs nothing.
 
     Args:
         step: `(state, batch) -> (state, output)`, as in `jax.lax.scan`.

@@ -60,7 +60,7 @@ def sync_batch_norm(
         x: This replica's examples `[batch, ..., features]`.
         scale: Factor for the normalised features, scalar or `[features]`.
         offset: Offset added to the normalised features, scalar or `[features]`.
-        epsilon: Added to the variance.
+        epsilon: Number added to the variance.
         moments: Mean and variance `[features]` to use instead of the batch statistics, such as running averages in
             evaluation. Nothing is communicated in this case.
 
