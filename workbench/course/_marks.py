@@ -21,8 +21,8 @@ class Submission:
     Attributes:
         student: The notebook's subfolder in the class folder, or else the file's name.
         notebook: The file's name.
-        marks: Maps each exercise to "right", "wrong", "open" if the answer is still `...`, or "missing" if other
-            notebooks of the class have this exercise and this notebook does not.
+        marks: Maps each exercise to "right", "wrong", "open" (the answer is still `...`) or "missing" (only other
+            notebooks of the class have this exercise).
         error: The first error raised by a cell without a check; empty if there was no error.
         remarks: Messages of wrong answers, keyed by exercise.
     """

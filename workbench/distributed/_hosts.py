@@ -89,8 +89,9 @@ def start_hosts(
 
     In a notebook, cells that begin with `%%px` then run on all hosts. ipyparallel uses the loopback interface and
     authenticates with keys. JAX's coordinator has no authentication, so it listens on a Unix socket in a private
-    folder. gloo's collectives use the loopback interface without authentication: other users of this machine can
-    disturb them but cannot run code on the hosts. The hosts exit when this process exits. Needs the extra `hosts`.
+    folder. gloo's collectives use the loopback interface without authentication. Other users of this machine can
+    disturb the collectives, but cannot run code on the hosts. The hosts exit when this process exits. Needs the extra
+    `hosts`.
 
     Args:
         hosts: Number of hosts.

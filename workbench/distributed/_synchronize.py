@@ -54,8 +54,8 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
 def synchronized(step: Callable[..., T], *, timeout_seconds: float = TIMEOUT_SECONDS) -> Callable[..., T]:
     """Makes a step return only after it has finished on this host's devices.
 
-    On simulated hosts, several steps in flight can deadlock, because only a few threads run the collectives, and the
-    threads of different hosts wait for each other in different orders. Waiting after every step gives all hosts the
+    On simulated hosts, several steps in flight can deadlock. Only a few threads run the collectives, and the threads
+    of different hosts wait for each other in different orders. Waiting after every step gives all hosts the
     same order.
 
     Args:

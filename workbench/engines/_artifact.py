@@ -132,7 +132,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
     """Unpacks the header and the module from trusted bytes, in this process.
 
     Raises:
-        InspectionError: as for `read_header`; also if this JAX version cannot run the module, and if the module calls
+        InspectionError: as for `read_header`; also if this JAX version cannot run the module, or if the module calls
             targets that JAX does not keep stable, such as callbacks.
     """
     header = read_header(data)

@@ -158,7 +158,7 @@ class Engine(abc.ABC):
 def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> tuple[list[Any], dict[str, np.ndarray]]:
     """Collects the client ids, and all results with one row per client, named "out[0]" and so on.
 
-    If a loop returns a result for every client in every round, a client's row has the shape `[rounds, ...]`.
+    If a loop returns a result for every client in every round, a client's row has shape `[rounds, ...]`.
 
     Raises:
         ProgramError: if no result has such rows, or if the rows belong to clients of several placements.

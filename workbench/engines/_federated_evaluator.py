@@ -21,7 +21,7 @@ class _Placed(NamedTuple):
 
 
 def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list[np.ndarray]:
-    """Computes the results; client arguments have the shape `[clients, ...]`.
+    """Computes the results; client arguments have shape `[clients, ...]`.
 
     Raises:
         ProgramError: if the number of arguments, the number of clients or a type does not match the computation.

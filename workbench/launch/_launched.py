@@ -142,8 +142,8 @@ class Launched(Live):
         """Asks all nodes to stop, closes services, and kills nodes that still run after `grace_seconds`.
 
         Returns:
-            The exit code of each node. None for a thread that did not end; such a thread continues until the kernel
-            exits.
+            The exit code of each node, or None for a thread that did not end. Such a thread continues until the
+            kernel exits.
         """
         with self._changed:
             first, self._stopping = not self._stopping, True

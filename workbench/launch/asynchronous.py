@@ -21,7 +21,7 @@ _WAIT_SECONDS = 0.2  # interval at which to check whether the program is stoppin
 class AsynchronousServer:
     """Stores the parameters and mixes in clients' results as they arrive.
 
-    A result that started at version v and arrives at version t has the weight `mixing * (1 + t - v) ** -exponent`. A
+    A result that started at version v and arrives at version t has weight `mixing * (1 + t - v) ** -exponent`. A
     client waits before a round while it is more than `staleness` rounds ahead of the slowest client. Permanently failed
     clients are ignored.
 
@@ -29,7 +29,7 @@ class AsynchronousServer:
         params: Initial parameters.
         clients: Labels of the client nodes.
         rounds: Number of rounds of each client.
-        staleness: Maximum number of rounds ahead of the slowest client. With 0, all clients finish a round before any
+        staleness: Maximum number of rounds that a client may be ahead. With 0, all clients finish a round before any
             client begins the next.
         mixing: Weight of a result without staleness, in (0, 1].
         exponent: Exponent of the discount for stale results.
@@ -128,7 +128,7 @@ def asynchronous_fedavg_program(
         rounds: Number of rounds of each client.
         staleness: Maximum number of rounds that a client may be ahead of the slowest client.
         mixing: Weight of a result without staleness, in (0, 1].
-        exponent: A result with a staleness of `t` versions has the weight `mixing * (1 + t) ** -exponent`.
+        exponent: A result with a staleness of `t` versions has weight `mixing * (1 + t) ** -exponent`.
 
     Returns:
         The program, and the handle of its `AsynchronousServer` (`current()`, `history()`).

@@ -35,8 +35,8 @@ class CallbackErrors:
     """Collects the exceptions of a compiled program's callbacks until all devices have finished.
 
     A callback that raises on one device stops that device. The other devices wait for it in their collective, and XLA
-    aborts the process after 40 seconds. During `call`, such a callback returns NaN (0 for integers) instead, and the
-    exception is raised after the call, so that no result contains these values. Outside `call`, the callback raises as
+    aborts the process after 40 seconds. During `call`, such a callback returns NaN (0 for integers) instead. The
+    exception is raised after the call, so no result contains these values. Outside `call`, the callback raises as
     in JAX.
     """
 

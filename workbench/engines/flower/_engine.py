@@ -292,7 +292,7 @@ class Flower(Engine):
         )
 
     def _bring(self, remote_rows: Sequence[RemoteRows]) -> list[np.ndarray]:
-        """Fetches rows that the server or the caller reads; the clients thereby disclose the rows."""
+        """Fetches rows that the server or the caller reads; this discloses the clients' rows."""
         recorder = self._recorder
         assert recorder is not None
         nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in remote_rows]

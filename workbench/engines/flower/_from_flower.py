@@ -36,7 +36,7 @@ def from_flower(
     callback. Clients are called one at a time. Each client has a separate `Context`, whose `state` remains until the
     returned function is deleted.
 
-    The plan shows the client as one opaque function: it has no derivative, no FLOPs, and no compiled code, and it
+    The plan shows the client as one opaque function, without a derivative, FLOPs or compiled code. The function
     cannot be sent to other processes. The client runs with `wb.jit`, `MeshEngine`, `Sequential`, and an `Executor` that
     uses threads.
 

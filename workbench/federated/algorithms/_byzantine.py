@@ -167,7 +167,7 @@ def _squared_distances(rows: jax.Array) -> jax.Array:
 
 
 def _scores(distances: jax.Array, present: jax.Array, byzantine: int) -> jax.Array:
-    """Computes the Krum scores of present clients; absent clients have the score infinity."""
+    """Computes the Krum scores of present clients; absent clients have score infinity."""
     clients = len(present)
     pair_mask = present[None, :] & present[:, None] & ~jnp.eye(clients, dtype=bool)
     near = jnp.sort(jnp.where(pair_mask, distances, jnp.full_like(distances, jnp.inf)), axis=1)

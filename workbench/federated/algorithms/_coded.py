@@ -151,7 +151,7 @@ def _generator(workers: int, needed: int) -> np.ndarray:
 def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
     """Expected time until the fastest `needed` of `workers` finish, if each does 1 / `needed` of the work.
 
-    One worker needs the time 1 + Exp(`rate`) for the whole job, and proportionally less for a part of the job. Without
+    One worker needs time 1 + Exp(`rate`) for the whole job, and proportionally less for a part of the job. Without
     a code all workers are needed: `expected_latency(n, n)`.
 
     Args:

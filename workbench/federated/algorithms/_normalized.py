@@ -159,8 +159,8 @@ def fedlin(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        learning_rate: η; a client with τ real batches uses the step size η / τ, so that clients with more batches do
-            not have more influence.
+        learning_rate: η; a client with τ real batches uses step size η / τ, so that clients with more batches do not
+            have more influence.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`; gradients are averaged by weight.
 

@@ -214,9 +214,9 @@ class TensorParallel:
         With q × q devices in each of d layers (d = 1 for "2d"), a device has blocks of A = `tokens inputs / (d q²)` and
         B = `inputs outputs / q²` numbers. The device sends (q − 1)(A + B) numbers forward, and twice as many backward,
         plus 2 (d − 1) / d · B for the gradient of the weights. With p³ devices ("3d") and C = `tokens outputs / p³`, A
-        = `tokens inputs / p³` and B = `inputs outputs / p³`, it sends (p − 1)(A + B + C) forward and (p − 1)(2 A + 2 B
-        + C) backward. With p devices ("1d"), the first product sends nothing forward, and 2 (p − 1) / p · `tokens
-        inputs` backward; the second product sends 2 (p − 1) / p · `tokens outputs` forward, and nothing backward. The
+        = `tokens inputs / p³` and B = `inputs outputs / p³`, a device sends (p − 1)(A + B + C) forward and (p − 1)(2 A
+        + 2 B + C) backward. With p devices ("1d"), the first product sends nothing forward, and 2 (p − 1) / p · `tokens
+        inputs` backward. The second product sends 2 (p − 1) / p · `tokens outputs` forward, and nothing backward. The
         result for "1d" is the mean of both products.
 
         Args:

@@ -85,7 +85,7 @@ def dirichlet(
         The partition; every example belongs to exactly one client.
 
     Raises:
-        DataError: if `alpha` is not positive, `labels` does not have the shape `[examples]`, or there are too few
+        DataError: if `alpha` is not positive, `labels` does not have shape `[examples]`, or there are too few
             examples.
 
     Example:
