@@ -37,7 +37,7 @@ class Ray(Executor):
         check_nan: Stop the run at the first NaN that a client returns, and name that client.
         platforms: Platforms for which stages are exported, such as ("cpu",). Default: the platform of this process.
         timeout_seconds: Stop the run if no task answers within this time. Default: wait as long as Ray runs.
-        quorum: Continue with the clients that answered once they reach the quorum, as in `Executor`.
+        quorum: Once a quorum has answered, continue without the other clients, as in `Executor`.
         deadline_seconds: Maximum time to wait for all clients, as in `Executor`.
         backups: Send second copies of late batches to idle slots, as in `Executor`.
 

@@ -57,7 +57,7 @@ def clients_from(
 
     Args:
         frame: A pandas, Dask or Spark DataFrame, a Ray Data data set, a Beam DataFrame, or a PCollection whose elements
-            are examples (dictionaries, named tuples or `beam.Row`s). Later pipeline steps do not run.
+            are examples (dictionaries, named tuples or `beam.Row`s). Pipeline steps after the PCollection do not run.
         by: Column that identifies the client of each example.
         columns: Columns with numbers, or with lists of numbers whose length is the same in every row. Default: all but
             `by` and `order`.

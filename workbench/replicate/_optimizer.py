@@ -19,7 +19,7 @@ def wrap_optimizer(
     inside `step_fn`: average the gradients of its parts with `jax.lax.scan`, then call `update` once.
 
     Args:
-        ctx: The context of the replicas, or that of the `Replicator`.
+        ctx: The `ctx` that `step_fn` receives, or the `context` of a `Replicator`.
         optimizer: Any optax optimizer.
         accumulate: Number of calls per update; the other calls return zero updates.
 

@@ -58,7 +58,7 @@ class Flower(Engine):
         insecure: Allow every user of this machine to use the deployment's SuperLink, and thereby to run code as you. By
             default, the SuperLink accepts only your own user's connections, which requires Linux.
         ray_options: Options for `ray.init` in the simulation.
-        quorum: Continue with the clients that answered once they reach the quorum, as in `Executor`. A node that is
+        quorum: Once a quorum has answered, continue without the other clients, as in `Executor`. A node that is
             still computing an earlier round is absent and receives no request.
         deadline_seconds: Maximum time to wait for all clients, as in `Executor`.
 

@@ -87,7 +87,7 @@ class Spark(Engine):
         write_to: A path or address to which each client's row of every result is written as Parquet. Alternatively, a
             function that receives the rows as a DataFrame with columns "client", "out[0]" and so on.
         timeout_seconds: Stop the run if one pass takes longer than this. Default: wait as long as Spark runs.
-        quorum: Continue with the clients that answered once they reach the quorum, as in `Executor`. In the first pass
+        quorum: Once a quorum has answered, continue without the other clients, as in `Executor`. In the first pass
             of a round, every batch is a separate task, which writes its answer to a file in `folder`.
         deadline_seconds: Maximum time to wait for all clients, as in `Executor`.
 

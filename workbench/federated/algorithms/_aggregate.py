@@ -21,8 +21,8 @@ class Aggregator(NamedTuple):
         init: `init(params)` returns the state before the first round.
         combine: `combine(update, weight, state)` takes one update per client (leaves `[clients, ...]`) and one weight
             per client, and returns one update at the server and the next state.
-        bounded: Whether a client's contribution to the sum has at most the norm of its own update, regardless of the
-            other clients. `gaussian_mean` requires this of its inner aggregator.
+        bounded: Whether the norm of a client's contribution to the sum is at most the norm of that client's update,
+            regardless of the other clients. `gaussian_mean` requires this of its inner aggregator.
         per_client: Whether the state has a row for each client, such as the unsent part of that client's update.
     """
 

@@ -31,8 +31,8 @@ def fednova(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: The clients' optimizer. The normalisation is the one that the paper derives for plain SGD
-            (‖aᵢ‖₁ is the number of steps).
+        client_optimizer: The clients' optimizer. The normalisation assumes plain SGD, for which the paper's ‖aᵢ‖₁
+            is the number of steps.
         server_optimizer: As in `fedavg`.
         aggregator: Combines the normalised updates, as in `fedavg`.
 
