@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.course._notebooks import FOLDED, Title
 
-# nbconvert draws its pages light; these are the same variables for a dark room.
+# nbconvert's pages are light; these variables make them dark.
 DARK = """
 @media screen and (prefers-color-scheme: dark) {
 :root {
@@ -166,7 +166,7 @@ addEventListener("load", fit);
 """
 )
 
-# A view has sections, headings and keys of its own, which reveal.js would take for slides; a frame keeps them apart.
+# A view has sections, headings and keys that reveal.js would take for slides; a frame separates them.
 FRAME = """<!doctype html><html><head><meta charset="utf-8"><style>:root {{color-scheme: light dark}}
 body {{margin: 0; font: 16px/1.4 system-ui, sans-serif}} img {{max-width: 100%}}</style></head><body>{view}<script>
 new ResizeObserver(() => parent.postMessage({{height: document.body.scrollHeight}}, "*")).observe(document.body);

@@ -12,7 +12,7 @@ MOST_LOG2_DEVIATION = 26
 """Largest exponent of a standard deviation: of 64 random bits, two integers use 26 each, a uniform choice uses 12."""
 
 _PER_LANE = 64  # integers per lane; enough that all lanes finish at nearly the same step
-_STEPS_PER_INTEGER, _MORE_STEPS = 32, 256  # a lane needs more with probability 1e-11; the mean is 15 steps per integer
+_STEPS_PER_INTEGER, _MORE_STEPS = 32, 256  # exceeded with probability 1e-11; the mean is 15 steps per integer
 _CHOICES = 2**12
 _GEOMETRIC, _THIN, _DRAW, _LINEAR, _SQUARE = range(5)  # phases of one attempt, in this order
 

@@ -163,7 +163,7 @@ def adaptive_clip_mean(
         >>> with program(clients=2):
         ...     aggregator = adaptive_clip_mean(0.0, first_clip=1.0, learning_rate=1.0)
         ...     _, (_, clip) = aggregator.combine(jnp.array([0.5, 4.0]), jnp.ones(2), aggregator.init(None))
-        >>> float(clip)  # half of the clients is not clipped, as it should be
+        >>> float(clip)  # half of the clients are not clipped, as requested
         1.0
 
     References:
