@@ -944,7 +944,7 @@ WRONG = {
     "07.1": [(4, "Try 2, 4, 8"), (16, "Try 2, 4, 8")],
     "07.2": [(1e12, "next slowest"), (5e10, "next slowest")],
     "08.1": [(damped_momentum, "m ← 0.9 m"), (lambda p, m, u: (p - 0.5 * u, m), "m ← 0.9 m")],
-    "08.2": [((0.5, 0.9), "90 of 100"), ((0.9, 0.9), "count equally")],
+    "08.2": [((0.5, 0.9), "90 of the 100"), ((0.9, 0.9), "count equally")],
     "08.3": [
         (lambda x, y: ((x, y), (x[:10], y[:10])), "in both splits"),
         (drawn_with_replacement, "for training"),

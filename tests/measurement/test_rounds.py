@@ -325,7 +325,7 @@ def test_step_that_returns_something_else_is_an_error(returned, message):
 
 
 def test_iterator_that_ends_early_is_an_error():
-    with pytest.raises(RoundError, match=r"iterator as `data` that ended before round 1.*pass fewer rounds"):
+    with pytest.raises(RoundError, match=r"iterator as `data` that ended before round 1.*run fewer rounds"):
         run_rounds(count, 0, 3, data=iter([1]), **quiet)
 
 

@@ -135,7 +135,7 @@ def advise_record(
     Example:
         >>> record = wb.inspect(jax.jit(lambda x: x * 2))(jnp.ones(4))
         >>> advise_record(record).checked[-2]
-        'Activations that lost the mesh axis of the batch: one constraint keeps the axis.'
+        'Computations without the mesh axis of the batch: one constraint restores the axis.'
     """
     if record.module is None:
         message = (

@@ -145,7 +145,7 @@ class _Graph:
                 self._after_backward.add(value.name)
 
     def batches(self, axis: str) -> set[int]:
-        """The sizes of the dimensions of data that an axis shards."""
+        """The sizes of all data dimensions that are sharded over an axis."""
         return {
             size for value in self._data for size, axes in zip(value.shape, value.spec, strict=False) if axis in axes
         }

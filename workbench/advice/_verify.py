@@ -159,10 +159,10 @@ def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile
         seconds = _chip_seconds(program, after)
         if _is_worth(rows, seconds):
             tried.append((_score(rows, seconds), candidate, rows))
-    if not count:
+    if not count and lost.cause is not None:
         message = "the traced program has no operation to constrain at these lines"
         raise NothingToChangeError(message)
-    if not tried:
+    if not tried:  # repeated work that no constraint prevents is not advised
         assert finding.gain is not None
         how = "compiled with the constraint"
         return finding.replace(gain=finding.gain.replace(after=finding.gain.before, verified=True, how=how))

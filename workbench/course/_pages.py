@@ -98,7 +98,7 @@ def copy_reveal(folder: Path) -> Path:
 
 
 def require_page_libraries() -> None:
-    """Checks that the libraries for pages are installed; called before notebooks run, which takes minutes.
+    """Checks that the libraries for pages are installed, before the notebooks run for several minutes.
 
     Raises:
         MissingDependencyError: with the command that installs the libraries.

@@ -75,7 +75,7 @@ def _overlap(records: Sequence[Measured]) -> bool:
 
 
 def _uncertain(records: Sequence[Measured]) -> list[str]:
-    """A note if calls of both programs took equally long, although profiled seconds may differ."""
+    """A note that calls of both programs took equally long; their profiled seconds may still differ."""
     if not _overlap(records):
         return []
     first, last = (record.round_seconds for record in (records[0], records[-1]) if isinstance(record, RunRecord))

@@ -256,7 +256,7 @@ class _Reader:
         )
 
     def _callers(self, collective: CollectiveRecord, source: SourceLine | None) -> tuple[SourceLine, ...]:
-        """The lines that call the function around a collective's line, innermost first; empty if unknown."""
+        """The calls that lead to a collective's function, innermost first; empty if unknown."""
         if self._call_tree is None or source is None:
             return ()
         here = shown_file(source.file), source.line

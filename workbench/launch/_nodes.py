@@ -169,8 +169,8 @@ class Restart:
         causes = ("raised", "killed", "hung")
         check_settings(
             "Restart",
-            (self.limit >= 0, f"limit={self.limit}", "Pass a `limit` of at least 0."),
-            (self.delay_seconds >= 0, f"delay_seconds={self.delay_seconds}", "Pass `delay_seconds` of at least 0."),
+            (self.limit >= 0, f"limit={self.limit}", "`limit` must be at least 0."),
+            (self.delay_seconds >= 0, f"delay_seconds={self.delay_seconds}", "`delay_seconds` must be at least 0."),
             (set(self.causes) <= {*causes}, f"causes={self.causes!r}", f"The possible causes are {causes}."),
         )
 

@@ -147,14 +147,14 @@ def asynchronous_fedavg_program(
     check_settings(
         "asynchronous_fedavg_program",
         (bool(data), "the data of no client", "At least one client must train: pass the data of each client."),
-        (rounds >= 1, f"rounds={rounds}", "Pass `rounds` of at least 1."),
-        (staleness >= 0, f"staleness={staleness}", "Pass `staleness` of at least 0."),
+        (rounds >= 1, f"rounds={rounds}", "`rounds` must be at least 1."),
+        (staleness >= 0, f"staleness={staleness}", "`staleness` must be at least 0."),
         (
             0 < mixing <= 1,
             f"mixing={mixing}",
             "The server moves towards each result by the fraction `mixing`: pass a number above 0 and up to 1.",
         ),
-        (exponent >= 0, f"exponent={exponent}", "Pass an `exponent` of at least 0."),
+        (exponent >= 0, f"exponent={exponent}", "`exponent` must be at least 0."),
     )
     program = Program("asynchronous FedAvg")
     labels = [f"clients/{index}" for index in range(len(data))]

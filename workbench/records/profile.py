@@ -164,7 +164,7 @@ class ProfileRecord(Record):
         return sum(operation.seconds for operation in self.operations)
 
     def seconds_by_category(self) -> dict[str, float]:
-        """Self time on all devices by XProf's category in seconds, largest first."""
+        """Self time on all devices in seconds, by XProf category, largest first."""
         totals: dict[str, float] = {}
         for operation in self.operations:
             totals[operation.category] = totals.get(operation.category, 0.0) + operation.seconds

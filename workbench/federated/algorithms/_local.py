@@ -52,7 +52,7 @@ def train_locally(
         loss: `loss(params, batch)`, a scalar.
         optimizer: The client's.
         params: The server's parameters.
-        batches: Pytree `[steps, ...]`. If there is an entry `mask` `[steps, batch]`, steps that contain only padding
+        batches: Pytree `[steps, ...]`. If there is a `mask` entry `[steps, batch]`, steps that contain only padding
             change nothing and are not counted.
         adjust: `adjust(params, gradient)` returns the direction that is passed to the optimizer.
         optimizer_state: State to continue from. Default: a new state, which is not returned.

@@ -137,8 +137,8 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
     """
     check_settings(
         "epsilon",
-        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "Pass a `noise_multiplier` of at least 0."),
-        (rounds >= 0, f"rounds={rounds}", "Pass `rounds` of at least 0."),
+        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "`noise_multiplier` must be at least 0."),
+        (rounds >= 0, f"rounds={rounds}", "`rounds` must be at least 0."),
         (
             0 < participation <= 1,
             f"participation={participation}",

@@ -54,8 +54,8 @@ def ftrl_mean(
             f"clip={clip}",
             "One client changes a node of the tree by at most `clip`: pass a positive finite `clip`.",
         ),
-        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "Pass a `noise_multiplier` of at least 0."),
-        (rounds >= 1, f"rounds={rounds}", "The tree has one leaf per round: pass `rounds` of at least 1."),
+        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "`noise_multiplier` must be at least 0."),
+        (rounds >= 1, f"rounds={rounds}", "The tree has one leaf per round: `rounds` must be at least 1."),
     )
     levels = rounds.bit_length()
 
@@ -115,8 +115,8 @@ def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float
     """
     check_settings(
         "ftrl_epsilon",
-        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "Pass a `noise_multiplier` of at least 0."),
-        (rounds >= 1, f"rounds={rounds}", "Pass `rounds` of at least 1."),
+        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "`noise_multiplier` must be at least 0."),
+        (rounds >= 1, f"rounds={rounds}", "`rounds` must be at least 1."),
         (0 < delta < 1, f"delta={delta}", "`delta` is a probability: pass a number between 0 and 1, such as 1e-5."),
     )
     if noise_multiplier == 0:
@@ -172,14 +172,14 @@ def adaptive_clip_mean(
     """
     check_settings(
         "adaptive_clip_mean",
-        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "Pass a `noise_multiplier` of at least 0."),
+        (noise_multiplier >= 0, f"noise_multiplier={noise_multiplier}", "`noise_multiplier` must be at least 0."),
         (first_clip > 0, f"first_clip={first_clip}", "Pass a positive `first_clip`."),
         (
             0 < quantile < 1,
             f"quantile={quantile}",
             "`quantile` is the share of updates that are not clipped: pass a number between 0 and 1.",
         ),
-        (count_noise >= 0, f"count_noise={count_noise}", "Pass a `count_noise` of at least 0."),
+        (count_noise >= 0, f"count_noise={count_noise}", "`count_noise` must be at least 0."),
         (learning_rate > 0, f"learning_rate={learning_rate}", "Pass a positive `learning_rate`."),
     )
 

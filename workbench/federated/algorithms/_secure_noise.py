@@ -143,7 +143,7 @@ def secure_epsilon(
     check_settings(
         "secure_epsilon",
         (values >= 1, f"values={values}", "An update has at least one value: pass `values` above 0."),
-        (rounds >= 0, f"rounds={rounds}", "Pass `rounds` of at least 0."),
+        (rounds >= 0, f"rounds={rounds}", "`rounds` must be at least 0."),
         (0 < delta < 1, f"delta={delta}", "`delta` is a probability: pass a number between 0 and 1, such as 1e-5."),
         (
             0 <= colluding < threshold,

@@ -171,7 +171,7 @@ def poisson_cohorts(
             "`participation` is the probability that a client takes part in a round: pass a number above 0, up to 1.",
         ),
         (slots is None or slots >= 1, f"slots={slots}", "Pass at least 1 slot, or None."),
-        (multiple_of >= 1, f"multiple_of={multiple_of}", "Pass `multiple_of` of at least 1."),
+        (multiple_of >= 1, f"multiple_of={multiple_of}", "`multiple_of` must be at least 1."),
         error=DataError,
     )
     places = most_drawn(clients, participation) if slots is None else slots

@@ -148,7 +148,7 @@ class Population:
             (
                 self.interruptions_per_hour >= 0,
                 f"interruptions_per_hour={self.interruptions_per_hour}",
-                "Pass `interruptions_per_hour` of at least 0.",
+                "`interruptions_per_hour` must be at least 0.",
             ),
             (self.battery_share > 0, f"battery_share={self.battery_share}", "Pass a positive `battery_share`."),
         )

@@ -153,7 +153,7 @@ def _check(
     check_settings(
         "simulate",
         (rounds >= 1, f"rounds={rounds}", "Pass at least 1 round."),
-        (latency_seconds >= 0, f"latency_seconds={latency_seconds}", "Pass `latency_seconds` of at least 0."),
+        (latency_seconds >= 0, f"latency_seconds={latency_seconds}", "`latency_seconds` must be at least 0."),
         (
             sampled >= 1,
             f"sampled={sampled}",
