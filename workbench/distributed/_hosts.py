@@ -326,7 +326,8 @@ def _free_port(port: int | None) -> int:
         except OSError as error:
             message = (
                 f"`start_hosts` was given port={port}, but another program is already listening on this port "
-                f"({error}). Host 0 waits for the other hosts on this port: pass a free port, or omit `port` to choose one automatically."
+                f"({error}). Host 0 waits for the other hosts on this port: pass a free port, or omit `port` to "
+                "choose one automatically."
             )
             raise MeshError(message) from error
         return listener.getsockname()[1]
