@@ -18,6 +18,7 @@ RULE = "activations without the batch axis"
 Spec = tuple[tuple[str, ...], ...]
 _CODE = re.compile(r"`([^`]*)`")
 _NO_WORK = {"input", "output", "constant", "while", "while carry", "iota", "broadcast_in_dim"}
+_NOT_COMPUTED = {"input", "output", "constant", "manual_computation"}
 _LEAST_WORK = 0.1  # minimum share of a device's planned work that is repeated
 _MOST_LINES = 4  # maximum number of lines at which a constraint is compiled
 
@@ -139,6 +140,10 @@ class _Graph:
         for value in values:
             if self._dependent.intersection(value.operands) or value.operation == "while carry":
                 self._dependent.add(value.name)
+        self._manual: set[str] = set()  # inside a `shard_map`, whose code chooses the axes itself
+        for value in values:
+            if value.operation == "manual_computation input" or self._manual.intersection(value.operands):
+                self._manual.add(value.name)
         self._after_backward: set[str] = set()  # computed from cotangents, such as new parameters
         for value in values:
             if _is_cotangent(value) or self._after_backward.intersection(value.operands):
@@ -171,7 +176,7 @@ class _Graph:
         """The dimension that the axis should shard; None if the value has the axis, or no batch dimension."""
         is_update = value.name in self._after_backward and value.shape in self._state_shapes
         is_activation = value.name in self._dependent and not is_update
-        if not is_activation or value.operation in ("input", "output", "constant") or not value.shape:
+        if not is_activation or value.operation in _NOT_COMPUTED or not value.shape or value.name in self._manual:
             return None
         if any(axis in axes for axes in value.spec):
             return None

@@ -119,7 +119,7 @@ class Executor(Engine):
             answers.cancel()
 
     def _sender(self, work: Pass, size: int, inputs: dict[int, tuple[Any, ...]]) -> Callable[[Batch], Future]:
-        """Returns the function that sends `size` clients to a worker and records the checksums of its inputs."""
+        """Returns the function that sends `size` clients to a worker and records the checksums of the inputs."""
         if self._local:
             compiled = work.compiled(size)
             return lambda batch: self.pool.submit(_run_here, compiled, work.operands(batch))

@@ -44,7 +44,7 @@ _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 class DeviceEvent(NamedTuple):
-    """One execution on a device of an HLO instruction or, on GPUs, of one of the instruction's kernels.
+    """One execution of an HLO instruction (on GPUs, of one of its kernels) on a device.
 
     Start times are relative. `self_seconds` excludes instructions that run inside this instruction (the body of a
     `while` on a TPU).

@@ -439,5 +439,5 @@ def _not_lowered(call: TracedCall, error: Exception) -> str:
 def _refused(name: str, error: Exception) -> str:
     return (
         f"The search for shardings was given `{name}`, which Shardy does not propagate in this process: {error}. "
-        "Candidates are priced from propagated shardings: use `what_if`, which compiles your own specs."
+        "The search prices candidates from propagated shardings. To compile your own specs, use `what_if`."
     )
