@@ -1,5 +1,7 @@
 """Computations that lost, or never had, the mesh axis of the batch; each change is also made by hand."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -78,6 +80,7 @@ def test_noise_drawn_without_the_batch_axis_is_constrained(data):
     assert finding.gain.quantity == "FLOPs"
     assert finding.gain.saved_share > 0.6
     assert [row.quantity for row in finding.costs] == ["bytes sent"]  # the generator's gradient is now summed
+    assert any(re.fullmatch(r"predicted on v5e: .* before, .* with the constraint", text) for text in finding.evidence)
     assert_same(finding, gan(data, True)[0], args)
 
 

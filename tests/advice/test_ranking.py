@@ -1,7 +1,7 @@
 """Findings rank by what the whole change does: a trade is no first advice."""
 
 from workbench import render
-from workbench.advice._advise import _rank
+from workbench.advice._advise import _overlaps, _rank
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
 
 
@@ -53,3 +53,15 @@ def test_the_text_of_a_finding_has_every_figure_that_was_compiled():
     assert "Gain: peak bytes 4 KiB -> 2 KiB" in text
     assert "Price: bytes sent 1 KiB -> 2 KiB (+100 %)" in text
     assert "Other figures: FLOPs 1 MFLOP (unchanged), seconds 2 µs -> 1 µs" in text
+
+
+def test_gains_that_exceed_the_whole_are_said_to_overlap():
+    halves = finding("half", 0.5, gain("bytes sent", 100, 50), gain("peak bytes", 100, 90))
+    more = finding("more", 0.5, gain("bytes sent", 100, 40), gain("peak bytes", 100, 95))
+    assert _overlaps([halves]) == []
+    (note,) = _overlaps([halves, more])
+    assert "would save more bytes sent than the program has" in note
+
+
+def test_gains_that_fit_into_the_whole_may_be_independent():
+    assert _overlaps([finding("one", 0.5, gain("FLOPs", 100, 50)), finding("two", 0.5, gain("FLOPs", 100, 50))]) == []

@@ -7,6 +7,7 @@ version.
 import contextlib
 import copy
 import functools
+import inspect
 import os
 import threading
 import warnings
@@ -689,6 +690,21 @@ def static_arguments(jitted: Foreign, count: int) -> tuple[frozenset[int], froze
     info = jitted._jit_info
     positions = (position + count if position < 0 else position for position in info.static_argnums)
     return frozenset(positions), frozenset(info.static_argnames)
+
+
+def keeps_results(fn: Any) -> bool:
+    """Returns whether `fn` wraps a function whose results it returns: `jax.shard_map` or `jax.checkpoint`.
+
+    Requires: the names of the inner functions of these transformations.
+    """
+    if not hasattr(fn, "__wrapped__"):
+        return False
+    try:
+        wrappers = [cell.cell_contents for cell in fn.__closure__ or ()]
+    except (AttributeError, ValueError):  # no function, or an empty cell
+        return False
+    names = {wrapper.__code__.co_name for wrapper in wrappers if inspect.isfunction(wrapper)}
+    return not names.isdisjoint(("wrapped", "fun_remat"))
 
 
 def is_pmapped(fn: object) -> bool:

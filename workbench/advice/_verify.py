@@ -53,7 +53,7 @@ from workbench.records.advice import FindingRecord, GainRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import SourceLine
 from workbench.render import spec_code
-from workbench.render.units import bytes_text, flops_text, spec_text
+from workbench.render.units import bytes_text, flops_text, seconds_text, spec_text
 
 
 class NothingToChangeError(ValueError):
@@ -142,7 +142,7 @@ def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompi
 def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Constrains one line after another in the traced program, and keeps the line that saves most."""
     lost = next(one for one in lost_axes(program) if one.axis in finding.axes)
-    tried: list[tuple[float, CandidateLine, tuple[GainRecord, ...]]] = []
+    tried: list[tuple[float, CandidateLine, tuple[GainRecord, ...], tuple[float, float] | None]] = []
     count = 0
     for candidate in lost.candidates:
         lines, specs = [(candidate.source.file, candidate.source.line)], candidate.specs
@@ -158,7 +158,7 @@ def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile
         rows = compared(program, after)
         seconds = _chip_seconds(program, after)
         if _is_worth(rows, seconds):
-            tried.append((_score(rows, seconds), candidate, rows))
+            tried.append((_score(rows, seconds), candidate, rows, seconds))
     if not count and lost.cause is not None:
         message = "the traced program has no operation to constrain at these lines"
         raise NothingToChangeError(message)
@@ -166,18 +166,20 @@ def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile
         assert finding.gain is not None
         how = "compiled with the constraint"
         return finding.replace(gain=finding.gain.replace(after=finding.gain.before, verified=True, how=how))
-    _, best, rows = min(tried, key=lambda trial: trial[0])
+    _, best, rows, seconds = min(tried, key=lambda trial: trial[0])
     order = ("bytes sent", "FLOPs", "peak bytes") if lost.cause is not None else ("FLOPs", "bytes sent", "peak bytes")
     gains = [row for name in order for row in rows if row.quantity == name]
     gain = next((row for row in gains if row.saved_share > _CLEAR), max(gains, key=lambda row: row.saved_share))
     place = f"line {best.source.line} of `{best.source.function}`"
+    evidence = [f"{count} lines were constrained one by one: {place} saves most"] if count > 1 else []
+    if seconds is not None and program.planner is not None and not _is_free(rows):  # why the trade is worth it
+        before, after = map(seconds_text, seconds)
+        evidence.append(f"predicted on {program.planner.chip.name}: {before} before, {after} with the constraint")
     return finding.replace(
         change=best.change,
         code=code_in(best.change),
         sources=(best.source,),
-        evidence=(*finding.evidence, f"{count} lines were constrained one by one: {place} saves most")
-        if count > 1
-        else finding.evidence,
+        evidence=(*finding.evidence, *evidence),
         gain=gain.replace(how="compiled with the constraint"),
         compared=rows,
     )
@@ -202,10 +204,14 @@ def _chip_seconds(program: Compiled, after: ProgramRecord) -> tuple[float, float
 
 def _is_worth(rows: Sequence[GainRecord], seconds: tuple[float, float] | None) -> bool:
     """Returns whether a change saves a clear share of one figure, and is faster if another figure increases."""
-    traded = [row for row in rows if row.quantity in _TRADED]
-    is_free = all(row.after <= _COST * row.before for row in traded)
     is_faster = seconds is not None and seconds[1] < (1 - _LEAST_FASTER) * seconds[0]
-    return any(row.saved_share > _LEAST_FASTER for row in traded) and (is_free or is_faster)
+    is_saving = any(row.saved_share > _LEAST_FASTER for row in rows if row.quantity in _TRADED)
+    return is_saving and (is_faster or _is_free(rows))
+
+
+def _is_free(rows: Sequence[GainRecord]) -> bool:
+    """Returns whether a change increases no figure clearly."""
+    return all(row.after <= _COST * row.before for row in rows if row.quantity in _TRADED)
 
 
 def _score(rows: Sequence[GainRecord], seconds: tuple[float, float] | None) -> float:

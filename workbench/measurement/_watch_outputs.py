@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from workbench._jax_compat import keeps_results
 from workbench._types import Argument
 from workbench.errors import MeasureError
 
@@ -362,7 +363,7 @@ def _returned_names(fn: Callable | None) -> list[str] | None:
     while isinstance(inner, functools.partial):
         inner = inner.func
     inner = getattr(inner, "__func__", inner)  # of a method
-    while _keeps_results(inner):
+    while keeps_results(inner):
         inner = inner.__wrapped__
     if fn is None or not inspect.isfunction(inner) or hasattr(inner, "__wrapped__"):
         return None  # `jax.grad(f)` also wraps `f`, but returns other values
@@ -373,18 +374,6 @@ def _returned_names(fn: Callable | None) -> list[str] | None:
     top = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
     returned = [] if top is None else [_names_in(node.value) for node in _returns(top)]
     return returned[0] if returned and all(names == returned[0] for names in returned) else None
-
-
-def _keeps_results(fn: Any) -> bool:
-    """Returns whether `fn` was wrapped by a function that keeps its results, such as `jax.shard_map`."""
-    if not hasattr(fn, "__wrapped__"):
-        return False
-    try:
-        wrappers = [cell.cell_contents for cell in fn.__closure__ or ()]
-    except (AttributeError, ValueError):  # no function, or an empty cell
-        return False
-    names = {wrapper.__code__.co_name for wrapper in wrappers if inspect.isfunction(wrapper)}
-    return not names.isdisjoint(("wrapped", "vmap_f", "fun_remat"))
 
 
 def _returns(node: ast.AST) -> list[ast.Return]:
