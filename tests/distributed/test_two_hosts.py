@@ -279,7 +279,7 @@ def test_port_that_is_in_use_is_reported() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(MeshError, match=rf"port={port}, but another program listens"):
+        with pytest.raises(MeshError, match=rf"port={port}, but another program is already listening"):
             start_hosts(port=port)
 
 
