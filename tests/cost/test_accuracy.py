@@ -4,8 +4,13 @@ import json
 import statistics
 from collections import defaultdict
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.experimental import io_callback
 
+import workbench as wb
 from benchmarks import predictions
 from workbench.cost import accuracy_text, error_bar, estimate_cost, family_of, known_chip
 from workbench.cost._accuracy import ACCURACY, accuracy_of
@@ -102,3 +107,14 @@ def test_modules_of_the_cpus_compiler_have_no_fixed_costs_of_another_chip_and_an
     assert here.error_bar == "error unknown: compiled for CPU devices, priced as v5e"
     assert any("the fixed cost of an operation is not counted" in each for each in here.assumptions)
     assert here.error_bar in str(here)
+
+
+@pytest.mark.parametrize("call", [jax.pure_callback, io_callback], ids=["pure", "io"])
+def test_host_callback_makes_the_error_unknown(call):
+    def f(x):
+        return jnp.exp(call(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+
+    record = wb.inspect(f, on="v5e")(jnp.ones(64))
+    assert record.cost.error_bar.startswith("error unknown: the time of host callbacks (`xla_")
+    assert "is not counted" in record.cost.error_bar
+    assert "of host callbacks" in next(line for line in str(record).splitlines() if line.startswith("Predicted"))

@@ -151,6 +151,46 @@ ENTRY %main (a: f32[125]) -> f32[125] {
     assert seconds_on_measured(text, *both) == pytest.approx(5e-5)
 
 
+def test_few_exponentials_take_their_share_of_the_smallest_measured_number():
+    text = """HloModule jit_f, is_scheduled=true
+
+ENTRY %main (a: f32[125]) -> f32[125] {
+  %a = f32[125] parameter(0)
+  ROOT %exponential = f32[125] exponential(%a)
+}
+"""
+    assert seconds_on_measured(text, rate("transcendental", 500.0, 4e-5)) == pytest.approx(1e-5)
+
+
+def test_first_run_of_an_operation_is_added_once_per_call():
+    text = """HloModule jit_f, is_scheduled=true
+
+%body (p: (s32[], f32[125])) -> (s32[], f32[125]) {
+  %p = (s32[], f32[125]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[125] get-tuple-element(%p), index=1
+  %y = f32[125] negate(%x)
+  ROOT %t = (s32[], f32[125]) tuple(%i, %y)
+}
+
+%c (p: (s32[], f32[125])) -> pred[] {
+  %p = (s32[], f32[125]) parameter(0)
+  ROOT %more = pred[] constant(true)
+}
+
+ENTRY %main (a: (s32[], f32[125])) -> (s32[], f32[125]) {
+  %a = (s32[], f32[125]) parameter(0)
+  ROOT %loop = (s32[], f32[125]) while(%a), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"8"}}
+}
+"""
+    loop, with_first_run = (
+        estimate_cost(inspect_module(text, platform="cpu"), chip=MEASURED.replace(name="cpu", rates=rates)).seconds
+        for rates in (MEASURED.rates, (*MEASURED.rates, rate("first run", 0.0, 3e-6)))
+    )
+    assert loop is not None
+    assert with_first_run == pytest.approx(loop + 3e-6)
+
+
 def test_product_takes_no_less_than_its_operands():
     text = """HloModule jit_f, is_scheduled=true
 

@@ -82,11 +82,15 @@ def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[s
     """Formats the error in a compiled module's predicted time.
 
     If one instruction takes at least 4/5 of the time, its class determines the error; otherwise, the class is "training
-    step".
+    step". The error is unknown if an operation's FLOPs or time could not be counted.
     """
+    is_factorised = any(i.routine is not None and not i.routine.length for i in module.instructions)
+    uncounted = next((note for note in module.notes if note.endswith("not counted")), None)
+    if uncounted is not None and not is_factorised:
+        return f"{UNKNOWN}: {uncounted}"
     if is_compiled_elsewhere(module, chip):
         return f"{UNKNOWN}: compiled for CPU devices, priced as {chip.name}"
-    if any(i.routine is not None and not i.routine.length for i in module.instructions):
+    if is_factorised:
         return f"{UNKNOWN}: the time of factorisations was not compared with measurements on {chip.name}"
     executions = {o.name: o.executions or 0.0 for o in (*module.instructions, *module.collectives)}
     seconds = {name: (time.seconds or 0.0) * executions.get(name, 0.0) for name, time in times.items()}

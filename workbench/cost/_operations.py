@@ -216,13 +216,20 @@ def predict_instruction(
     if kind == "other" and instruction.opcode == "fusion":
         kind = "elementwise"
     measured = _measured_class(instruction, chip)
-    time = _time(products, instruction.accessed_bytes, chip, kind, measured, fixed=fixed, reach_bytes=reach_bytes)
+    size, runs = instruction.accessed_bytes, max(1.0, instruction.executions or 1.0)
+    time = _time(products, size, chip, kind, measured, fixed=fixed, reach_bytes=reach_bytes, executions=runs)
     counted = (("transcendental", transcendentals), ("arithmetic", arithmetic))
-    special = sum(interpolate(rows_of(chip, kind), amount) or 0.0 for kind, amount in counted if amount)
+    special = sum(_counted_seconds(rows_of(chip, kind), amount) for kind, amount in counted if amount)
     special += _routine_seconds(instruction, chip)
     if not special or time.seconds is None or time.compute is None:
         return time
     return time._replace(seconds=max(time.seconds, special), compute=max(time.compute, special))
+
+
+def _counted_seconds(rows: list[RateRecord], amount: float) -> float:
+    """Time in seconds of counted operations; in proportion to `amount` below the smallest measured amount."""
+    share = min(1.0, amount / rows[0].amount) if rows else 0.0
+    return share * (interpolate(rows, amount) or 0.0)
 
 
 def _works(instruction: InstructionRecord) -> bool:
@@ -232,7 +239,7 @@ def _works(instruction: InstructionRecord) -> bool:
 
 def _time(
     products: Mapping[str, float], accessed_bytes: float, chip: ChipRecord, kind: OperationClass, measured: RateKind,
-    *, fixed: bool = True, reach_bytes: float = 0.0,
+    *, fixed: bool = True, reach_bytes: float = 0.0, executions: float = 1.0,
 ) -> OperationTime:  # fmt: skip
     rates = rates_of(chip)
     memory = _measured_seconds(chip, measured, accessed_bytes, reach_bytes) if chip.rates and accessed_bytes else None
@@ -246,10 +253,10 @@ def _time(
             return OperationTime(None, None, memory, f"no peak rate of {product} products is known for {chip.name}")
         compute += seconds
     if chip.rates:  # the measured rows include the fixed cost
-        least = next((row.seconds for row in chip.rates if fixed and row.kind == "operation"), 0.0)
+        least, first = (sum(row.seconds for row in rows_of(chip, name) if fixed) for name in ("operation", "first run"))
         # On a CPU, the core that multiplies also moves its operands; other chips overlap the two.
         busy = compute + memory if family_of(chip) == "CPU" else max(compute, memory)
-        return OperationTime(max(busy, least), compute, memory)
+        return OperationTime(max(busy, least) + first / executions, compute, memory)
     return OperationTime(max(compute, memory) + (rates.operation_seconds if fixed else 0.0), compute, memory)
 
 

@@ -36,8 +36,9 @@ _SMALL_BYTES, _SMALL_MANY = 1 << 26, 4  # size of small operations, and their nu
 _STEPS = 32  # number of groups of three operations in the program that measures elementwise operations
 _BURST = 20  # number of consecutive calls; a single call would be timed while caches and threads are cold
 _ARRAYS = 33  # number of arguments and results of the program that measures the cost of an additional array
+_CHAIN = 64  # number of sums in the program that measures the first run of an operation
 _COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_CALLS: tuple[RateKind, ...] = ("call", "array", "upload", "download")  # kinds without repetitions
+_CALLS: tuple[RateKind, ...] = ("call", "array", "first run", "upload", "download")  # kinds without repetitions
 _COUNTED = (  # kinds whose amount is not counted in the compiled program
     "matrix product", "convolution", "arithmetic", "transcendental", "sort", "factorisation", "eigenvalues",
     *_COLLECTIVES,
@@ -119,9 +120,9 @@ def calibrate(
     Runs matrix products by dtype and size, thin products, convolutions, elementwise operations (bound by memory and by
     arithmetic), transcendental operations, reductions, transposes, gathers, scatters, sorts, factorisations, copies to
     and from the host, and every collective by size and mesh axis. Also measures the cost of one additional operation,
-    one additional call, and one additional array per call. All programs run in interleaved rounds; a program is
-    finished when the quartiles of its times are within 5 % of each other. The bytes of an operation are the bytes that
-    `inspect` counts in the compiled program.
+    of its first run in a call (on CPUs), of one additional call, and of one additional array per call. All programs run
+    in interleaved rounds; a program is finished when the quartiles of its times are within 5 % of each other. The bytes
+    of an operation are the bytes that `inspect` counts in the compiled program.
 
     Args:
         mesh: Mesh whose axes are used for collectives; None means one axis with all devices.
@@ -167,7 +168,7 @@ def calibrate(
                 break
             for trial in trials if jax.process_count() > 1 else queue:
                 show(f"round {number}, {len(queue)} of {len(trials)} programs left: {trial.name}")
-                if trial.kind not in _CALLS or trial.kind == "array":
+                if trial.kind not in _CALLS or trial.kind in ("array", "first run"):
                     trial.calls.append(_timed(trial, 0))
                 trial.walls.append(_timed(trial, trial.repeats))
     finally:
@@ -305,12 +306,14 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
         yield repeated(mesh, "scatter", 0.0, _scatter, (rows, 128))
         yield repeated(mesh, "sort", 2.0 * size, _sort, (size // 4,), start=_bits)
         yield repeated(mesh, "thin product", 0.0, _thin, (rows, 128), start=lambda x: (x, x[:1].T * jnp.ones(16)))
-    for size in (16, 64, 256):
+    for size in (16, 64, 128, 256):
         repeated = functools.partial(_repeated, shape=(size, size), start=lambda x: (x, x @ x.T + jnp.eye(len(x))))
         yield repeated(mesh, "factorisation", size**3 / 3, lambda both: (lax.linalg.cholesky(both[1]), both[1]))
         yield repeated(mesh, "eigenvalues", 14 * size**3 / 3, lambda both: (lax.linalg.eigh(both[1])[0], both[1]))
     yield _repeated(mesh, "operation", 0.0, _small_operations, (_OPERATIONS, 128), start=lambda x: tuple(x))
     yield from _call(mesh)
+    if is_cpu:
+        yield _first_runs(mesh)
     for size in (1 << 16, 1 << 24):
         yield from _copies(mesh, size)
     for axis, members in mesh.shape.items():
@@ -459,6 +462,36 @@ def _call(mesh: Mesh) -> Iterator[_Trial]:
 
     yield _Trial("call", 0.0, lambda repeats: calls(1), operations=_BURST)
     yield _Trial("array", 0.0, lambda repeats: calls(_ARRAYS if repeats else 1), operations=_BURST * (_ARRAYS - 1))
+
+
+def _first_runs(mesh: Mesh) -> _Trial:
+    """A program without a loop, whose operations run once per call and take longer than in a loop."""
+    spec = P(tuple(mesh.axis_names))
+    x = jax.device_put(jnp.zeros((mesh.size, 8)), NamedSharding(mesh, spec))
+    compiled: dict[int, jax.stages.Compiled] = {}
+
+    def build() -> None:
+        for length in (1, _CHAIN):
+
+            def chain(x: jax.Array, length: int = length) -> jax.Array:
+                for number in range(length):
+                    x = lax.optimization_barrier(x * jnp.exp(x * (1.0 + 0.001 * number)).sum())
+                return x
+
+            program = jax.jit(jax.shard_map(chain, mesh=mesh, in_specs=spec, out_specs=spec))
+            compiled[length] = program.lower(x).compile()
+        short, long = (
+            sum(not instruction.fused for instruction in inspect_module(compiled[length]).instructions)
+            for length in (1, _CHAIN)
+        )
+        trial.operations = _BURST * (long - short)
+
+    def run(repeats: int) -> None:
+        for _ in range(_BURST):
+            jax.block_until_ready(compiled[_CHAIN if repeats else 1](x))
+
+    trial = _Trial("first run", 0.0, run, build=build)
+    return trial
 
 
 def _copies(mesh: Mesh, size: int) -> Iterator[_Trial]:

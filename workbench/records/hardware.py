@@ -73,6 +73,7 @@ RateKind = Literal[
     "factorisation",
     "eigenvalues",
     "operation",
+    "first run",
     "call",
     "array",
     "upload",
