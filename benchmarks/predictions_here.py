@@ -14,6 +14,7 @@ process on the cores shows as an error of the prediction. Results and calibratio
 import argparse
 import contextlib
 import functools
+import itertools
 import json
 import math
 import os
@@ -356,12 +357,16 @@ def run(count: int, seconds: float, *, only: str = "", runs: bool = True, again:
 
 
 def measured(
-    calls: dict[str, Callable[[], float]], *, seconds: float = 0.5, at_most: int = 60
+    calls: dict[str, Callable[[], float]], *, seconds: float = 0.4, warm_seconds: float = 0.1
 ) -> dict[str, list[float]]:
-    """Wall seconds of interleaved calls: at least 5 of each, for about `seconds` a program."""
+    """Wall seconds of interleaved calls: at least 5 of each, for about `seconds` a program, after a warm-up."""
     walls: dict[str, list[float]] = {name: [] for name in calls}
+    for once in calls.values():
+        warm = time.monotonic() + warm_seconds
+        while time.monotonic() < warm:
+            once()
     end = time.monotonic() + seconds * len(calls)
-    for turn in range(at_most):
+    for turn in itertools.count():
         if turn >= 5 and time.monotonic() > end:
             break
         for name in list(calls) if turn % 2 else list(calls)[::-1]:
