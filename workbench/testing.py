@@ -361,9 +361,9 @@ def _module(program: Argument, function: str) -> ModuleRecord:
         )
         raise InspectionError(message)
     message = (
-        f"`{function}` received a {type(program).__name__}, which is not a program. `{function}` accepts a traced "
-        "call (`wb.trace(fn)(*args)`), a record from `inspect`, a `Lowered` or `Compiled`, HLO text, or a file: pass "
-        "one of these."
+        f"`{function}` received an object of type {type(program).__name__}, which is not a program. `{function}` "
+        "accepts a traced call (`wb.trace(fn)(*args)`), a record from `inspect`, a `Lowered` or `Compiled`, HLO text, "
+        "or a file: pass one of these."
     )
     raise InspectionError(message)
 

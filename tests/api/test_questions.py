@@ -45,7 +45,7 @@ def test_machine_has_a_mesh_a_target_and_a_chip(on, parts):
     [
         (("v5e", "v5p"), "two chips: v5e and v5p"),
         ((EIGHT, EIGHT), "two meshes"),
-        (3, "on=3, a int"),
+        (3, "on=3, an object of type int"),
         ("v99", "'v99'"),
     ],
 )
@@ -99,7 +99,7 @@ def test_what_the_explorer_alone_shows_is_refused_with_another_view():
 
 
 def test_errors_name_the_question():
-    with pytest.raises(InspectionError, match="`measure` received a ArrayImpl"):
+    with pytest.raises(InspectionError, match="`measure` received an object of type ArrayImpl"):
         wb.measure(ONES)
     with pytest.raises(InspectionError, match="`compare` was given functions together with other objects"):
         wb.compare(product, ONES)

@@ -85,7 +85,7 @@ def test_flops_are_those_of_the_products():
 
 
 def test_other_things_are_refused():
-    with pytest.raises(InspectionError, match="`assert_flops` received a list, which is not a program"):
+    with pytest.raises(InspectionError, match="`assert_flops` received an object of type list, which is not a program"):
         assert_flops([1], 0)
 
 

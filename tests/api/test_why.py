@@ -195,5 +195,5 @@ def test_lowered_program_and_record_are_explained(shape):
 
 
 def test_array_is_no_program():
-    with pytest.raises(InspectionError, match="which is not a program but a ShardingRecord"):
+    with pytest.raises(InspectionError, match="which is not a program: its record has type ShardingRecord"):
         wb.why(jnp.ones(3))

@@ -78,5 +78,5 @@ def test_records_of_different_programs_are_not_one_run() -> None:
 def test_hosts_run_a_function_and_not_its_text():
     from workbench.distributed import Hosts
 
-    with pytest.raises(EngineError, match=r"`Hosts\.run` received a `str`\. Every host calls a function"):
+    with pytest.raises(EngineError, match=r"`Hosts\.run` received an object of type str\. Every host calls a function"):
         Hosts.run(object.__new__(Hosts), "print(1)")  # type: ignore[arg-type]

@@ -134,7 +134,7 @@ def test_clients_are_packed_by_the_workers_once(own_process: bool, tmp_path: Pat
     np.testing.assert_allclose(Sequential().run(fitted, W, clients).results[0], expected(W)[0], rtol=1e-5)
     assert not list(waiting.iterdir())
     with (
-        pytest.raises(ProgramError, match=r"`Beam.read` was given a ClientReader"),
+        pytest.raises(ProgramError, match=r"`Beam.read` was given an object of type ClientReader"),
         engine.read(ClientReader([(0, 1)])),
     ):
         pass

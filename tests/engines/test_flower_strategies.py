@@ -347,7 +347,10 @@ def test_arrays_of_other_parameters_are_refused(sent: Any, expected: str):
 @pytest.mark.parametrize(
     ("trains", "expected"),
     [
-        (lambda w, x: w, r"train=`<lambda>`, which returned a dict.*Return a tuple `\(params, metrics\)`"),
+        (
+            lambda w, x: w,
+            r"train=`<lambda>`, which returned .* of type dict.*Return a tuple `\(params, metrics\)`",
+        ),
         (lambda w, x: (w, 3.0), r"returned metrics of type .*Array.*names.*Return a dictionary"),
         (lambda w, x: (w, {"m": jnp.ones((2, 2))}), r"returned the metrics m \(2, 2\).*Reduce these metrics"),
         (lambda w, x: ({"w": w["w"]}, {}), r"that it received: w \(3,\) instead of b \(\), w \(3,\)"),
@@ -395,7 +398,9 @@ def test_message_with_two_array_records_is_refused(grid: Any):
 
     nodes = grid(flower.client_app(train, params=init(), data=data))
     content = RecordDict({"first": ArrayRecord(), "second": ArrayRecord()})
-    with pytest.raises(EngineError, match=r"a `train` message has 2 ArrayRecords: first, second.*single ArrayRecord"):
+    with pytest.raises(
+        EngineError, match=r"a message of type 'train' has 2 ArrayRecords: first, second.*single ArrayRecord"
+    ):
         nodes.send_and_receive([Message(content, dst_node_id=10, message_type="train")])
 
 

@@ -261,5 +261,5 @@ def test_compiled_programs_name_the_engine_that_reads_clients():
         return wb.reduce_mean(wb.map_fn(lambda row: 2 * row, x))
 
     reader = wb.engines.ClientReader([("ann", np.float32(1)), ("bob", np.float32(3))])
-    with pytest.raises(ProgramError, match=r"received a `ClientReader`.*MeshEngine\(\)\.run\(fn, …\)"):
+    with pytest.raises(ProgramError, match=r"received an object of type ClientReader.*MeshEngine\(\)\.run\(fn, …\)"):
         mean(reader)

@@ -231,7 +231,7 @@ def test_source_is_the_users_line():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        pytest.param(3, r"was given a `int`, which is not a compiled program", id="number"),
+        pytest.param(3, r"was given an object of type int, which is not a compiled program", id="number"),
         pytest.param("", "no text", id="empty text"),
         pytest.param("module @jit_f {\n  func.func public @main()\n}", "StableHLO", id="StableHLO"),
         pytest.param("hello", "line 1, 'hello', is not a line of HLO", id="prose"),

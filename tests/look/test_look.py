@@ -111,7 +111,7 @@ def test_showing_something_unknown_says_what_can_be_shown():
 
 
 def test_inspecting_what_is_no_function_says_what_to_use():
-    with pytest.raises(InspectionError, match=r"`inspect` received a int, .*meshes; arrays and pytrees"):
+    with pytest.raises(InspectionError, match=r"`inspect` received .* of type int, .*meshes; arrays and pytrees"):
         wb.inspect(3)  # pyright: ignore[reportArgumentType]
 
 
@@ -141,7 +141,7 @@ def test_explore_opens_the_widget_of_anything_and_lays_it_out(x, view: str):
 
 def test_exploring_a_record_without_a_live_view_says_where_it_is_shown():
     cost = wb.inspect(local_sgd)(WEIGHTS, ROWS).module.memory
-    with pytest.raises(InspectionError, match=r"`explore` received a MemoryRecord, .* no live view.* card"):
+    with pytest.raises(InspectionError, match=r"`explore` received .* of type MemoryRecord, .* no live view.* card"):
         wb.explore(cost)
 
 

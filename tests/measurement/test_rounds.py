@@ -312,9 +312,12 @@ def test_progress_bar_shows_rounds_and_metrics(capsys):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (3, r"a step that returned a `int` in round 0\. A step returns two values.*`return state, \{'loss': loss\}`"),
-        ((0, {"name": "x"}), r"metric 'name' of round 0 is a `str`.*numbers or arrays of numbers"),
-        ((0, {"w": {"key": jax.random.key(0)}}), r"metric 'w.key' of round 0 is a `PRNGKeyArray`"),
+        (
+            3,
+            r"returned .* of type int in round 0\. A step returns two values.*`return state, \{'loss': loss\}`",
+        ),
+        ((0, {"name": "x"}), r"metric 'name' of round 0 is an object of type str.*numbers or arrays of numbers"),
+        ((0, {"w": {"key": jax.random.key(0)}}), r"metric 'w.key' of round 0 is an object of type PRNGKeyArray"),
     ],
     ids=["no pair", "text", "key"],
 )

@@ -46,7 +46,10 @@ CASES = {
         _deleted,
         r"argument 0 of shape \(4,\), which was deleted or donated.*pass the array that the donating",
     ),
-    "cyclic": (_cyclic, r"argument 0, which holds a list that contains itself.*A pytree is a finite tree"),
+    "cyclic": (
+        _cyclic,
+        r"argument 0, which holds .* of type list that contains itself.*A pytree is a finite tree",
+    ),
     "deep": (_deep, r"argument 0, whose containers are nested more than 500 levels deep"),
     "symbolic": (_symbolic, r"argument 0, which has the symbolic shape \(n, 2\).*numbers as dimensions.*`trace"),
 }

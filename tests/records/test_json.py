@@ -95,7 +95,7 @@ def test_record_of_another_version_names_both_versions():
 
 
 def test_record_of_another_class_is_refused():
-    with pytest.raises(RecordError, match="received a PlacementRecord, but accepts only a PlanRecord"):
+    with pytest.raises(RecordError, match="type PlacementRecord, but accepts only records of type PlanRecord"):
         PlanRecord.from_json(PlacementRecord(name="clients", size=4).to_json())
 
 
@@ -109,7 +109,7 @@ def test_record_of_another_class_is_refused():
         ('{"version": 1, "record": "SourceLine", "file": "a.py", "line": 1, "mood": 2}', "has mood"),
         ('{"version": 1, "record": "SourceLine", "file": "a.py", "line": "1"}', "SourceLine.line received '1'"),
         ('{"version": 1, "record": "StageRecord", "index": 0, "path": "0", "kind": "cloud", "name": ""}', "'cloud'"),
-        ('{"version": 1, "record": "NoRecord"}', "received a NoRecord"),
+        ('{"version": 1, "record": "NoRecord"}', "received a record of type NoRecord"),
     ],
 )
 def test_text_that_fits_no_record_is_refused(text: str, part: str):

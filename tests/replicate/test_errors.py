@@ -139,7 +139,7 @@ def test_wrong_results_of_a_step_say_what_it_returns(name):
 
 
 INPUTS = {
-    "not an iterator": (lambda ctx: 7, r"returned a int for replicas \[0, 1\].*iterator.*generator"),
+    "not an iterator": (lambda ctx: 7, r"returned an object of type int for replicas \[0, 1\].*iterator.*generator"),
     "ends early": (
         lambda ctx: iter([1.0] * (2 if ctx.replica_id else 3)),
         r"no batch for step 2 of 3 on replicas \[1\] of 2.*every step.*repeat",

@@ -111,8 +111,8 @@ def show_record(
     view_name = default if view is None else view
     if view_name not in views:
         message = (
-            f"`show_record` was given view={view!r}, but a {type(record).__name__} has the views {', '.join(views)}. "
-            "Pass one of these views, or omit `view`."
+            f"`show_record` was given view={view!r}, but the views of a record of type "
+            f"{type(record).__name__} are {', '.join(views)}. Pass one of these views, or omit `view`."
         )
         raise ValueError(message)
     if isinstance(record, ProgramRecord):
@@ -149,8 +149,8 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
     if isinstance(record, TimelineRecord):
         return {"run": PictureView}, "run"
     message = (
-        f"`show_record` was given a {type(record).__name__}, which has no live view. `show_record` shows a "
-        "ProgramRecord, ComparisonRecord, PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, "
+        f"`show_record` was given an object of type {type(record).__name__}, which has no live view. `show_record` "
+        "shows a ProgramRecord, ComparisonRecord, PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, "
         "PropagationRecord, WhatIfRecord, RunRecord, RunOverlayRecord, ProfileRecord, TimelineRecord, "
         "ProgramGraphRecord or LaunchedRecord; `workbench.render` draws the others."
     )

@@ -29,8 +29,9 @@ def _program_of(x: object, name: str, **options: Option) -> ProgramRecord:
     if isinstance(record, ProgramRecord):
         return record
     message = (
-        f"`{name}` received a {type(x).__name__}, which is not a program but a {type(record).__name__}. `{name}` reads "
-        f"the collectives of a program: pass a function or the result of `jax.jit`, as in `{name}(fn)(*args)`."
+        f"`{name}` received an object of type {type(x).__name__}, which is not a program: its record has "
+        f"type {type(record).__name__}. `{name}` reads the collectives of a program: pass a function or the result of "
+        f"`jax.jit`, as in `{name}(fn)(*args)`."
     )
     raise InspectionError(message)
 

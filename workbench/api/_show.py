@@ -342,8 +342,8 @@ def _widget(question: str, record: Record, view: str | None, **callbacks: Option
         if question == "show":
             raise _NoView(record)
         message = (
-            f"`{question}` received a {type(record).__name__}, which has no live view. Put the record on the last "
-            "line of a cell to see it as a card, or `print` it to see it as text."
+            f"`{question}` received an object of type {type(record).__name__}, which has no live view. Put the record "
+            "on the last line of a cell to see it as a card, or `print` it to see it as text."
         )
         raise InspectionError(message)
     return workbench_widgets.show_record(record, view=view, **callbacks)

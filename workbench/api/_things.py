@@ -63,7 +63,10 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
     if isinstance(x, ExportedProgram):
         return record_of_thing(load(x).module, question, **options)
     if problem := nesting_problem(x):
-        message = f"`{question}` received a {type(x).__name__}, {problem}. Pass the arrays, or a finite tree of arrays."
+        message = (
+            f"`{question}` received an object of type {type(x).__name__}, {problem}. Pass the arrays, or a finite tree "
+            "of arrays."
+        )
         raise InspectionError(message)
     program = inspect_given(x, **_for_text(question, x, options))
     if program is not None:
@@ -74,8 +77,8 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
         refuse_options(question, x, options)
         return inspect_sharding(arrays)
     message = (
-        f"`{question}` received a {type(x).__name__}, which {_fact(x)}. `{question}` reads functions, as in "
-        f"`{question}(fn)(*args)`; meshes; arrays and pytrees with arrays (modules, optimizer states); stages of "
+        f"`{question}` received an object of type {type(x).__name__}, which {_fact(x)}. `{question}` reads functions, "
+        f"as in `{question}(fn)(*args)`; meshes; arrays and pytrees with arrays (modules, optimizer states); stages of "
         "`jax.jit` (`Traced`, `Lowered`, `Compiled`); exported programs; HLO and StableHLO as text, proto or file; "
         "sweeps and lists of runs: pass one of these."
     )
@@ -98,9 +101,9 @@ def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None
     """Raises an error if options for programs were given with a value that is not a program."""
     if options:
         message = (
-            f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with a {type(x).__name__}, which "
-            "cannot be compiled and has no cost to predict. These options apply only to programs: omit them, or pass "
-            f"the function, as in `{question}(fn, …)(*args)`."
+            f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with an object of type "
+            f"{type(x).__name__}, which cannot be compiled and has no cost to predict. These options apply only to "
+            f"programs: omit them, or pass the function, as in `{question}(fn, …)(*args)`."
         )
         raise ProgramError(message)
 

@@ -207,9 +207,9 @@ def trace_for(question: str, fn: Callable, mesh: Mesh | AbstractMesh | None) -> 
     """Traces a call for a question; errors state the name of the question."""
     if not callable(fn):
         message = (
-            f"`{question}` received a {type(fn).__name__}, which is not a function. `{question}` traces a call of a "
-            f"function: pass the function, then its arguments, as in `{question}(fn)(*args)`. For meshes, arrays "
-            "and records, use `inspect` or `show`."
+            f"`{question}` received an object of type {type(fn).__name__}, which is not a function. `{question}` "
+            f"traces a call of a function: pass the function, then its arguments, as in `{question}(fn)(*args)`. For "
+            "meshes, arrays and records, use `inspect` or `show`."
         )
         raise InspectionError(message)
 

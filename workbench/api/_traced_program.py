@@ -530,8 +530,9 @@ class TracedProgram(Inspected):
         if isinstance(self._call, TracedCall):
             return self._call
         message = (
-            f"`{question}` was given `{self.name}`, a {type(self.fn).__name__} that does not expose the function "
-            f"that it traces. `{question}` needs the traced function: pass the function without this wrapper."
+            f"`{question}` was given `{self.name}`, an object of type {type(self.fn).__name__} that does not expose "
+            f"the function that it traces. `{question}` needs the traced function: pass the function without this "
+            "wrapper."
         )
         raise InspectionError(message)
 

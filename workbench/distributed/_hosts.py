@@ -173,8 +173,9 @@ class Hosts:
         """
         if not callable(fn):
             message = (
-                f"`Hosts.run` received a `{type(fn).__name__}`. Every host calls a function: pass a function that "
-                "imports everything it uses. To run other code on the hosts from a notebook, use a `%%px` cell."
+                f"`Hosts.run` received an object of type {type(fn).__name__}. Every host calls a function: pass a "
+                "function that imports everything it uses. To run other code on the hosts from a notebook, use a "
+                "`%%px` cell."
             )
             raise EngineError(message)
         client = self._open()

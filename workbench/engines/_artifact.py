@@ -182,7 +182,7 @@ def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
 def _wrong_fields(header: object) -> str:
     """Describes header fields that `pack` would not write in this form; returns "" if there are none."""
     if not isinstance(header, dict):
-        return f"a header that is a {type(header).__name__} instead of an object"
+        return f"a header of type {type(header).__name__} instead of a JSON object"
     wrong = [name for name, kind in _FIELDS.items() if type(header.get(name)) is not kind]
     for name in ("platforms", "inputs", "outputs"):
         if name not in wrong and not all(isinstance(item, str) for item in header[name]):

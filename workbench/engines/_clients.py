@@ -44,8 +44,9 @@ class ClientReader:
         self._source = source
         if clients is None and not hasattr(source, "__len__"):
             message = (
-                f"`ClientReader` was given a {type(source).__name__}, which has no length, without `clients=`. A "
-                "program is traced for a fixed number of clients: pass `clients=n`, or a source with a length."
+                f"`ClientReader` was given an object of type {type(source).__name__}, which has no length, without "
+                "`clients=`. A program is traced for a fixed number of clients: pass `clients=n`, or a source with a "
+                "length."
             )
             raise ProgramError(message)
         if not callable(source) and iter(source) is source:

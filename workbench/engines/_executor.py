@@ -459,8 +459,8 @@ def _check(pool: object, clients_per_task: object) -> None:
     context = getattr(pool, "_mp_context", None)
     if context is not None and context.get_start_method() == "fork":
         message = (
-            f"`Executor` was given a {type(pool).__name__} that starts its processes by fork. A forked process "
-            "inherits JAX's locks but not its threads, and hangs in its first computation: pass "
+            f"`Executor` was given an object of type {type(pool).__name__} that starts its processes by fork. A forked "
+            "process inherits JAX's locks but not its threads, and hangs in its first computation: pass "
             '`ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn"))`, or loky\'s '
             "`get_reusable_executor(n)`."
         )

@@ -70,8 +70,8 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
                 part = name
         else:
             message = (
-                f"`{question}` was given on={part!r:.120}, a {type(part).__name__}. A machine is a mesh, a target such "
-                'as "v5e:16x16" or a chip such as "v5e": pass one of these, or a tuple of several.'
+                f"`{question}` was given on={part!r:.120}, an object of type {type(part).__name__}. A machine is a "
+                'mesh, a target such as "v5e:16x16" or a chip such as "v5e": pass one of these, or a tuple of several.'
             )
             raise MeshError(message)
         if field not in reads:

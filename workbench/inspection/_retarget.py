@@ -67,7 +67,7 @@ class _Elsewhere(MeshRewriting):
         if equation.primitive.name == "shard_map" and equation.params["mesh"].shape == self.mesh.shape:
             return {**equation.params, "mesh": self.mesh}  # the same axes on other devices; its function is unchanged
         if equation.primitive.name in ("shard_map", "xla_pmap"):
-            message = f"it enters a `{equation.primitive.name}` over another mesh."
+            message = f"it enters `{equation.primitive.name}` over another mesh."
             raise RebaseError(message)
         params = super().params(equation)
         if "placement" in params and "layout" in params:

@@ -138,7 +138,8 @@ class _Batcher:
     def _checked(self, results: Value, calls: int) -> Sequence[Any]:
         if hasattr(results, "__len__") and len(results) == calls:
             return results
-        returned = f"{len(results)} results" if hasattr(results, "__len__") else f"a {type(results).__name__}"
+        kind = f"an object of type {type(results).__name__}"
+        returned = f"{len(results)} results" if hasattr(results, "__len__") else kind
         message = (
             f"The batched method `{self._method}` of {self._label!r} returned {returned} for a batch of {calls} calls. "
             "Each caller gets its own result: return a list with one entry per call, in the order of the arguments."

@@ -145,9 +145,9 @@ def named_runs(results: object) -> Results | Mapping[Any, Any]:
         return results
     if not isinstance(results, list | tuple) or not is_runs(results):
         message = (
-            f"`compare` received a `{type(results).__name__}`. `compare` compares the results of a sweep, a list of "
-            "results, or a dictionary of results by name. A result is a `Run`, a `StoredRun` or a `History`. Pass one "
-            "of these collections."
+            f"`compare` received an object of type {type(results).__name__}. `compare` compares the results of a "
+            "sweep, a list of results, or a dictionary of results by name. A result is a `Run`, a `StoredRun` or a "
+            "`History`. Pass one of these collections."
         )
         raise DataError(message)
     runs: dict[str, list[Any]] = {}
@@ -244,9 +244,9 @@ def _by_seed(name: str, runs: object) -> dict[int, History]:
         history = run.history if isinstance(run, Run | StoredRun) else run
         if not isinstance(history, History):
             message = (
-                f"`compare` received a `{type(run).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or a "
-                "`History`, or a list or dictionary of these with one per seed. Pass one of these, or a sweep instead "
-                "of the dictionary."
+                f"`compare` received an object of type {type(run).__name__} for {name!r}. A result is a `Run`, a "
+                "`StoredRun` or a `History`, or a list or dictionary of these with one per seed. Pass one of these, or "
+                "a sweep instead of the dictionary."
             )
             raise DataError(message)
         histories[seed] = history

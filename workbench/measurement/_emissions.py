@@ -34,9 +34,10 @@ def _clients_first(axes: tuple[str, ...], value: AnyArray) -> AnyArray:
 
 def _merged(metrics: object, captured: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(metrics, Mapping):
+        kind = type(metrics).__name__
         msg = (
-            f"`run_rounds` was given emitted=True and a step whose metrics are a `{type(metrics).__name__}`. Emitted "
-            "values are added to the metrics by name: return the metrics as a dictionary, `{}` if there are none."
+            f"`run_rounds` was given emitted=True and a step whose metrics are an object of type {kind}. "
+            "Emitted values are added to the metrics by name: return a dictionary of metrics, `{}` for no metrics."
         )
         raise ProgramError(msg)
     return {**captured, **metrics}

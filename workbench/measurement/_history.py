@@ -169,9 +169,9 @@ def _as_numbers(name: str, leaf: object, round: int) -> np.ndarray:
         values = read_here(leaf).astype(np.float64)
     except (TypeError, ValueError) as error:
         msg = (
-            f"`run_rounds` was given a step whose metric {name!r} of round {round} is a `{type(leaf).__name__}`. "
-            "Metrics must be numbers or arrays of numbers: remove this value from the metrics, or keep the value in "
-            "the state."
+            f"`run_rounds` was given a step whose metric {name!r} of round {round} is an object of type "
+            f"{type(leaf).__name__}. Metrics must be numbers or arrays of numbers: remove this value from the metrics, "
+            "or keep the value in the state."
         )
         raise ProgramError(msg) from error
     return values

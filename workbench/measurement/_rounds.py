@@ -395,9 +395,10 @@ class Run:
                 self._step(*arguments) if self._engine is None else self._engine.run(self._step, *arguments).results
             )
         if not isinstance(returned, tuple) or len(returned) != 2:
+            kind = type(returned).__name__
             msg = (
-                f"`run_rounds` was given a step that returned a `{type(returned).__name__}` in round {round}. A step "
-                "returns two values, the next state and the metrics: `return state, {'loss': loss}`."
+                f"`run_rounds` was given a step that returned an object of type {kind} in round {round}. "
+                "A step returns two values, the next state and the metrics: `return state, {'loss': loss}`."
             )
             raise ProgramError(msg)
         self._pending = (returned[0], received(returned[1]), started)

@@ -76,8 +76,9 @@ class Watch:
     ) -> None:
         if fn is not None and not callable(fn):
             message = (
-                f"`watch` received a {type(fn).__name__}. `watch` watches the calls of a function, or the steps of a "
-                "loop: write `step = wb.watch(step)` for a function, or `with wb.watch() as loop:` for a loop."
+                f"`watch` received an object of type {type(fn).__name__}. `watch` watches the calls of a function, or "
+                "the steps of a loop: write `step = wb.watch(step)` for a function, or `with wb.watch() as loop:` for "
+                "a loop."
             )
             raise MeasureError(message)
         if profile_every is not None and (isinstance(profile_every, bool) or profile_every < 1):

@@ -365,7 +365,7 @@ class Core:
                 self.note(f"{name} was donated to the next call before it could be read; `watch` copies it from now on")
                 continue
             except (TypeError, ValueError):
-                self.note(f"{name} is a {type(leaf).__name__}, which is not a number")
+                self.note(f"{name} is an object of type {type(leaf).__name__}, which is not a number")
                 continue
             values[name] = value
             numbers = value if isinstance(value, tuple) else (value,)

@@ -57,7 +57,7 @@ def check_call(
 
 def _refuse_opaque(operation: str, name: str, arguments: Sequence[tuple[str, Any]]) -> None:
     opaque = [
-        f"{place}{jax.tree_util.keystr(path)}, a {type(leaf).__name__}"
+        f"{place}{jax.tree_util.keystr(path)}, an object of type {type(leaf).__name__}"
         for place, x in arguments
         for path, leaf in _leaves_with_path(x)
         if is_opaque(leaf)
@@ -101,7 +101,7 @@ def nesting_problem(x: object) -> str:
         if not isinstance(now, dict | list | tuple):
             continue
         if id(now) in above:
-            return f"which holds a {type(now).__name__} that contains itself"
+            return f"which holds an object of type {type(now).__name__} that contains itself"
         if depth > _DEEPEST:
             return f"whose containers are nested more than {_DEEPEST} levels deep"
         above.append(id(now))

@@ -118,9 +118,9 @@ def jit(
         raise ProgramError(message)
     if plan is not None and (not isinstance(plan, PlanChoiceRecord) or chunk_size != "auto" or spread != "auto"):
         message = (
-            f"`jit` received a {type(plan).__name__} as `plan`, with chunk_size={chunk_size!r} and spread={spread!r}. "
-            "A plan is the `plan_choice` of a tuned program, and includes the other two options: pass only the plan, "
-            "or read a plan from JSON with `workbench.records.program.PlanChoiceRecord.from_json`."
+            f"`jit` received an object of type {type(plan).__name__} as `plan`, with chunk_size={chunk_size!r} and "
+            f"spread={spread!r}. A plan is the `plan_choice` of a tuned program, and includes the other two options: "
+            "pass only the plan, or read a plan from JSON with `workbench.records.program.PlanChoiceRecord.from_json`."
         )
         raise ProgramError(message)
     if fn is None:

@@ -146,7 +146,7 @@ class Record:
             raise RecordError(message)
         if plain.get("version") != VERSION:
             message = (
-                f"`{cls.__name__}.from_dict` received a {plain['record']} of version {plain.get('version')!r}. "
+                f"`{cls.__name__}.from_dict` received {plain['record']} of version {plain.get('version')!r}. "
                 f"This workbench reads version {VERSION}. Read the record with the version of the workbench that "
                 "wrote it, or create it again."
             )
@@ -254,7 +254,7 @@ def _record(record_type: type[R], plain: object, where: str) -> R:
         raise _misfit(
             where or record_type.__name__,
             plain,
-            f"a {record_type.__name__}" if record_type is not Record else "a record",
+            f"records of type {record_type.__name__}" if record_type is not Record else "records",
         )
     readers, where = _readers(cls), where or cls.__name__
     entries = {key: value for key, value in plain.items() if key not in ("record", "version")}
@@ -263,7 +263,7 @@ def _record(record_type: type[R], plain: object, where: str) -> R:
     if unknown or needed:
         lacks = [f"lacks {', '.join(needed)}"] * bool(needed) + [f"has {', '.join(unknown)}"] * bool(unknown)
         message = (
-            f"{where} received a {cls.__name__} that {' and '.join(lacks)}. A {cls.__name__} has the fields "
+            f"{where} received a record of type {cls.__name__} that {' and '.join(lacks)}. The fields of this type are "
             f"{', '.join(readers)}. Pass the unchanged result of `Record.to_json`."
         )
         raise RecordError(message)
@@ -275,7 +275,8 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _misfit(where: str, value: object, rule: str) -> RecordError:
-    content = f"a {value['record']}" if isinstance(value, Mapping) and "record" in value else f"{value!r:.60}"
+    is_record = isinstance(value, Mapping) and "record" in value
+    content = f"a record of type {value['record']}" if is_record else f"{value!r:.60}"
     message = f"{where} received {content}, but accepts only {rule}. Pass the unchanged result of `Record.to_json`."
     return RecordError(message)
 

@@ -73,7 +73,7 @@ def svg(record: object, **options: Option) -> Markup:
         '<svg'
     """
     kinds = ", ".join(sorted(kind.__name__ for kind in svg.registry if kind is not object))
-    message = f"`svg` received a {type(record).__name__}. `svg` draws {kinds}: pass one of these."
+    message = f"`svg` received an object of type {type(record).__name__}. `svg` draws {kinds}: pass one of these."
     raise TypeError(message)
 
 
@@ -96,8 +96,9 @@ def plot(record: object, **options: Option) -> "Figure":
         'arithmetic intensity (FLOP per byte of HBM traffic)'
     """
     message = (
-        f"`plot` received a {type(record).__name__}. `plot` draws costs, finished rounds, tables of costs and client "
-        "data: pass one of these, or use `svg(record)` for a picture and `to_pandas(record)` for the numbers."
+        f"`plot` received an object of type {type(record).__name__}. `plot` draws costs, finished rounds, tables of "
+        "costs and client data: pass one of these, or use `svg(record)` for a picture and `to_pandas(record)` for the "
+        "numbers."
     )
     raise TypeError(message)
 
@@ -118,8 +119,9 @@ def _rounds(call: Callable[..., object], records: Sequence[object]) -> Sequence[
     wrong = next((record for record in records if not isinstance(record, RoundRecord)), None)
     if wrong is not None:
         message = (
-            f"`{call.__name__}` received a {type(records).__name__} that contains a {type(wrong).__name__}. A list "
-            "contains finished rounds or samples of devices: pass `run.history`, or one record."
+            f"`{call.__name__}` received an object of type {type(records).__name__} that contains an object of type "
+            f"{type(wrong).__name__}. A list contains finished rounds or samples of devices: pass `run.history`, or "
+            "one record."
         )
         raise TypeError(message)
     return records  # type: ignore[return-value]

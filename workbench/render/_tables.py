@@ -46,9 +46,9 @@ def to_pandas(record: object) -> "pd.DataFrame":
         columns = [field.name for field in dataclasses.fields(record[0])] if record else []
         return _frame(map(_fields, record), columns)
     message = (
-        f"`to_pandas` was given a `{type(record).__name__}`, which is not a record. Tables are created from the "
-        "records that inspectors, costs and engines return, or from a sequence of such records: inspect the program "
-        "first."
+        f"`to_pandas` was given an object of type {type(record).__name__}, which is not a record. Tables are created "
+        "from the records that inspectors, costs and engines return, or from a sequence of such records: inspect the "
+        "program first."
     )
     raise TypeError(message)
 

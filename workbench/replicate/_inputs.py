@@ -22,9 +22,9 @@ class ReplicaInputs:
         wrong = [i for i, source in sources.items() if not hasattr(source, "__iter__")]
         if wrong:
             message = (
-                f"`{self.name}` returned a {type(sources[wrong[0]]).__name__} for replicas {wrong}, which is not an "
-                "iterator. Each replica reads its own batches, one per step: return an iterator of batches, or use a "
-                "generator function."
+                f"`{self.name}` returned an object of type {type(sources[wrong[0]]).__name__} for replicas {wrong}, "
+                "which is not an iterator. Each replica reads its own batches, one per step: return an iterator of "
+                "batches, or use a generator function."
             )
             raise DataError(message)
         self.sources: list[Iterator[Any]] = [iter(source) for source in sources.values()]

@@ -54,7 +54,8 @@ class ReplicaStep:
 
     def _check_result(self, shapes: object, state: PyTree[Array]) -> None:
         if not isinstance(shapes, tuple) or len(shapes) != 2:
-            form = f"a tuple of {len(shapes)}" if isinstance(shapes, tuple) else f"a {type(shapes).__name__}"
+            kind = f"an object of type {type(shapes).__name__}"
+            form = f"a tuple of {len(shapes)}" if isinstance(shapes, tuple) else kind
             message = (
                 f"`{self.__name__}` returned {form}. A step returns the new state, identical on all replicas, and "
                 "its replica's metrics: return `(state, metrics)`, with `()` for no metrics."

@@ -141,8 +141,8 @@ class Beam(Engine):
         """
         if not isinstance(clients, BeamExamples):
             message = (
-                f"`Beam.read` was given a {type(clients).__name__}. `Beam.read` packs the clients of a PCollection on "
-                "the workers: call `clients_from` on the PCollection, and pass its result."
+                f"`Beam.read` was given an object of type {type(clients).__name__}. `Beam.read` packs the clients of a "
+                "PCollection on the workers: call `clients_from` on the PCollection, and pass its result."
             )
             raise ProgramError(message)
         with self._packed(clients) as packed:

@@ -97,12 +97,12 @@ class _Handler:
     def __call__(self, message: "Message", context: "Context") -> "Message":
         from flwr.app import ArrayRecord, Message, RecordDict
 
-        key, received = only_arrays(message.content, f"a `{self.kind}` message")
+        key, received = only_arrays(message.content, f"a message of type {self.kind!r}")
         results = jax.jit(self.fn)(from_arrays(received, self.like), self.data(message, context))
         if self.kind == "evaluate":
             return Message(RecordDict({"metrics": self._metrics(results)}), reply_to=message)
         if not isinstance(results, tuple) or len(results) != 2:
-            fact = f"returned a {type(results).__name__}. Strategies average parameters and metrics"
+            fact = f"returned an object of type {type(results).__name__}. Strategies average parameters and metrics"
             raise self._wrong(fact, "Return a tuple `(params, metrics)`")
         new, metrics = results
         shapes, new_shapes = named_shapes("client_app", self.like), named_shapes("client_app", new)

@@ -175,8 +175,8 @@ class Spark(Engine):
         """
         if not isinstance(clients, _Examples):
             message = (
-                f"`Spark.read` was given a {type(clients).__name__}. `Spark.read` packs the clients of a Spark table "
-                "on the executors: call `clients_from` on the Spark DataFrame, and pass its result."
+                f"`Spark.read` was given an object of type {type(clients).__name__}. `Spark.read` packs the clients of "
+                "a Spark table on the executors: call `clients_from` on the Spark DataFrame, and pass its result."
             )
             raise ProgramError(message)
         with scratch_folder("workbench-", self.folder) as folder:

@@ -145,9 +145,10 @@ def _check(
 ) -> None:
     if not isinstance(work, WorkRecord) or not isinstance(schedule, Synchronous | Buffered):
         message = (
-            f"`simulate` received a {type(work).__name__} as its work and a {type(schedule).__name__} as its schedule. "
-            "The work must be a `WorkRecord`, and the schedule must be synchronous or buffered: pass "
-            "`work_of(wb.trace(algorithm.round)(state, batches))`, and `Synchronous(...)` or `Buffered(...)`."
+            f"`simulate` received an object of type {type(work).__name__} as its work and an object of type "
+            f"{type(schedule).__name__} as its schedule. The work must be a `WorkRecord`, and the schedule must be "
+            "synchronous or buffered: pass `work_of(wb.trace(algorithm.round)(state, batches))`, and "
+            "`Synchronous(...)` or `Buffered(...)`."
         )
         raise ProgramError(message)
     check_settings(

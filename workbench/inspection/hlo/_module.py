@@ -102,7 +102,7 @@ def _opened(compiled: Foreign) -> tuple[str, Any | None, list[Any]]:
         return text, None, []
     if not callable(getattr(compiled, "as_text", None)) or not hasattr(compiled, "memory_analysis"):
         message = (
-            f"`inspect_module` was given a `{type(compiled).__name__}`, which is not a compiled program. "
+            f"`inspect_module` was given an object of type {type(compiled).__name__}, which is not a compiled program. "
             "`inspect_module` reads a `jax.stages.Compiled` or HLO text: pass `jax.jit(fn).lower(*args).compile()`."
         )
         raise InspectionError(message)

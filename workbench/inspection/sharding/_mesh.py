@@ -199,7 +199,7 @@ def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
 
 def _described(value: object) -> str:
     text = repr(value)
-    return f"a `{type(value).__name__}`: {text if len(text) <= 80 else text[:77] + '...'}"
+    return f"an object of type {type(value).__name__}: {text if len(text) <= 80 else text[:77] + '...'}"
 
 
 def _axis_type(kind: AxisType) -> Literal["auto", "explicit", "manual"]:

@@ -50,7 +50,8 @@ def propagate_shardings(
     try:
         text = _shardy.stablehlo_text(program)
     except Exception as error:  # record the failure instead of raising
-        note = f"`propagate_shardings` was given a `{type(program).__name__}` that has no StableHLO: {error}"
+        kind = type(program).__name__
+        note = f"`propagate_shardings` was given an object of type {kind} that has no StableHLO: {error}"
         return PropagationRecord(engine="none", notes=(note,))
     notes: list[str] = []
     if engine != "dump":
