@@ -72,7 +72,7 @@ def make_mesh(
 
     Args:
         shape: Axis sizes by name, in order; alternatively, pass them as keywords.
-        devices: Devices to use; by default, the first of `jax.devices()`, as many as the axes need.
+        devices: Devices to use. Default: as many of `jax.devices()` as the axes need.
         axis_types: One `jax.sharding.AxisType` for all axes, or one per axis. Default: Auto.
         **axes: Axis sizes, as keyword arguments.
 

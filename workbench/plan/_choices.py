@@ -51,7 +51,7 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
 
 
 def choose_loop(plan: Plan, chunk_size: object, form: LoopForm, *, program: str) -> PlanChoiceRecord:
-    """The client loop of a program, and its source: the user, an earlier measurement, or the rule.
+    """The client loop of a program, and its source: the user, an earlier measurement, or the default rule.
 
     Args:
         plan: The plan.

@@ -49,7 +49,7 @@ class ClientLoop:
         return ClientShard(phase, chunk_size, per_shard, clients, self)
 
     def run_phase(self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> dict[Var, jax.Array]:
-        """Runs a phase; returns its kept rows and the results of its reductions, keyed by variable."""
+        """Runs a phase; returns the rows kept for later steps and the reductions' results, by variable."""
         layout = phase.layout
         way = choose_spread(phase, self.form.spread)
         if not phase.divisible and not (phase.one_per_device and way == "shard_map"):

@@ -59,9 +59,9 @@ def describe_plan(
         names: The names of the plan's inputs.
         chunk_size: The requested number of clients that a device processes together.
         form: The requested loop form.
-        under: Function that returns the context of the plan's mesh. The record reads chunks on first access, in this
-            context.
-        notes: Further notes.
+        under: Function that returns a context manager, which sets the plan's mesh. The record's chunks are computed on
+            first access, in this context.
+        notes: Notes to add to the record.
 
     Returns:
         The record.

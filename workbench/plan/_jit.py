@@ -189,17 +189,17 @@ class Jitted:
         return self._errors.call(compiled, args, {})
 
     def lower(self, *args: Argument, **kwargs: Argument) -> jax.stages.Lowered:
-        """As `jax.jit(fn).lower`."""
+        """Like `jax.jit(fn).lower`."""
         args, kwargs = _hidden((args, kwargs))
         return self._staged.lower(*args, **kwargs)
 
     def trace(self, *args: Argument, **kwargs: Argument) -> jax.stages.Traced:
-        """As `jax.jit(fn).trace`."""
+        """Like `jax.jit(fn).trace`."""
         args, kwargs = _hidden((args, kwargs))
         return self._staged.trace(*args, **kwargs)
 
     def eval_shape(self, *args: Argument, **kwargs: Argument) -> Argument:
-        """As `jax.jit(fn).eval_shape`."""
+        """Like `jax.jit(fn).eval_shape`."""
         args, kwargs = _hidden((args, kwargs))
         return show_static(self._plain.eval_shape(*args, **kwargs))
 

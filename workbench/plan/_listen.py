@@ -162,7 +162,7 @@ def listen(
     values cost nothing.
 
     Args:
-        keep: Number of arrays to keep; the oldest are dropped.
+        keep: Maximum number of arrays to keep; older arrays are dropped.
         client: Keep only the values of this client.
         on_value: Called with every value when it arrives; exceptions that it raises are collected in `errors`.
 

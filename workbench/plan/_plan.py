@@ -22,7 +22,8 @@ _LOOPS = {"scan": "loop", "while": "loop", "cond": "branch"}
 class Step:
     """One equation with its role. `level` counts the reductions and loops that must finish before the step starts.
 
-    `inputs` are the variables it reads and `outputs` the variables it defines; `stage` is set after planning.
+    `inputs` are the variables that the step reads, and `outputs` the variables that it defines; `stage` is set after
+    planning.
     """
 
     kind: str  # server, broadcast, clients, reduce, loop, branch
@@ -64,7 +65,7 @@ class Plan:
     def shown_kind(self, stage: Stage, path: str = "") -> str:
         """The displayed kind of a stage in the plan at `path`; "program" if the program has no clients.
 
-        The plan of a loop or branch (with a nonempty path) may have no clients and still belong to the server.
+        A nonempty path belongs to the plan of a loop or branch. Without clients, its stages keep their own kind.
         """
         return stage.kind if path or self.placements else "program"
 
@@ -79,7 +80,7 @@ class Plan:
 
     @property
     def levels(self) -> int:
-        """Number of levels."""
+        """Number of levels of the plan's steps; see `Step`."""
         return 1 + max((step.level for step in self.steps), default=0)
 
 
@@ -347,7 +348,7 @@ def is_user_file(file: str) -> bool:
 
 
 def loop_bodies(equation: JaxprEqn) -> list[ClosedJaxpr]:
-    """The jaxprs of a scan, while or cond that are worth planning, in order."""
+    """The jaxprs that do the work of a scan, while or cond, in order."""
     flow = control_flow(equation)
     return [] if flow is None else list(flow.bodies)
 

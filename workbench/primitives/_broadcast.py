@@ -22,7 +22,7 @@ def broadcast(
 ) -> PyTree[Shaped[Array, " clients *shape"]]:
     """Sends a value from the server to every client.
 
-    Sends the bytes of `x` once to every client (with a mesh: once to every device that has clients).
+    Sends the bytes of `x` once to every client or, with a mesh, once to every device that has clients.
 
     Args:
         x: Pytree of arrays `[*shape]`, at the server.

@@ -34,9 +34,9 @@ def calls_back(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
 class CallbackErrors:
     """Collects the exceptions of a compiled program's callbacks until all devices have finished.
 
-    A callback that raises on one device stops that device. The other devices wait for it in their collective, and XLA
-    aborts the process after 40 seconds. During `call`, such a callback returns NaN (0 for integers) instead. The
-    exception is raised after the call, so no result contains these values. Outside `call`, the callback raises as
+    A callback that raises on one device stops that device. The other devices wait for that device in their collective,
+    and XLA aborts the process after 40 seconds. During `call`, such a callback returns NaN (0 for integers) instead.
+    The exception is raised after the call, so no result contains these values. Outside `call`, the callback raises as
     in JAX.
     """
 
@@ -73,7 +73,7 @@ class CallbackErrors:
         return results
 
     def guarded(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        """The same program with its callbacks guarded; unchanged if it has none."""
+        """The same program with its callbacks guarded; unchanged without callbacks."""
         if not calls_back(closed):
             return closed
         self._found, self.none = True, False

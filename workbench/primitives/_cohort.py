@@ -34,16 +34,15 @@ def select(
 ) -> PyTree[Shaped[Array, " cohort *shape"]]:
     """Selects the rows of some clients, which form a cohort.
 
-    Sends the selected rows to the devices that compute the cohort. Run the cohort's round in a program that has the
-    cohort's
+    Sends the selected rows to the devices that compute the cohort. Run the cohort's round in a program of the cohort's
     size: `with program(clients=len(indices)): …`. Concrete indices are read once to check their range.
 
     Args:
         tree: Pytree of arrays `[clients, *shape]`.
         indices: Client indices, ints `[cohort]`; clients may be repeated.
         over: Name of the placement; needed only if there are several placements. Clients of an inner placement are
-            selected within each outer client; `indices` are then either the same everywhere or one row per outer
-            client, `[outer, cohort]`.
+            selected within each outer client. `indices` then contains either one list for all outer clients,
+            `[cohort]`, or one row per outer client, `[outer, cohort]`.
 
     Returns:
         The same pytree, each leaf `[cohort, *shape]`. The gradient with respect to `tree` has a row for every client;

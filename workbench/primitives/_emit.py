@@ -25,9 +25,9 @@ def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
 
     Costs nothing without a listener: the value is not computed. Works in `workbench.jit`, engines and `run_rounds`, and
     also under map_fn, scan, cond, grad, sharding and nested `jax.jit`. A function that is compiled only with `jax.jit`
-    delivers nothing, and `listen` warns about this. JAX drops values inside a `while_loop`, because its length is
-    unknown, and inside a `scan` that is differentiated as a whole. Values from a `value_and_grad` inside the loop are
-    delivered.
+    delivers nothing, and `listen` warns about this. JAX drops values inside a `while_loop`, because the number of
+    iterations is unknown, and inside a `scan` that is differentiated as a whole. Values from a `value_and_grad` inside
+    the loop are delivered.
 
     Args:
         name: Name of the value: "loss", "update norm", …

@@ -24,7 +24,10 @@ _PLANNED: ContextVar[bool] = ContextVar("workbench_planned", default=False)
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Mesh axes of a placement's clients; `explicit` axes are part of the array's type."""
+    """The mesh axes over which a placement's clients are spread.
+
+    Axes that are `explicit` are part of the array's type.
+    """
 
     mesh: AnyMesh
     axes: tuple[str, ...]
@@ -125,7 +128,7 @@ def spread(x: jax.Array, layout: Layout | None) -> jax.Array:
 
 @contextlib.contextmanager
 def planned() -> Iterator[None]:
-    """Marks a trace made for a plan: the plan itself contains the mesh, so the trace adds no constraints."""
+    """Marks a trace made for a plan: the plan itself contains the mesh, so the trace adds no sharding constraints."""
     token = _PLANNED.set(True)
     try:
         yield

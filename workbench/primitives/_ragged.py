@@ -24,7 +24,7 @@ def scan_ragged(
 ) -> tuple[State, Output]:
     """Runs `step` over the batches that `mask` marks as actual data; padding batches do not change the state.
 
-    Clients with different numbers of batches are padded to the same number, so that they form one program. Each
+    Clients with different numbers of batches are padded to the same number, so that one program trains them all. Each
     iteration of the `scan` is conditional (`jax.lax.cond`). With a chunk size of 1, a padding batch costs nothing.
 
     Args:

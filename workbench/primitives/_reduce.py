@@ -62,19 +62,19 @@ def reduce_max(
 ) -> PyTree[Shaped[Array, " *shape"]]:
     """The elementwise maximum over the clients.
 
-    The clients that have the maximum receive its derivative, in equal parts if there are several (as in `jnp.max`).
+    The derivative goes to the client that has the maximum, in equal parts if several clients have it (as in `jnp.max`).
 
     Args:
         x: Pytree of real-valued arrays `[clients, *shape]`.
         over: Name of the placement; needed only if there are several placements.
         where: Which clients take part, bool `[clients]`. If no client takes part, the result is the lowest value of the
-            dtype (-inf).
+            dtype (-inf for floats).
 
     Returns:
         The maximum at the server, `[*shape]`, with the dtype of `x`.
 
     Raises:
-        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
+        PlacementError: outside a program, or if `x` or `where` does not have one row per client.
 
     Example:
         >>> with program(clients=3):
@@ -95,19 +95,19 @@ def reduce_min(
 ) -> PyTree[Shaped[Array, " *shape"]]:
     """The elementwise minimum over the clients.
 
-    The clients that have the minimum receive its derivative, in equal parts if there are several (as in `jnp.min`).
+    The derivative goes to the client that has the minimum, in equal parts if several clients have it (as in `jnp.min`).
 
     Args:
         x: Pytree of real-valued arrays `[clients, *shape]`.
         over: Name of the placement; needed only if there are several placements.
         where: Which clients take part, bool `[clients]`. If no client takes part, the result is the highest value of
-            the dtype (inf).
+            the dtype (inf for floats).
 
     Returns:
         The minimum at the server, `[*shape]`, with the dtype of `x`.
 
     Raises:
-        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
+        PlacementError: outside a program, or if `x` or `where` does not have one row per client.
 
     Example:
         >>> with program(clients=3):

@@ -65,7 +65,7 @@ def is_static(leaf: object) -> bool:
 
 
 def hide_static(tree: PyTree[Array]) -> PyTree[Array]:
-    """The same pytree, in which leaves that are not arrays are static parts of the structure."""
+    """Moves the leaves of a pytree that are not arrays into its static structure."""
     return jax.tree.map(lambda leaf: Static(leaf) if not is_array(leaf) and is_static(leaf) else leaf, tree)
 
 
@@ -86,7 +86,7 @@ def refuse_forked(operation: str) -> None:
     """Checks that this process is not an `os.fork` child of a process that used JAX.
 
     Raises:
-        ProgramError: if it is one; JAX would deadlock.
+        ProgramError: if this process is such a child, in which JAX would deadlock.
     """
     waiting = _jax_compat.waits_forever(f"`{operation}`")
     if waiting and _jax_compat.at_top_level():
@@ -118,7 +118,7 @@ def refuse_readers(operation: str, arguments: PyTree[Array]) -> None:
     """Raises an error for arguments whose clients are read during a run.
 
     Raises:
-        ProgramError: if a leaf is such an argument; the message names an engine that reads clients.
+        ProgramError: if a leaf is a client reader; the message names an engine that reads clients.
     """
     reader = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
     if reader is not None:

@@ -42,7 +42,7 @@ def reduce_mean(
         The mean at the server, `[*shape]`, with the dtype of `x` (for integers, the default float dtype).
 
     Raises:
-        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
+        PlacementError: outside a program, or if `x` or `where` does not have one row per client.
 
     Example:
         >>> with program(clients=3):

@@ -84,7 +84,7 @@ class Replicator:
         Args:
             step_fn: `step_fn(ctx, batch, state)` for one replica; returns `(state, metrics)`.
             check_state: Whether to check at trace time that the returned state is identical on all replicas. With
-                False, you assert that it is identical.
+                False, the caller guarantees this.
 
         Returns:
             A function that takes the batches `[replicas, ...]` and the states `[replicas, ...]` (see `replicate`), and
