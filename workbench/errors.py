@@ -79,7 +79,7 @@ class WrongAnswerError(WorkbenchError, AssertionError):
 class EngineError(WorkbenchError, RuntimeError):
     """A run failed; `stage` and `client` identify the place, and `__cause__` is the original exception.
 
-    `run` is the record of the part that finished, if an engine was running a plan; its `results` are the carried values
+    If an engine was running a plan, `run` is the record of the finished part. Its `results` are the carried values
     after the last finished round.
     """
 

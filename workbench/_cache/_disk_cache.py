@@ -25,7 +25,7 @@ class DiskCache:
     """A directory of JSON objects; above a size limit, the least recently used objects are removed.
 
     Args:
-        directory: Where.
+        directory: Folder of the stored objects.
         limit_bytes: Maximum compressed size; None means `$WORKBENCH_CACHE_BYTES`, or 512 MiB if the variable is not
             set.
     """

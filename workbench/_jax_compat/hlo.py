@@ -17,7 +17,7 @@ def hlo_text_of_proto(serialized: bytes) -> str | None:
     """The text of a serialized `HloModuleProto`, or of the `HloProto` that contains one.
 
     Args:
-        serialized: The message.
+        serialized: The serialized message.
 
     Returns:
         The text; None if this jaxlib lacks the function, or if the message is damaged or larger than 64 MiB.
@@ -43,7 +43,7 @@ def buffer_assignment_of(compiled: Foreign, stats: Foreign) -> tuple[bytes, byte
 
     Args:
         compiled: A `jax.stages.Compiled`; for any other object, the result is None.
-        stats: Result of its `memory_analysis()`.
+        stats: Result of `compiled.memory_analysis()`.
 
     Returns:
         A serialized `BufferAssignmentProto` and the `HloModuleProto` that names its instructions; None if this backend

@@ -83,7 +83,7 @@ def user_frame_of(array: object, is_users: Callable[[str], bool]) -> tuple[str, 
 
     Args:
         array: A live array.
-        is_users: Returns whether a file belongs to the user.
+        is_users: Function that returns whether a file belongs to the user.
     """
     traceback = getattr(array, "traceback", None)
     if traceback is None:

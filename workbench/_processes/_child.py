@@ -14,8 +14,8 @@ from typing import BinaryIO, cast
 class ChildProcess:
     """A child process with pipes, in its own session, that never outlives this process.
 
-    Ctrl-C in a notebook reaches only the kernel, and `end` reaches every process that the child started. The child's
-    standard input closes when this process exits or is killed. The child must then also exit.
+    Ctrl-C in a notebook reaches only the kernel, not the child. `end` also kills the processes that the child started.
+    The child's standard input closes when this process exits or is killed. The child must then also exit.
 
     Args:
         command: The program and its arguments.

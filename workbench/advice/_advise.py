@@ -130,7 +130,7 @@ def advise_record(
         and trade-offs that do not save time come last. There may be no findings.
 
     Raises:
-        InspectionError: if the record is only planned, not compiled.
+        InspectionError: if the record has no compiled module.
 
     Example:
         >>> record = wb.inspect(jax.jit(lambda x: x * 2))(jnp.ones(4))

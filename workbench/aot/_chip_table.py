@@ -269,7 +269,7 @@ def known_chip(name: str) -> ChipRecord | None:
 
     Returns:
         The table row or the calibration; for a MIG slice, its part of the GPU. For a TPU that is not in the table,
-        JAX's own figures, which lack links, so that the time of collectives stays unknown. None for a CPU, because CPU
+        JAX's own figures; these lack links, so the time of collectives is unknown. None for a CPU, because CPU
         peaks are not published.
 
     Raises:

@@ -129,7 +129,7 @@ def memory_warning(log: Path, start: int) -> str:
     """Compiler warnings about insufficient memory; "" if there are none.
 
     XLA's GPU compiler raises no error for a program that does not fit, but it warns if rematerialization cannot reduce
-    the program's memory to what the device has. A TPU's raises.
+    the program's memory to the device's memory. The TPU compiler raises an error.
     """
     if not log.exists():
         return ""

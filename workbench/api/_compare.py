@@ -32,10 +32,11 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     **Functions:** `compare(before, after)(*args)` inspects each function with the same arguments and compares the
     programs. NNX and Equinox modules are called like functions.
 
-    **Programs:** before and after an edit, on two meshes, with and without annotations, or with the gradient. Stages
-    are matched by kind and name, in order (the second `broadcast` in one program with the second `broadcast` in the
-    other). Collectives are counted per call by kind and mesh axes, including all iterations of loops. Planned
-    collectives are never compared with compiled ones. Lines are matched by function and code.
+    **Programs:** compares versions of a program: before and after an edit, on two meshes, or with and without
+    annotations. A program can also be compared with its gradient. Stages are matched by kind and name, in order (the
+    second `broadcast` in one program with the second `broadcast` in the other). Collectives are counted per call by
+    kind and mesh axes, including all iterations of loops. Planned collectives are never compared with compiled ones.
+    Lines are matched by function and code.
 
     **Measured runs and watched loops:** figures per call, for each stage and line. Times are treated as equal if the
     ranges of their calls overlap.

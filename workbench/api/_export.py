@@ -19,7 +19,7 @@ from workbench.records import folders_pattern, write_whole
 
 
 class ExportedProgram(bytes):
-    """A program as bytes: StableHLO, with a trailing header that states its origin, target and SHA-256.
+    """A program as bytes: StableHLO, and a trailing header with the program's origin, target and SHA-256.
 
     `jax.export.deserialize(bytearray(program))` also reads these bytes, without checking the header. The digest detects
     corruption, not tampering: load only files that you trust.
@@ -116,8 +116,8 @@ class LoadedProgram:
 def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
     """Loads a program written by `export`.
 
-    A program from another process is first read in a child process, because a maliciously damaged module can abort the
-    reading process; this takes about two seconds.
+    A program from another process is first read in a child process, which takes about two seconds. A maliciously
+    damaged module can abort the process that reads it.
 
     Args:
         data: The bytes, or the path of a file with the bytes.

@@ -78,10 +78,10 @@ class TracedProgram(Inspected):
 
     @property
     def plan_choice(self) -> PlanChoiceRecord:
-        """The client-loop configuration (chunk size, kept rows, spread), and the rule or measurement behind it.
+        """The client-loop configuration (chunk size, kept rows, spread), and its source.
 
-        The source is a measurement by `jit(fn, chunk_size="tune")` (in this process or earlier), the arguments of
-        `jit`, or the rule.
+        The source is a measurement by `jit(fn, chunk_size="tune")` in this or an earlier process, the arguments of
+        `jit`, or the default rule.
         """
         return self._traced("plan_choice").read_choice()
 
@@ -113,13 +113,13 @@ class TracedProgram(Inspected):
         Args:
             on: The machine, given as a mesh; a compilation target such as "v5e:16x16" or "h100:8" (see `list_targets`);
                 a chip whose rates determine the predicted times, such as "v5e"; or a tuple of at most one mesh, one
-                target and one chip. For an `AbstractMesh`, the program is only planned. Times are estimated only if a
+                target and one chip. For an `AbstractMesh`, the program is not compiled. Times are estimated only if a
                 target or a chip is given.
             chunk_size: The chunk size, as in `jit`. Default: the chunk size of `fn` if `fn` is a result of `jit`,
                 otherwise "auto".
-            examples_per_client: The true number of examples of every client, used to compute the cost of padding and
-                lockstep. If no argument is named `mask`, also pass the padded number of examples per client, as in
-                `(counts, 64)`.
+            examples_per_client: The true number of examples of every client. It determines the cost of padding, and of
+                clients that wait for larger clients in the same chunk. If no argument is named `mask`, also pass the
+                padded number of examples per client, as in `(counts, 64)`.
             order: Order of a target's devices: the order of the target's topology, or the compiler's order ("naive").
             force: Whether to accept an untested topology of a target.
             progress: Called with the phase and the elapsed seconds; only with a target.
@@ -274,7 +274,7 @@ class TracedProgram(Inspected):
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
     ) -> WhatIfRecord:
-        """Predicts shards, bytes and collectives for other PartitionSpecs of the arguments. Nothing runs.
+        """Predicts shards, bytes and collectives for other argument shardings, without running the program.
 
         Args:
             specs: The new spec for each leaf, such as `{"params['w']": P(None, "model")}`. A name that covers several
@@ -285,8 +285,8 @@ class TracedProgram(Inspected):
             compiled: Whether to compile; otherwise only Shardy's plan is computed, which takes milliseconds.
             chunk_size: The chunk size, as in `inspect`.
             progress: Called with the phase and the elapsed seconds.
-            cancel: An event, set from any thread, that stops the compilation (except for an accelerator in this
-                machine).
+            cancel: An event, set from any thread, that stops the compilation. Compilations for an accelerator in this
+                machine cannot be stopped.
 
         Returns:
             The program before and after, with the changes in its collectives by stage and mesh axis.
@@ -342,7 +342,7 @@ class TracedProgram(Inspected):
             The findings, most important first, and the rules that were checked.
 
         Raises:
-            InspectionError: if the program can only be planned on the given mesh, or `seconds` is not positive.
+            InspectionError: if the program cannot be compiled on the given mesh, or `seconds` is not positive.
 
         Example:
             >>> old = new = jnp.ones((64, 64))
@@ -481,7 +481,7 @@ class TracedProgram(Inspected):
         Args:
             platforms: Platforms to export the program for, such as ("cpu", "tpu"). Default: this process's platform.
             chunk_size: The chunk size, as in `jit`.
-            derivatives: How many times the loaded program can be differentiated in reverse mode.
+            derivatives: Number of times that the loaded program can be differentiated in reverse mode.
 
         Returns:
             The bytes; `load` turns them into a callable, and `jax.export.deserialize(bytearray(...))` reads them.

@@ -69,10 +69,10 @@ def collective_seconds(
     that cross the narrowest cut of the torus; with a switch, every port sends S·(n-1)/n. Links reach only a share of
     their bandwidth, and every collective and every step has a fixed cost (`rates_of`).
 
-    A sum or gather may span more chips than the links join (k groups of p). On TPUs, it then has three parts: inside
-    every group over the links, between the groups over the data-centre network (each chip sends 1/p of the data), and
-    inside every group again. On GPUs, there are p concurrent rings through all hosts, where p is the number of the
-    group's members on each host. Other collectives send all their bytes over this network.
+    A sum or gather may span more chips than the links join: k groups of p chips. On TPUs, the collective then has three
+    parts: over the links inside every group, over the data-centre network between the groups, and inside every group
+    again. In the second part, each chip sends 1/p of the data. On GPUs, there are p concurrent rings through all hosts,
+    where p is the number of the group's members on each host. Other collectives send all their bytes over this network.
 
     Args:
         kind: As in `CollectiveRecord`.

@@ -128,7 +128,7 @@ def seconds_at_peak(instructions: Iterable[InstructionRecord], chip: ChipRecord,
     Args:
         instructions: Instructions of a compiled module, per device.
         chip: Chip with published peaks.
-        dtype: The dtype assumed for kernels that do not state theirs.
+        dtype: The dtype assumed for kernels that do not state their dtype.
 
     Example:
         >>> from workbench.cost import known_chip
@@ -193,7 +193,7 @@ def predict_instruction(
     Args:
         instruction: From `inspect_module`.
         chip: Chip with published peaks.
-        dtype: The dtype assumed for kernels that do not state theirs.
+        dtype: The dtype assumed for kernels that do not state their dtype.
         fixed: Whether to add the fixed cost of an operation.
         reach_bytes: Bytes that the program has written since the operands were written; with measured rates, they
             determine which cache still contains the operands.

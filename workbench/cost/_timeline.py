@@ -62,7 +62,7 @@ def time_module(module: ModuleRecord, chip: ChipRecord, dtype: str = "bfloat16")
     Args:
         module: From `inspect_module`; its instructions are in schedule order.
         chip: Chip with its rates.
-        dtype: The dtype assumed for kernels that do not state theirs.
+        dtype: The dtype assumed for kernels that do not state their dtype.
 
     Returns:
         Time of one execution in seconds, by instruction name. The module's time is the sum of these times, each

@@ -210,7 +210,7 @@ class Inspection:
         return lowered, platform, call.args, call.kwargs
 
     def here(self, mesh: Mesh | AbstractMesh | None, chip: str | None) -> ProgramRecord:
-        """The record for a mesh on this machine, or a planned record for an abstract mesh."""
+        """The record for a mesh on this machine; for an abstract mesh, a record without a compiled module."""
         with without_collections():
             return self._here(mesh, chip)
 

@@ -64,8 +64,8 @@ class SearchProgram:
         compiler: "auto" compiles for the chip if its compiler is installed, otherwise for CPU devices.
         memory_bytes: Memory that one device may use; by default the memory of the chip.
         target: The machine; by default a machine of the chip with as many devices as the mesh.
-        chunk_size: Clients that a device processes together; by default the call's own setting, where "auto" chooses
-            for the chip rather than for the devices of this process.
+        chunk_size: Clients that a device processes together; by default the call's own setting. "auto" chooses for the
+            chip, not for the devices of this process.
     """
 
     def __init__(
@@ -258,8 +258,8 @@ class SearchProgram:
         """Cost on the chip, after compiling for CPU devices.
 
         Compiling for CPU devices takes about a second; the chip's own compiler takes about a minute. FLOPs and
-        collectives come from the compiled program. Memory traffic comes from the plan if the compiled program has more,
-        because the CPU compiler keeps 16-bit operands as float32 and fuses less than compilers for accelerators.
+        collectives come from the compiled program. Memory traffic is the smaller figure of the plan and the compiled
+        program. The CPU compiler keeps 16-bit operands as float32 and fuses less than compilers for accelerators.
 
         Raises:
             EngineError: if the compiler dies, fails or takes too long, or `cancel` is set.
