@@ -86,7 +86,7 @@ def estimate_cost(
 
 
 def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> str:
-    """The dtype whose peak is used for a program: the dtype of its largest float input, or the nearest dtype with a peak."""
+    """The dtype whose peak is used: the dtype of the largest float input, or the nearest dtype with a peak."""
     floats = [value for value in (plan.inputs if plan is not None else ()) if "float" in value.dtype]
     dtype = max(floats, key=lambda value: value.size_bytes).dtype if floats else "bfloat16"
     return dtype if chip is None else nearest_dtype(dtype, chip)

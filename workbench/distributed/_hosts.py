@@ -47,7 +47,7 @@ def join(
     """Joins this process to a multi-host program. Call it before any JAX device is used.
 
     The function was tested with CPU devices and gloo collectives on one machine. GPUs, TPUs and several machines use
-    the same JAX call, but were not tested. On Cloud TPU call `jax.distributed.initialize()` directly.
+    the same JAX call, but were not tested. On Cloud TPU, call `jax.distributed.initialize()` directly.
 
     Args:
         coordinator: Address and port of host 0, such as "127.0.0.1:15000".
@@ -161,7 +161,7 @@ class Hosts:
         Args:
             fn: Function to call. The function may be defined in a notebook cell, and must import everything that it
                 uses.
-            *args: Its arguments.
+            *args: Arguments of `fn`.
             timeout_seconds: Time limit, after which the hosts are terminated.
 
         Returns:

@@ -116,7 +116,7 @@ class TracedCall:
 
     @property
     def parameters(self) -> Callable[..., Argument]:
-        """The function whose parameters `args` are bound to."""
+        """The function to whose parameters `args` are bound."""
         return self._wrapped
 
     @property

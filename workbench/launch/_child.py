@@ -47,7 +47,7 @@ class StartupConfig:
 
 
 def main(order: StartupConfig, pipe: Connection, log_path: str, environment: dict[str, str]) -> None:
-    """Runs until the nodes have ended, the parent asks to stop, or the parent is gone."""
+    """Runs until the nodes have ended, the parent asks to stop, or the parent has exited."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a notebook's interrupt signals the whole group; the parent decides
     try:
         _capture_output(log_path)

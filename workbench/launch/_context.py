@@ -100,7 +100,8 @@ def current_node() -> NodeContext:
     """Returns the running node's context: its label, its log and stop requests.
 
     The context has `stop_requested`, `wait_for_stop(seconds)`, `stop_program()`, `heartbeat()`, `log(text)`,
-    `failed_peers`, `label` and `attempt`. Reading `stop_requested`, `heartbeat()` and `log()` are heartbeats.
+    `failed_peers`, `label` and `attempt`. Reading `stop_requested`, and calling `heartbeat()` or `log()`, counts as a
+    heartbeat.
 
     Raises:
         ProgramError: if called outside a node.

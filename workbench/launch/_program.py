@@ -107,7 +107,7 @@ class Program:
                 service needs no locks. A `ReplayNode` uses locks and has a larger default.
             restart: Overrides the group's policy.
             hang_seconds: Time without a heartbeat after which a working node is reported as hung. Answered calls,
-                `current_node().heartbeat()`, `.log()` and `.stop_requested` are heartbeats.
+                `current_node().heartbeat()`, `.log()` and `.stop_requested` count as heartbeats.
 
         Returns:
             The node's handle, to pass to other nodes' constructors.

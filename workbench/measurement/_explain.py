@@ -51,7 +51,7 @@ _MOST_ARRAYS = 8
 
 
 class watch_compilations:
-    """Watches a block, then prints retraces with their reasons and slow compilations.
+    """Prints a block's retraces with their reasons, and its slow compilations.
 
     If memory runs out in the block, the live arrays are listed, largest first, with the lines that created them and the
     variables that refer to them.
@@ -62,7 +62,7 @@ class watch_compilations:
     `jax.transfer_guard("log")`.
 
     Args:
-        slow_seconds: Time in seconds from which compilations are reported as slow.
+        slow_seconds: Minimum duration in seconds of the compilations that are reported as slow.
         quiet: Whether to suppress printed output; the results are still available in `record`.
 
     Example:

@@ -44,11 +44,11 @@ class ReadingOptions:
     Attributes:
         mesh: The mesh of the program; it determines which devices take part in a collective and which clients run on a
             device.
-        client_stages: Paths of client stages whose clients run one after another on each device (probe mode).
+        client_stages: Paths of client stages whose clients run one after another on each device.
         placement: Name of the placement of these clients; optional if the mesh has only one placement.
         clients: Number of clients, if the program has no mesh and therefore runs on one device.
         chip: Chip with published peaks, for utilization.
-        dtype: dtype whose peak is used; if the chip has no peak for it, the nearest dtype is used.
+        dtype: dtype whose peak is used; if the chip has no peak for this dtype, the nearest dtype is used.
         max_events: Maximum number of spans in the timeline; each device's longest spans are kept. Sums always include
             all spans.
         through: Profiling method; see `capture_profile`.
@@ -88,7 +88,7 @@ def measure_compiled(
 
     Args:
         compiled: The result of `jax.jit(fn).lower(...).compile()`.
-        args: Its arguments.
+        args: Arguments of the program.
         module: The record of this program, from `inspect_module`.
         rounds: Number of calls to measure.
         warmup: Number of calls before the measurement.

@@ -15,9 +15,9 @@ UNKNOWN = "measured, but not found in the program"
 def measured_tree(
     tree: CallTreeRecord, operations: Iterable[ProfiledOperationRecord], module: ModuleRecord | None = None
 ) -> CallTreeRecord:
-    """Adds the measured time of every operation to its nodes in the tree.
+    """Adds the measured time of every operation to the operation's nodes in the tree.
 
-    If an instruction was fused from several lines, its time is divided in the same proportions as in the tree.
+    The time of an instruction that was fused from several lines is divided in the same proportions as in the tree.
     Operations without a node are assigned to a separate node, so that the root contains the total time.
 
     Args:

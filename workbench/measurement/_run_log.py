@@ -40,7 +40,7 @@ class Tracker(Protocol):
         ...
 
     def log(self, record: RoundRecord) -> None:
-        """After every round."""
+        """Called after every round."""
         ...
 
     def finish(self, status: str) -> None:

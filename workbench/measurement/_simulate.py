@@ -37,7 +37,7 @@ def simulate_round(
         flops_per_client: Work per client: one number, or one per client `[clients]`.
         down_bytes: Bytes from the server to a client: one number, or one per client `[clients]`.
         up_bytes: Bytes from a client to the server: one number, or one per client `[clients]`.
-        deadline_seconds: Clients that have not finished by then are late. None means a round without a deadline.
+        deadline_seconds: Deadline of the round; clients that finish later are late. None means no deadline.
         wanted: Number of clients that must finish; None means all clients that do not drop out.
         selected: The clients that take part; None means all.
         seed: Seed for the dropouts.

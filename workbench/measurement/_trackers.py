@@ -77,7 +77,7 @@ class WandbLog:
     """Logs to Weights & Biases (extra `wandb`).
 
     Args:
-        project: Its project.
+        project: Project of the runs.
         mode: "offline" writes files that `wandb sync` sends later; "online" needs an account.
         options: Additional arguments for `wandb.init`, such as `name`, `group`, `dir`.
     """
@@ -94,7 +94,7 @@ class WandbLog:
         self._run = wandb.init(config=_plain(about) | {"code": about["code"]}, **options)
 
     def log(self, record: RoundRecord) -> None:
-        """One step."""
+        """Logs one step."""
         self._run.log(scalars_of(record), step=record.round)
 
     def finish(self, status: str) -> None:
@@ -109,7 +109,7 @@ class MlflowLog:
     Args:
         tracking_uri: A database such as `sqlite:///runs.db`, or a server. MLflow 3.17 rejects a folder (`file:///…`)
             unless `MLFLOW_ALLOW_FILE_STORE` is true.
-        experiment: Its experiment.
+        experiment: Experiment of the runs.
     """
 
     def __init__(self, tracking_uri: str, *, experiment: str = "workbench") -> None:
@@ -147,7 +147,7 @@ class TrackioLog:
     """Logs to trackio, on this computer (extra `trackio`).
 
     Args:
-        project: Its project.
+        project: Project of the runs.
         options: Additional arguments for `trackio.init`, such as `name`, `group`.
     """
 
@@ -162,7 +162,7 @@ class TrackioLog:
         self._run = trackio.init(config=_plain(about), **{"name": about["name"], **self._options})
 
     def log(self, record: RoundRecord) -> None:
-        """One step."""
+        """Logs one step."""
         self._run.log(scalars_of(record), step=record.round)
 
     def finish(self, status: str) -> None:

@@ -308,7 +308,7 @@ class Watch:
     def steps(self, items: Iterable[Any]) -> Iterator[Any]:
         """Iterates over batches: each iteration is a step, and the time spent in the iterator is input time.
 
-        Use it for loops whose step consists of more than one function. Use `log` to record values of a step.
+        Use `steps` for loops whose step consists of more than one function. Use `log` to record values of a step.
 
         Args:
             items: The batches.
@@ -449,7 +449,7 @@ class Watch:
         self._core.pause(True)
 
     def resume(self) -> None:
-        """Goes on drawing."""
+        """Resumes drawing."""
         self._core.pause(False)
 
     def stop(self) -> None:

@@ -14,8 +14,8 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str | Callable[[I
     """Writes a file atomically, so that the old file survives a full disk or a killed process.
 
     Args:
-        path: Where. The file is written next to its target and then moved. Symbolic links are followed; devices and
-            pipes are written directly, because they cannot be replaced.
+        path: The target. The file is written next to the target and then moved. Symbolic links are followed; devices
+            and pipes are written directly, because they cannot be replaced.
         content: Bytes, text (as UTF-8), or a function that writes into the opened file.
 
     Raises:

@@ -30,7 +30,7 @@ def read_source_line(file: str, line: int) -> str:
 
     Args:
         file: Name of the file, or of a notebook cell. May be untrusted.
-        line: From 1.
+        line: Number of the line, from 1.
 
     Returns:
         The line; "" if it does not exist, or if `file` may not be read (see `read_source_lines`).

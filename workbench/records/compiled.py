@@ -23,7 +23,7 @@ class StagePartRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutineRecord(Record):
-    """Work of a library routine that HLO does not state; it is not in the FLOPs of the instruction or the module.
+    """Work of a library routine that HLO does not state; the instruction's and module's FLOPs exclude this work.
 
     `work` is the work of one call: textbook FLOPs for factorisations and eigenvalues, comparisons for sorts and top-k.
     A batch of matrices or rows is a batch of calls.
@@ -371,8 +371,8 @@ class ScaledCostRecord(Record):
 class TrafficRecord(Record):
     """The collectives with the same kind, mesh axes and stage in two versions of a program.
 
-    Runs and bytes are per call of the program, including all loop iterations, and zero if there are no such
-    collectives; bytes are sums over the operands of one device. Runs and bytes are None if a loop of unknown length
+    Runs and bytes are per call of the program, including all loop iterations; without such collectives, they are zero.
+    Bytes are sums over the operands of one device. Runs and bytes are None if a loop of unknown length
     contains some of the collectives.
     """
 

@@ -32,7 +32,7 @@ class CompilationRecord(Record):
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Total time of tracing, lowering and compiling."""
         return self.trace_seconds + self.lower_seconds + self.compile_seconds
 
 

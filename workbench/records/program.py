@@ -116,7 +116,7 @@ class StageRecord(Record):
 
     @property
     def elementwise_flops(self) -> float | None:
-        """Predicted FLOPs of elementwise operations and reductions, over the same executions as in `total_flops`."""
+        """Predicted FLOPs of elementwise operations and reductions, over the same executions as in `flops`."""
         return self._in_all(self.elementwise_flops_per_client)
 
     def _in_all(self, amount: float | None) -> float | None:
@@ -231,7 +231,7 @@ class PlanCandidateRecord(Record):
 class PlanChoiceRecord(Record):
     """The configuration of a program's client loop, for one set of shapes on one set of devices.
 
-    Pass it to `workbench.jit` as `plan` to make the same plan again, on any machine.
+    Pass this record to `workbench.jit` as `plan` to make the same plan again, on any machine.
     """
 
     program: str

@@ -91,7 +91,7 @@ def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
 def group_leaves(
     leaves: Sequence[ArgumentLeaf], outputs: Sequence[tuple[str, tuple[int, ...], str]]
 ) -> list[SpecGroup]:
-    """Groups leaves by pattern and shape; an optimizer state joins its parameter's group, matched by the end of the path.
+    """Groups leaves by pattern and shape; optimizer states join the group of the parameter with the same path ending.
 
     Args:
         leaves: The arrays in the arguments.

@@ -11,8 +11,8 @@ from workbench.records.hardware import ChipRecord
 def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord, dtype: str) -> CallTreeRecord:
     """A compiled module's tree with predicted seconds per call on a chip.
 
-    The seconds come from `workbench.cost.time_module`, as does the cost of every stage, so collective time hidden
-    behind other operations does not count.
+    The seconds come from `workbench.cost.time_module`, like the seconds of every stage. Collective time that is hidden
+    behind other operations is not counted.
 
     Args:
         tree: The tree of a compiled module.
@@ -21,7 +21,7 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
         dtype: The dtype for kernels that do not state their dtype.
 
     Returns:
-        The tree. A node with unknown seconds has no value, and neither do its ancestors; a note gives the reason.
+        The tree. A node with unknown seconds and the node's ancestors have no value; a note gives the reason.
     """
     times = time_module(module, chip, dtype)
     # A loop of unknown length counts as one iteration, as in the other figures of the tree.

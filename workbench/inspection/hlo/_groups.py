@@ -65,11 +65,11 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
     Args:
         groups: Positions in the flattened mesh, row-major.
         names: Axis names of the mesh.
-        sizes: Their sizes.
+        sizes: Axis sizes of the mesh.
 
     Returns:
-        Whole axes by name; parts of an axis as `a[4 of 8]`. If the groups are not a product of axes, do not cover the
-        mesh exactly once, or contain one device each, there is a note instead of a name.
+        Whole axes by name; parts of an axis as `a[4 of 8]`. There is a note instead of a name if the groups are not a
+        product of axes, do not cover the mesh exactly once, or contain one device each.
 
     Example:
         >>> group_axes(((0, 1), (2, 3)), ("clients", "model"), (2, 2)).names
@@ -109,7 +109,7 @@ def pair_axes(pairs: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes
     Args:
         pairs: (source, target) positions.
         names: Axis names of the mesh.
-        sizes: Their sizes.
+        sizes: Axis sizes of the mesh.
 
     Returns:
         Every axis along which some source differs from its target.
