@@ -135,7 +135,7 @@ class WorkbenchWidget(_Widget):
         return self.label
 
     def static_svg(self) -> Markup | None:
-        """The static picture of the view: by default, that of its record."""
+        """The static picture of the view: by default, the picture of the record."""
         return None if self._subject is None else render.svg(self._subject)
 
     def static_html(self) -> str:
@@ -144,7 +144,7 @@ class WorkbenchWidget(_Widget):
         return str(figure(picture, self.describe())) if picture else ""
 
     def text(self) -> str:
-        """The view as plain text: by default, that of its record."""
+        """The view as plain text: by default, the text of the record."""
         return self.describe() if self._subject is None else render.text(self._subject)
 
     def select(self, **chosen: object) -> None:

@@ -16,14 +16,14 @@ class TabState(TypedDict):
 
 
 class FigureSelection(TypedDict):
-    """Items that a figure in the headline selects."""
+    """Items that a number in the headline selects."""
 
     line: NotRequired[str | None]
     instruction: NotRequired[str]
 
 
 class HeadlineFigure(TypedDict):
-    """A figure in the headline, with the view that explains the figure."""
+    """A number in the headline, with the view that explains the number."""
 
     text: str
     help: str
@@ -63,7 +63,7 @@ class MemoryState(TypedDict):
 
 
 class FigureColumn(TypedDict):
-    """A figure shown in the call tree."""
+    """A column of numbers in the call tree."""
 
     key: str
     title: str

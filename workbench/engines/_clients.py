@@ -19,7 +19,7 @@ COUNT = "n"
 
 
 class ClientReader:
-    """Replaces a `[clients, ...]` argument; its rows are read when a stage needs them.
+    """Replaces a `[clients, ...]` argument; the clients' rows are read when a stage needs them.
 
     Every pass over the clients reads the rows again; a scan over ten rounds reads them ten times.
 
@@ -87,7 +87,7 @@ class ClientReader:
         """Yields the ids and leaves `[clients, ...]` of `size` clients at a time; the last batch may be smaller.
 
         Raises:
-            EngineError: as `read`.
+            EngineError: as in `read`.
         """
         stream = self.read(stage)
         while some := list(itertools.islice(stream, size)):

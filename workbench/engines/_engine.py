@@ -41,7 +41,7 @@ KEPT_PLANS = 8
 
 
 class Engine(abc.ABC):
-    """Runs programs somewhere. Subclasses define how the clients of one pass are computed."""
+    """Base class of the engines. Subclasses define how the clients of one pass are computed."""
 
     name: str = ""
     quorum: Quorum | None = None  # set by engines that support a quorum
@@ -60,7 +60,7 @@ class Engine(abc.ABC):
 
         Args:
             fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
-            *args: Its arguments, pytrees of arrays. An argument `[clients, ...]` may be a `ClientReader`.
+            *args: Arguments of `fn`, pytrees of arrays. An argument `[clients, ...]` may be a `ClientReader`.
             progress: Function that is called as `progress(stage, done)`, with the path of a stage and the finished
                 share of its clients.
             cancel: A `threading.Event`; once it is set, the run stops and raises an `EngineError`.
@@ -72,8 +72,8 @@ class Engine(abc.ABC):
 
         Raises:
             ProgramError: if `fn` is not a function.
-            EngineError: if a stage fails or the run is cancelled; `stage` and `client` say where, and `run` contains
-                the finished rounds.
+            EngineError: if a stage fails or the run is cancelled; `stage` and `client` identify the place, and `run`
+                contains the finished rounds.
             KeyboardInterrupt: on Ctrl-C, with the finished rounds in its `run`.
         """
         return self._ran(fn, args, progress, cancel)[0]

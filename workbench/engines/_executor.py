@@ -52,12 +52,12 @@ class Executor(Engine):
             every worker receives clients.
         check_nan: Stop the run at the first NaN that a client returns, and name that client.
         platforms: Platforms for which stages are exported, such as ("cpu",). Default: the platform of this process.
-        timeout_seconds: Stop the run if no task answers within this time. Default: wait as long as the pool exists.
-            Worker processes that hang are killed.
+        timeout_seconds: Stop the run if no task answers within this time, and kill worker processes that hang. Default:
+            wait as long as the pool exists.
         quorum: Continue once this number or share of clients (such as 0.9) has answered. All other clients are excluded
-            from every reduction of this round and from its derivative, as with `where=`; the record's `notes` name
-            them. The first pass of a round determines which clients are absent; a round is an iteration of the
-            outermost loop. Rows of absent clients are NaN for floats and 0 for integers.
+            from every reduction of this round and from the reduction's derivative, as with `where=`. The record's
+            `notes` list the excluded clients. The first pass of a round determines which clients are absent; a round is
+            an iteration of the outermost loop. Rows of absent clients are NaN for floats and 0 for integers.
         deadline_seconds: With `quorum`, the maximum time to wait for all clients. Default: do not wait after the quorum
             is reached.
         backups: Send a second copy of each late batch to idle workers, and take the first answer. Both copies return

@@ -100,14 +100,14 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
 
     Placements become `SERVER` and `CLIENTS`. Broadcasts and reductions become the language's intrinsics, and every
     server or client function becomes a local computation in HLO. The result works for any number of clients, unless the
-    program depends on the number of clients. Its `run` deserializes the computation and runs it in this process. No
-    other runtime that can be installed today executes local computations in HLO. TensorFlow Federated 0.87 reads the
-    file and its types, but its executor rejects the HLO computations. `notes` names custom calls, such as LAPACK calls,
-    and the platform that supports them.
+    program depends on the number of clients. The result's method `run` deserializes the computation and runs it in this
+    process. No other runtime that can be installed today executes local computations in HLO. TensorFlow Federated 0.87
+    reads the file and its types, but its executor rejects the HLO computations. The result's `notes` name custom calls,
+    such as LAPACK calls, and the platform that supports these calls.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
-        *args: Its arguments, as arrays or `jax.ShapeDtypeStruct`s.
+        *args: Arguments of `fn`, as arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:
         The computation. The `federated_language` package has type-checked every part, and the bytes have been

@@ -29,7 +29,7 @@ def play(fn: Callable, *args: object) -> PlayRecord:
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
-        *args: Its arguments.
+        *args: Arguments of `fn`.
 
     Returns: The stages in order, with per-client values.
 

@@ -24,9 +24,9 @@ class Ray(Executor):
     The server's values and the stage (as StableHLO) are put into Ray's object store once per pass, so each machine
     receives them once. A worker process compiles a stage when it runs its first task of that stage. If a worker is
     killed or a machine is lost, its tasks are computed again elsewhere, up to `retries` times, with the same result. If
-    a run is cancelled, is interrupted or times out, its tasks are cancelled. Workers must be able to import
-    `workbench`. If it is not installed for the workers, call `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`.
-    The engine does not shut down the cluster.
+    a run is cancelled or interrupted, or times out, the run's tasks are cancelled. Workers must be able to import
+    `workbench`. If `workbench` is not installed for the workers, call
+    `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`. The engine does not shut down the cluster.
 
     Args (of the constructor):
         clients_per_task: Number of clients that one task processes together. "auto": up to 32, but few enough that

@@ -16,14 +16,14 @@ class Sequential(Engine):
 
     Every client is a separate call, so time, bytes and failures are recorded for each client. With `debug`, client
     functions are not compiled: their operations run one by one with concrete values. An error then names the line of
-    your code that contains the operation. Your Python code runs only once, during tracing, so a `breakpoint()` in it
-    sees tracers. To see values, put the `breakpoint()` in `watch`, or use `jax.debug.breakpoint()` and
+    your code that contains the operation. Your Python code runs only once, during tracing, so a `breakpoint()` in your
+    code sees tracers. To see values, put the `breakpoint()` in `watch`, or use `jax.debug.breakpoint()` and
     `jax.debug.print`.
 
     Args (of the constructor):
         debug: Run each client's operations one by one.
-        watch: With `debug`, a function that is called with the `Observed` of every operation, which contains its stage,
-            client, line, inputs and outputs.
+        watch: With `debug`, a function that is called with one `Observed` per operation, which contains the operation's
+            stage, client, line, inputs and outputs.
         check_nan: Stop the run at the first NaN that a client returns or, with `debug`, that any operation returns.
 
     Example:

@@ -51,9 +51,9 @@ def clients_from(
     there, so no client data reach this process. The clients are packed once per run, or once for many runs with
     `Spark.read`. With a Dask client or Ray, the workers group and pad the clients, and store them until the reader is
     deleted. `Ray`, or an `Executor` that uses this Dask client, computes the clients there. Without a Dask client,
-    Dask's own scheduler packs the clients into files, which this process reads. The pipeline of a PCollection runs once
-    to count the examples, and again for each reader that is used in a run or in `Beam.read`. The pipeline's workers
-    group, pad and store the clients.
+    Dask's own scheduler packs the clients into files, which this process reads. For a PCollection, the pipeline's
+    workers group, pad and store the clients. This pipeline runs once to count the examples, and again for each reader
+    that is used in a run or in `Beam.read`.
 
     Args:
         frame: A pandas, Dask or Spark DataFrame, a Ray Data data set, a Beam DataFrame, or a PCollection whose elements
@@ -65,8 +65,8 @@ def clients_from(
             preserves.
         length: Number of examples per client; clients with more examples are truncated. Default: the number of examples
             of the largest client.
-        buckets: Several such lengths. Each client is padded to the next larger length; clients with more examples than
-            the last length are truncated.
+        buckets: Several lengths instead of one `length`. Each client is padded to the next larger length; clients with
+            more examples than the last length are truncated.
 
     Returns: The reader for the clients; its `struct` contains the shapes, and its `clients` is the number of clients.
         Clients are ordered by `by`; clients from Dask and Ray Data are ordered only within each part of the table. With

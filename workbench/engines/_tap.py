@@ -47,7 +47,7 @@ def tap(
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `jit`.
-        *args: Its arguments.
+        *args: Arguments of `fn`.
         client: Number of the client; for a client inside a client, the numbers of the outer and the inner client, such
             as `(2, 0)`.
         most_values: Maximum number of values to keep, counted from the first value.
@@ -63,7 +63,7 @@ def tap(
     Raises:
         InspectionError: if the program has no client with this number.
         ProgramError: if `fn` is not a function.
-        EngineError: if a stage fails; the error's `stage` and `client` say where.
+        EngineError: if a stage fails; the error's `stage` and `client` identify the place.
 
     Example:
         >>> import workbench as wb

@@ -8,13 +8,13 @@ export interface TabState {
   place: "where" | "when" | "what-if" | "learn";
 }
 
-/** Items that a figure in the headline selects. */
+/** Items that a number in the headline selects. */
 export interface FigureSelection {
   line?: string | null;
   instruction?: string;
 }
 
-/** A figure in the headline, with the view that explains the figure. */
+/** A number in the headline, with the view that explains the number. */
 export interface HeadlineFigure {
   text: string;
   help: string;
@@ -51,7 +51,7 @@ export interface MemoryState {
   sentence: string;
 }
 
-/** A figure shown in the call tree. */
+/** A column of numbers in the call tree. */
 export interface FigureColumn {
   key: string;
   title: string;

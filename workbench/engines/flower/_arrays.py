@@ -22,8 +22,8 @@ Params = PyTree[Float[Array, "..."]]
 def to_arrays(params: Params, *, keep_scalars: bool = False) -> "ArrayRecord":
     """Converts parameters to a Flower `ArrayRecord`, with one array per leaf.
 
-    The name of an array is the path of its leaf: `{"conv": {"weight": w}}` becomes "conv.weight", as in a `state_dict`
-    of PyTorch, and `[w, b]` becomes "0" and "1", as in `ArrayRecord([w, b])`.
+    The name of an array is the path of its leaf. `{"conv": {"weight": w}}` becomes "conv.weight", as in a PyTorch
+    `state_dict`. `[w, b]` becomes "0" and "1", as in `ArrayRecord([w, b])`.
 
     Args:
         params: Pytree of floating-point arrays of any shapes.

@@ -30,8 +30,8 @@ def client_app(
     """Makes an ordinary Flower ClientApp from a client function, for use with Flower's own strategies.
 
     The app answers Flower's `train` and `evaluate` messages, so strategies, mods and authentication apply. The app can
-    have further handlers. Each message contains all parameters. The app needs the workbench on every node;
-    `Flower.export` writes an app that does not.
+    have further handlers. Each message contains all parameters. The app needs the workbench on every node. An app from
+    `Flower.export` does not need it.
 
     Args:
         train: `train(params, data)` returns the new parameters, with the structure and shapes of `params`, and

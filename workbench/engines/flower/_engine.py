@@ -44,8 +44,8 @@ class Flower(Engine):
 
     Args (of the constructor):
         runtime: "simulation" is Flower's simulation runtime, which uses Ray worker processes. "deployment" is a
-            SuperLink, and a SuperNode for each node, on the loopback interface of this machine. They are separate
-            processes and start a new Python process for every message, so a stage takes half a minute. Use this runtime
+            SuperLink, and a SuperNode for each node, on the loopback interface of this machine. These processes
+            start a new Python process for every message, so a stage takes half a minute. Use this runtime
             to prove that the parties are separate.
         nodes: Number of nodes. Default: the number that the first program needs; more nodes are started when a later
             program needs them.

@@ -64,8 +64,8 @@ class Spark(Engine):
     number of groups is about the square root of the number of partitions. `reduce_by_key` shuffles by key. Rows that a
     pass keeps for the clients, such as client state, are checkpointed to Parquet in `folder` and read by the next pass.
     These rows reach this process only when the server or the caller reads them. Executors cache arguments from the
-    second pass on, and compile a stage once per Python process. A task that is computed again, because its executor was
-    lost or slow, returns the same bytes. Workers must be able to import `workbench`.
+    second pass on, and compile a stage once per Python process. A task returns the same bytes if it is computed again
+    because its executor was lost or slow. Workers must be able to import `workbench`.
 
     A session that the engine starts listens only on the loopback interface. The session stops on `close()`, at the end
     of the `with` block, or when this process exits or is killed.

@@ -20,8 +20,8 @@ Loss: TypeAlias = Callable[[Params, Batch], Float[Array, ""]]
 class Algorithm:
     """An algorithm that learns in rounds.
 
-    `round` is a program: it can be passed to `wb.jit`, `wb.inspect`, `wb.plan` and `jax.grad`, and (compiled) to
-    `workbench.measurement.run_rounds`.
+    `round` is a program, so `wb.jit`, `wb.inspect`, `wb.plan` and `jax.grad` accept it. A compiled `round` is a step
+    for `workbench.measurement.run_rounds`.
 
     Attributes:
         name: Name of the algorithm.

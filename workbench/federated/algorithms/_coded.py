@@ -96,8 +96,8 @@ def decode_blocks(
 ) -> Float[Array, " rows m"]:
     """Decodes the full product from the answers of any `needed` workers.
 
-    An engine with a quorum can compute the answers: `Executor(pool, clients_per_task=1, quorum=needed)` runs a program
-    with one `map_fn`, cancels the tasks of late workers, and leaves NaN in their rows.
+    An engine with a quorum can compute the answers, such as `Executor(pool, clients_per_task=1, quorum=needed)` for a
+    program with one `map_fn`. The engine cancels the tasks of late workers, and leaves NaN in their rows.
 
     Args:
         answers: Each worker's product of its block from `encode_blocks` and the same matrix.

@@ -41,8 +41,8 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False
         workers: n.
         cached: s, the number of rows in each worker's cache, which contains the rows of its batch and other random
             rows.
-        balanced: Whether every row is in exactly t = s n / q caches and every group of t workers shares the same number
-            of rows; t must be a whole number. Each message then serves t + 1 workers.
+        balanced: Whether every row is in exactly t = s n / q caches, and every group of t workers shares the same
+            number of rows. Each message then serves t + 1 workers. t must be a whole number.
         seed: Seed for the caches and the new order.
 
     Raises:

@@ -50,7 +50,7 @@ def train_locally(
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        optimizer: The client's.
+        optimizer: The client's optimizer.
         params: The server's parameters.
         batches: Pytree `[steps, ...]`. If there is a `mask` entry `[steps, batch]`, steps that contain only padding
             change nothing and are not counted.

@@ -32,8 +32,8 @@ def reptile(
 ) -> Algorithm:
     """Federated averaging with a server learning rate, used for meta-learning (Reptile).
 
-    Sends as many bytes as `fedavg`. The mean update after several local steps
-    contains a term that aligns the gradients of a client's batches (equation 27 of the paper).
+    Sends as many bytes as `fedavg`. The mean update after several local steps contains a term that aligns the gradients
+    of a client's batches (equation 27 of the paper).
 
     Args:
         loss: `loss(params, batch)`, a scalar.

@@ -33,8 +33,8 @@ def gaussian_mean(
         of: The inner mean, such as `top_k_mean(0.1, memory=False)`. Default: a plain mean.
 
     Raises:
-        ProgramError: if the guarantee does not apply, because the clip is not positive, the multiplier is negative, or
-            one client can contribute more than its own update to the inner mean.
+        ProgramError: if the clip is not positive, the multiplier is negative, or one client can contribute more than
+            its own update to the inner mean. The guarantee does not apply in these cases.
 
     Example:
         >>> from workbench.primitives import program

@@ -21,15 +21,15 @@ def ftrl_mean(
     """Averages with noise from a binary tree over the rounds (DP-FTRL).
 
     The sum over rounds is private even if clients are not sampled at random. The noise of the first t rounds together
-    is a sum of independent draws, one for each 1 in the binary form of t. These are at most log2(rounds) + 1 draws.
-    With independent noise per round, there would be t draws. With `optax.sgd` as the server's optimizer, this is
+    is a sum of independent draws, one for each 1 in the binary form of t. This sum has at most log2(rounds) + 1 terms;
+    with independent noise per round, it would have t terms. With `optax.sgd` as the server's optimizer, this is
     DP-FTRL. Sends as many bytes as a mean. All present clients have the same weight.
 
     Args:
         clip: The largest norm of one client's update.
         noise_multiplier: z, the standard deviation of one tree node's noise divided by `clip`.
         rounds: Number of rounds, which determines the depth of the tree.
-        expected: Number of clients in a round; the sum is divided by it. Default: all clients.
+        expected: Number of clients in a round, by which the sum is divided. Default: all clients.
         seed: Seed for the noise in all rounds.
 
     Raises:

@@ -25,7 +25,7 @@ def secure_aggregation_cost(
     Args:
         clients: Number of clients in one aggregation.
         values: Number of values in one client's update.
-        threshold: Minimum number of results for recovery. Default: two thirds of the clients, rounded up.
+        threshold: As in `SecureSession`. Default: two thirds of the clients, rounded up.
         dropouts: Number of clients that drop out after the share exchange, which affects the server's work.
         bits: Number of bits of a masked value; a plain value has 32.
         neighbours: Number of other clients with which each client shares masks. Default: all other clients, as in the

@@ -120,7 +120,7 @@ def secure_mean(
         clip: The largest norm of one client's update.
         bits: Number of bits of the largest value, without the sign. With noise, the resolution is between `bits - 1`
             and `bits` bits.
-        noise_multiplier: Standard deviation of the sum's noise, divided by `clip`, when `threshold` clients stay; 0 for
+        noise_multiplier: Standard deviation of the sum's noise, divided by `clip`, if `threshold` clients remain; 0 for
             no noise.
         threshold: The session's threshold; required with noise.
 

@@ -52,7 +52,8 @@ class SecureSession:
 
     Args (of the constructor):
         clients: Number of clients in one aggregation.
-        threshold: Minimum number of results and of answers for recovery, which must be more than half of the clients.
+        threshold: Minimum number of clients whose results and recovery answers must arrive; more than half of all
+            clients.
 
     Raises:
         ProgramError: if the threshold is out of range.

@@ -73,11 +73,11 @@ def cohorts(
     multiple_of: int = 1,
     weight: ArrayLike | None = None,
 ) -> Iterator[Padded]:
-    """Yields the data of a new, newly shuffled cohort for each round, with constant shapes.
+    """Yields a new cohort's shuffled data for each round, with constant shapes.
 
     If an algorithm's clients keep state, build the algorithm with `algorithms.in_cohorts`, so that each state belongs
-    to a client, not to a slot. Round `r` depends only on the key and `r`. `algorithms.epsilon` does not
-    apply to these cohorts; use `poisson_cohorts`.
+    to a client, not to a slot. Round `r` depends only on the key and `r`. For cohorts to which `algorithms.epsilon`
+    applies, use `poisson_cohorts`.
 
     Args:
         data: All clients.

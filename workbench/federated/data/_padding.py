@@ -89,7 +89,7 @@ def pad_clients(
             the end of each epoch, so some steps of small clients contain only padding.
         epochs: Number of passes over a client's examples; needs `batch_size`. The steps of all epochs share one axis.
         key: A seed or PRNG key for shuffling each client's examples, with a new order in every epoch. A client's order
-            depends only on the key and its id, not on the other clients. None keeps the order.
+            depends only on the key and the client's id, not on the other clients. None keeps the order.
         examples: Number of examples per client after padding; by default, the size of the largest client in `data`. A
             fixed number gives all cohorts the same shapes, so that nothing recompiles.
         multiple_of: The number of clients is rounded up to a multiple of this number by adding empty slots (no

@@ -69,9 +69,10 @@ def dirichlet(
 
     By default, each class is split in proportions drawn from `Dirichlet(alpha)` over the clients, so client sizes also
     vary (Yurochkin et al. 2019). Clients with fewer than `min_examples` then receive random examples taken from the
-    largest clients. With `equal_sizes`, all clients have the same size, as in Hsu et al. 2019. One client after another
-    draws its class mixture from `Dirichlet(alpha * share of each class)` and its examples from the remaining examples.
-    The two methods scale `alpha` differently: with 10 balanced classes, Hsu's `alpha=1` corresponds to 0.1 per class.
+    largest clients. With `equal_sizes`, all clients have the same size, as in Hsu et al. 2019. Each client in turn
+    draws a class mixture from `Dirichlet(alpha * share of each class)`, and then draws its examples from the remaining
+    examples. The two methods scale `alpha` differently: with 10 balanced classes, Hsu's `alpha=1` corresponds to 0.1
+    per class.
 
     Args:
         labels: The class of each example, `[examples]`.

@@ -70,9 +70,10 @@ def sweep(
             JAX.
         rounds: Number of rounds of every trial.
         data: Training data of each round: a pytree of arrays, or a function `data(key)` or `data(key, hyperparameters)`
-            that draws it in JAX. The key depends on the seed and the round.
-        batches: `batches(round, seed)` prepares the data on the host instead, for pipelines such as `grain`. It returns
-            a pytree of arrays with the same shapes in all rounds. A resumed sweep calls `batches` again.
+            that draws the data in JAX. The key depends on the seed and the round.
+        batches: `batches(round, seed)` prepares the data on the host, as an alternative to `data`, for pipelines such
+            as `grain`. It returns a pytree of arrays with the same shapes in all rounds. A resumed sweep calls
+            `batches` again.
         evaluate: `evaluate(params)` or `evaluate(params, hyperparameters)` returns additional metrics after each round,
             in JAX. A metric is a number, or has one value per client, `[clients]`.
         seeds: Number of seeds, or the seeds themselves.

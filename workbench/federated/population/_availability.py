@@ -75,7 +75,7 @@ class Sessions:
     def bounds(
         self, ids: Integer[np.ndarray, " n"], days: Integer[np.ndarray, " n"], seed: int
     ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-        """Returns the start and end of a day's session in seconds of local time, and whether it exists."""
+        """Returns the start and end of a day's session in seconds of local time, and whether the day has a session."""
         day_keys = draw_bits(key_of(seed, repr(self)), days + 4)  # counters must not be negative
         first, second, length, lot = parts_of(draw_bits(day_keys, ids))
         starts = days * DAY + (self.start_hour + (first + second - 1) * self.spread_hours) * HOUR

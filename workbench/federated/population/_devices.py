@@ -204,7 +204,7 @@ class Population:
         return -np.log(draw_uniform(keys, ids)) * 3600 / self.interruptions_per_hour
 
     def work_factor(self, ids: Integer[np.ndarray, " n"], spread: float) -> Float[np.ndarray, " n"]:
-        """Draws each client's relative work, log-normal with mean 1, for unequal data sizes."""
+        """Draws each client's relative work, which models unequal data sizes; log-normal with mean 1."""
         if spread == 0:
             return np.ones(len(ids))
         return np.exp(spread * draw_normal(self._key("work"), ids) - spread**2 / 2)

@@ -102,7 +102,7 @@ def select(
         population: Population to draw from.
         load: Load of one client.
         count: Number of clients.
-        seconds: When.
+        seconds: Time of the request in seconds since midnight UTC.
         number: The round's number; every round has a different order.
         seed: Seed for the orders.
 

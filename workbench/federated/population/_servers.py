@@ -18,7 +18,7 @@ class Servers:
         operations_per_second: Speed of the server that removes the masks of a protocol.
 
     Raises:
-        ProgramError: if a rate is not positive, or a tier is not smaller than the one below it.
+        ProgramError: if a rate is not positive, or a tier is not smaller than the tier below.
 
     Example:
         >>> flat, tiered = Servers(1e9), Servers(1e9, tiers=(100,))

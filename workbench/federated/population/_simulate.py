@@ -79,8 +79,8 @@ def simulate(
 ) -> Simulation:
     """Simulates a population's rounds on a virtual clock, without training.
 
-    The cost of a simulated round does not depend on the size of the population, because only clients that the server
-    checks are computed.
+    The cost of a simulated round does not depend on the size of the population, because only the clients that the
+    server checks are simulated.
 
     Args:
         population: The clients.

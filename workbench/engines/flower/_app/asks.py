@@ -13,7 +13,7 @@ NAME: str = __name__.split(".")[-2]
 class NodeFailure(RuntimeError):
     """A node raised an error, left, or did not answer; `slot` is the node's number in the run.
 
-    `worker_lost` is true if its process has exited or is still computing an abandoned request.
+    `worker_lost` is true if the node's process has exited or is still computing an abandoned request.
     """
 
     def __init__(self, slot: int, fault: str, *, worker_lost: bool = False) -> None:
