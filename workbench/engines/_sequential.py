@@ -16,8 +16,8 @@ class Sequential(Engine):
 
     Every client is a separate call, so time, bytes and failures are recorded for each client. With `debug`, client
     functions are not compiled: their operations run one by one with concrete values. An error then names the line of
-    your code that contains the operation. Your Python code runs only once, during tracing, so a `breakpoint()` in your
-    code sees tracers. To see values, put the `breakpoint()` in `watch`, or use `jax.debug.breakpoint()` and
+    your code that contains the operation. Your Python code runs only once, during tracing, so a `breakpoint()` in it
+    sees tracers. To see values, put the `breakpoint()` in `watch`, or use `jax.debug.breakpoint()` and
     `jax.debug.print`.
 
     Args (of the constructor):
