@@ -1,16 +1,17 @@
-"""Every finding on public programs, judged by making its change: `python -m benchmarks.advice_precision`.
+"""Checks every finding on public programs by making its change: `python -m benchmarks.advice_precision`.
 
-The programs are those of `tests/public_programs`, on 8 simulated CPU devices. Each finding's code is pasted, or the
-line that it names is edited as it says; the changed program is compiled without the library. Bytes sent are counted
-from the text of the module by ring formulas; memory is what XLA assigns to arguments, results and temporaries.
+The programs are those of `tests/public_programs`, on 8 simulated CPU devices. For each finding, its code is pasted, or
+the line that it names is edited as described. The changed program is compiled without the library. Bytes sent are
+counted with ring formulas in the compiled text. Memory is the memory that XLA assigns to arguments, results and
+temporaries. The verdicts are:
 
-* true: what the finding names gets smaller by at least 2 %, as it says within 5 %, and no other figure gets worse by
-  more than 5 % without a word of it;
-* useless: it gets smaller by less than 2 %;
-* false: it gets larger, differs from what was said, or another figure gets worse in silence;
+* true: the named figure falls by at least 2 % and within 5 % of the stated gain, and no other figure grows by more
+  than 5 % without a note;
+* useless: the named figure falls by less than 2 %;
+* false: the named figure grows or differs from the statement, or another figure grows without a note;
 * not made: the finding has neither code nor an edit that follows from its text alone.
 
-`--only PATTERN` takes a few programs.
+`--only PATTERN` selects programs.
 """
 
 import argparse
@@ -37,7 +38,7 @@ _KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 
 
 def sent_bytes(text: str) -> float:
-    """Bytes that one device sends in one call, by ring formulas, loops with known lengths included."""
+    """Bytes that one device sends in one call, by ring formulas, including loops of known length."""
     bodies: dict[str, list[str]] = {}
     entry = name = ""
     for line in text.splitlines():
@@ -94,7 +95,7 @@ def _group(line: str) -> int:
 
 
 def module_of(text: str) -> Any:
-    """The programs, from a changed text of their file."""
+    """The programs, loaded from a changed text of their file."""
     module = types.ModuleType("changed_programs")
     module.__file__ = str(SOURCE)
     sys.modules["changed_programs"] = module
@@ -103,7 +104,7 @@ def module_of(text: str) -> Any:
 
 
 def with_line_after(line: int, code: str) -> str:
-    """The file with a statement after the one that ends on a line."""
+    """The file with an additional statement after the statement that ends on a line."""
     text = SOURCE.read_text("utf-8")
     lines = text.splitlines()
     inner = [
@@ -142,7 +143,7 @@ def with_policy(name: str, policy: str) -> str:
 
 
 def changed(name: str, finding: Any, fn: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
-    """The program with the change made, or None where its text does not say how."""
+    """The program with the finding's change; None if the text does not state the change."""
     from tests.public_programs.programs import PROGRAMS
 
     if finding.rule == "costly constraint":
@@ -199,7 +200,7 @@ def figures(fn: Any, args: tuple[Any, ...]) -> dict[str, float]:
 
 
 def verdict(finding: Any, before: dict[str, float], after: dict[str, float]) -> str:
-    """The word for a finding whose change was made."""
+    """The verdict on a finding after its change."""
     gain = finding.gain
     if gain is None or gain.quantity not in before:
         return "not made"
@@ -208,10 +209,10 @@ def verdict(finding: Any, before: dict[str, float], after: dict[str, float]) -> 
         return "useless" if saved > -0.02 else "false: larger"
     # XLA counts the FLOPs of a loop's body once, so that their share is comparable and not their number.
     if gain.quantity != "FLOPs" and abs(saved - gain.saved_share) > 0.05:
-        return f"false: saves {saved:.0%}, and {gain.saved_share:.0%} was said"
+        return f"false: saves {saved:.0%}, but {gain.saved_share:.0%} was predicted"
     stated = {each.quantity for each in finding.costs}
     worse = [key for key in before if key not in stated and after[key] > 1.05 * before[key]]
-    return f"false: {worse[0]} gets worse in silence" if worse else "true"
+    return f"false: {worse[0]} grows without a note" if worse else "true"
 
 
 def judged(only: str) -> Iterator[tuple[str, str, str, str]]:
@@ -243,7 +244,7 @@ def judged(only: str) -> Iterator[tuple[str, str, str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="a regular expression of programs")
+    parser.add_argument("--only", default="", help="regular expression for names of programs")
     arguments = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"

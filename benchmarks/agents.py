@@ -1,9 +1,9 @@
-"""Agents at every scale: the returns of the greedy policy along the way, over seeds.
+"""Agents at every scale: returns of the greedy policy during training, over seeds.
 
     python -m benchmarks.agents [--places here threads processes dask ray] [--seeds 5]
 
-A seed decides first parameters, actors and table. `benchmarks/agents.json` keeps every curve, so that the command goes
-on where it was stopped. The gallery has the curves of the first three places: `python -m benchmarks.papers acme`.
+A seed determines the initial parameters, the actors and the table. `benchmarks/agents.json` stores every curve, so the
+command can resume. The gallery has the curves of the first three places: `python -m benchmarks.papers acme`.
 """
 
 # pyright: reportMissingImports=false
@@ -54,7 +54,7 @@ AGENTS: dict[str, tuple[Callable[[int], Any], dict[str, Any], float]] = {
 
 @contextlib.contextmanager
 def place(name: str) -> Iterator[Any]:
-    """What `run_agent` gets as `on`."""
+    """The value of `on` for `run_agent`."""
     if name == "dask":
         distributed: Any = importlib.import_module("distributed")
 
@@ -84,7 +84,7 @@ def place(name: str) -> Iterator[Any]:
 
 
 def curves(places: Sequence[str], seeds: Sequence[int]) -> dict[str, list[list[float]]]:
-    """Runs what the store lacks; returns the returns along the way by agent and place, a row for each seed."""
+    """Runs what the store lacks; gives the returns during training by agent and place, a row per seed."""
     stored = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
     for name in places:
         missing = [(agent, seed) for agent in AGENTS for seed in seeds if f"{agent}, {name}, seed {seed}" not in stored]
@@ -110,7 +110,7 @@ def curves(places: Sequence[str], seeds: Sequence[int]) -> dict[str, list[list[f
 
 
 def acme(seeds: Sequence[int]) -> dict[str, Any]:
-    """Learning curves of three agents, each one definition, in three places."""
+    """Learning curves of three agents in three places, with one definition per agent."""
     found = curves(PLACES[:3], seeds)
     learned = {}
     for name, rows in found.items():
@@ -145,7 +145,7 @@ def acme(seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs what is missing, and prints the last returns."""
+    """Runs what the store lacks, and prints the last returns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--places", nargs="+", default=PLACES, choices=PLACES)
     parser.add_argument("--seeds", type=int, default=5)

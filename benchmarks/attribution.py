@@ -1,8 +1,8 @@
-"""How much of every figure of published programs finds a line of the user's code, and a function or module.
+"""Attributes the figures of published programs to the user's lines, and to functions or modules.
 
-`python -m benchmarks.attribution --write docs/attribution.md` writes the table; without `--write` it prints it.
-Programs of packages that are not installed are left out, and named. Nothing is timed and nothing runs: programs are
-compiled for eight simulated devices.
+`python -m benchmarks.attribution --write docs/attribution.md` writes the table; without `--write`, the command prints
+the table. Programs of packages that are not installed are omitted and listed. Nothing runs or is timed: the programs
+are compiled for eight simulated devices.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def as_libraries_expect() -> Iterator[None]:
-    """JAX and Python as they are outside of tests: libraries promote dtypes and ranks, and warn."""
+    """JAX and Python settings as outside tests, because libraries promote dtypes and ranks, and warn."""
     with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         warnings.simplefilter("ignore")
         yield

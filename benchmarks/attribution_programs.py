@@ -1,7 +1,7 @@
-"""Programs out of published libraries and tutorials, to see whether every figure of them finds its line.
+"""Programs from published libraries and tutorials, to check that each figure is attributed to a line.
 
-Every maker returns a function and its arguments; the models, optimizers, samplers and kernels in them are the
-libraries' own. Lines that communicate carry a mark (`# at: name`), so that tests count collectives by hand.
+Every maker returns a function and its arguments. The programs use the libraries' models, optimizers, samplers and
+kernels. Lines that communicate have a mark (`# at: name`), so that tests can count collectives by hand.
 """
 
 # pyright: reportMissingImports=false
@@ -37,7 +37,7 @@ def make_mesh(*sizes: int, names: tuple[str, ...]) -> Mesh:
 
 
 def line_of(mark: str) -> int:
-    """The line of this file that carries a mark."""
+    """The line of this file with a mark."""
     with Path(__file__).open(encoding="utf-8") as file:
         marked = [number for number, text in enumerate(file, start=1) if text.rstrip().endswith(f"# at: {mark}")]
     assert len(marked) == 1, f"{mark!r} marks the lines {marked}"
@@ -440,7 +440,7 @@ def installed() -> list[Callable[[], Call]]:
 
 
 def summary_of(make: Callable[[], Call]) -> str:
-    """What a program is, in one line."""
+    """Describes a program in one line."""
     return (inspect.getdoc(make) or make.__name__).splitlines()[0].rstrip(".")
 
 

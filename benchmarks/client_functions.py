@@ -1,10 +1,10 @@
-"""All client functions of the tests in all ways of running them: `python -m benchmarks.client_functions`.
+"""Runs all client functions of the tests in all modes: `python -m benchmarks.client_functions`.
 
-Each case is a client function in one way of running it (eager, `jax.jit`, `wb.jit` in chunks, derivatives, meshes of 8
-devices), compared with plain `vmap`. The cases run in a child process, whose death or delay is an answer: the case is
-counted as wrong, and a new process goes on with the next one. Every answer is written to `--results` when it is there;
-a later call with the same file runs only the cases that it lacks. Prints a line for each function and for each
-case that raises or gives other numbers, then the counts; the exit status is the number of wrong cases.
+Each case runs a client function in one mode (eager, `jax.jit`, `wb.jit` in chunks, derivatives, meshes of 8 devices)
+and compares the result with plain `vmap`. The cases run in a child process. A case that crashes or hangs counts as
+wrong, and a new process continues with the next case. Every result is written to `--results` immediately; a later call
+with the same file runs only the missing cases. Prints a line for each function and for each case that raises or gives
+other numbers, then the counts. The exit status is the number of wrong cases.
 """
 
 import argparse
@@ -26,14 +26,14 @@ Case = tuple[str, str]
 
 
 def main() -> int:
-    """Runs the product of the functions and ways that are named, or of all."""
+    """Runs all combinations of the named functions and modes; by default of all functions and modes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--functions", nargs="*", help="keys of FUNCTIONS in tests/client_functions.py")
     parser.add_argument("--ways", nargs="*", help="keys of WAYS")
     parser.add_argument("--results", type=Path, default=Path("client-functions.jsonl"), help="one JSON line per case")
-    parser.add_argument("--seconds", type=float, default=300.0, help="limit of one case")
-    parser.add_argument("--minutes", type=float, default=None, help="stop after the function that is then running")
-    parser.add_argument("--again", action="store_true", help="run the wrong cases of the results again")
+    parser.add_argument("--seconds", type=float, default=300.0, help="time limit for one case in seconds")
+    parser.add_argument("--minutes", type=float, default=None, help="start no new functions after this time")
+    parser.add_argument("--again", action="store_true", help="rerun the wrong cases in the results")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
@@ -67,7 +67,7 @@ def _supervise(given: argparse.Namespace) -> int:
     seconds = sum(answers[case]["seconds"] for case in cases if case in answers)
     print(
         f"{counts.total()} of {len(cases)} cases run: {counts['equal']} equal, {counts['wrong']} wrong, "
-        f"{counts['impossible']} that plain vmap cannot; {seconds:.0f} s"
+        f"{counts['impossible']} that plain vmap cannot run; {seconds:.0f} s"
     )
     for case in cases:
         if case in answers and answers[case]["found"] == "wrong":
@@ -76,7 +76,7 @@ def _supervise(given: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """Prints what each case gave that is not equal, and a line after every function."""
+    """Prints the outcome of each unequal case, and a line after every function."""
 
     def __init__(self, cases: int, began: float) -> None:
         self._seen, self._cases, self._began, self._function = 0, cases, began, ""
@@ -92,13 +92,13 @@ class _Progress:
 
 
 def _next_group(cases: list[Case]) -> list[Case]:
-    """The cases of the next ten functions: a process of its own for them keeps memory bounded."""
+    """The cases of the next ten functions; a separate process for them bounds the memory."""
     functions = list(dict.fromkeys(function for function, _ in cases))[:10]
     return [case for case in cases if case[0] in functions]
 
 
 def _in_a_child(cases: list[Case], limit: float) -> Iterator[dict[str, Any]]:
-    """The answers of a process, up to its end; the case in which it ended or took too long is among them."""
+    """The answers of a process until its end, including the case that ended the process or took too long."""
     command = [sys.executable, __file__, "--child", json.dumps(cases)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     lines: queue.Queue[str | None] = queue.Queue()
@@ -149,7 +149,7 @@ def _names() -> tuple[list[str], list[str]]:
 
 
 def _work(cases: list[Case]) -> None:
-    """Runs the cases one after the other in this process and prints an answer for each."""
+    """Runs the cases one after another in this process, and prints an answer for each."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("NPROC", "64")  # more threads than simulated devices
     sys.path.insert(0, str(TESTS))

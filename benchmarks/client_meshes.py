@@ -1,7 +1,7 @@
-"""All client operations of the tests on all kinds of mesh, each compiled alone: `python benchmarks/client_meshes.py`.
+"""Runs all client operations of the tests on all kinds of meshes: `python benchmarks/client_meshes.py`.
 
-A line for each; then the counts. The exit status is the number of those that give other numbers than plain `vmap`,
-raise or end their process.
+Each operation is compiled separately. Prints a line for each operation, then the counts. The exit status is the number
+of operations that give other numbers than plain `vmap`, raise, or end their process.
 """
 
 import sys

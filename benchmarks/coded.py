@@ -1,8 +1,8 @@
-"""Coded products on engines whose workers answer late: the speed-up of going on with k of n answers.
+"""Coded products on engines with late workers: speed-up of continuing after k of n answers.
 
-A worker answers 3 (1 + Exp(1)) / k seconds later than its product takes: the paper's model, in processes that are late.
-The engine goes on with the first k answers and cancels the other tasks; without a code it needs all n blocks. Both
-products are timed one after the other, in alternating order, and a pair begins when every worker is free again.
+A worker answers 3 (1 + Exp(1)) / k seconds after it has computed its product, as in the paper's model. The engine
+continues after the first k answers and cancels the other tasks. Without a code, the engine needs all n blocks. Both
+products are timed one after another, in alternating order. A pair begins when every worker is free again.
 """
 
 # pyright: reportMissingImports=false
@@ -34,7 +34,7 @@ def late(seconds: float, fn: Callable[..., Any], *args: Any) -> Any:
 
 
 class Late(concurrent.futures.Executor):
-    """A pool whose tasks answer late, each by the next of the given seconds."""
+    """A pool whose tasks answer late; each delay is the next of the given seconds."""
 
     _max_workers = WORKERS
 
@@ -55,7 +55,7 @@ class Late(concurrent.futures.Executor):
 
 @contextlib.contextmanager
 def pool_of(name: str) -> Iterator[concurrent.futures.Executor]:
-    """A pool of worker processes, or of workers of Dask."""
+    """A pool of worker processes or Dask workers."""
     if name == "processes":
         context = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
@@ -78,7 +78,7 @@ def products(blocks: Any, x: Any) -> Any:
 
 
 def seconds_of(pool: Late, blocks: Any, x: Any, needed: int, delays: np.ndarray) -> tuple[float, np.ndarray, str]:
-    """The seconds of one product that goes on with `needed` answers, the product, and the run's note about it."""
+    """The seconds of a product that continues after `needed` answers, the product, and the run's note."""
     pool.delays = iter(delays)
     began = time.perf_counter()
     run = Executor(pool, clients_per_task=1, quorum=needed).run(products, blocks, x)
@@ -89,7 +89,7 @@ def seconds_of(pool: Late, blocks: Any, x: Any, needed: int, delays: np.ndarray)
 
 
 def coded_engines() -> dict:
-    """Speed-up of a coded product against waiting for all, on processes and on Dask."""
+    """Speed-up of a coded product over waiting for all answers, on processes and on Dask."""
     needed = algorithms.best_needed(WORKERS)
     random = np.random.default_rng(0)
     a = random.normal(size=(WORKERS * needed * 10, 64)).astype(np.float32)

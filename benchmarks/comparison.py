@@ -1,10 +1,10 @@
-"""Rounds per second of one federated averaging: here, FedJAX, pfl-research and Flower, wherever they are installed.
+"""Rounds per second of federated averaging in Workbench, FedJAX, pfl-research and Flower.
 
-The round of `benchmarks.engines` (64-128-1 network, five gradient steps on 32 examples, the mean of the changes): the
-same numbers in every framework, checked, and every framework's round in turn in one run; medians. Compared is what is
-installed beside the workbench:
+The round is the round of `benchmarks.engines`: a 64-128-1 network, five gradient steps on 32 examples, and the mean of
+the changes. All frameworks must compute the same numbers. Their rounds run in turn, and the table has medians. The
+benchmark compares the installed frameworks:
 
-* FedJAX: `pip install fedjax`. Version 0.0.16 uses `jax.tree_map`, which JAX 0.10 no longer has; it is given back here.
+* FedJAX: `pip install fedjax`. Version 0.0.16 uses `jax.tree_map`, which this module adds because JAX 0.10 lacks it.
 * pfl-research with its TensorFlow bridge: `pip install pfl tensorflow-cpu tf_keras tensorflow_probability`.
 * Flower's simulation runtime: `pip install "mapreduce-workbench[flower]"`.
 
@@ -81,7 +81,7 @@ def _rounds(clients: int, data: Any, stack: contextlib.ExitStack, *, flower: boo
 
 
 def fedjax_round(data: Any) -> Round:
-    """The same round for FedJAX: one batch of all examples, gone through five times."""
+    """The same round for FedJAX, with five passes over one batch of all examples."""
     import fedjax
 
     jax.tree_map = jax.tree.map  # type: ignore[attr-defined]

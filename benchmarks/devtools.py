@@ -1,7 +1,7 @@
-"""A browser that is watched without being slowed: Chromium over its own protocol, and only the parts of it asked for.
+"""Observes Chromium through the DevTools protocol, with only the requested parts of the protocol.
 
-Playwright turns on the protocol's network domain in every page. Each message from a page to its kernel then leaves some
-48 KiB in the page's process (Chromium 156), which an hour adds up to what looks like a leak of the page.
+Playwright enables the protocol's network domain in every page. Each message from a page to its kernel then leaves about
+48 KiB in the page's process (Chromium 156). Over an hour, this memory looks like a leak of the page.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class DevTools:
         threading.Thread(target=self._read, daemon=True).start()
 
     def send(self, method: str, *, seconds: float = 120, **parameters: Any) -> dict[str, Any]:
-        """Asks the browser for something and waits for the answer."""
+        """Sends a request to the browser and waits for the answer."""
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         with self._arrived:
@@ -70,7 +70,7 @@ class DevTools:
 
 @contextlib.contextmanager
 def open_page(width: int, height: int) -> Iterator[DevTools]:
-    """The empty page of a browser of its own."""
+    """The empty page of a separate browser."""
     path = find_browser()
     assert path is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:

@@ -1,4 +1,4 @@
-"""A round of federated averaging on real digits, as the documentation's pictures show it."""
+"""The round of federated averaging on real digits in the documentation's pictures."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def fedavg(params, clients):
 
 
 def call() -> tuple[tuple[dict, dict], list[int]]:
-    """The arguments of one round of 64 clients, and how many examples each client holds."""
+    """The arguments of one round of 64 clients, and each client's number of examples."""
     held, _ = data.digits(clients=64, alpha=0.3, seed=0)
     padded = data.pad_clients(held, batch_size=16, epochs=4, key=0)
     params = {

@@ -1,6 +1,7 @@
-"""Primitives called eagerly, one by one: microseconds against drjax and against plain JAX, interleaved, medians.
+"""Time of single eager calls of primitives in microseconds, compared with drjax and plain JAX.
 
-Needs `pip install --no-deps drjax==0.2.1`. `python -m benchmarks.eager`
+The calls are interleaved, and the table has medians. Needs `pip install --no-deps drjax==0.2.1`.
+`python -m benchmarks.eager`
 """
 
 import logging

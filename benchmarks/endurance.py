@@ -1,9 +1,9 @@
-"""A live run with the explorer open in a real browser, for as long as you like: does memory stay flat, is all local?
+"""A long live run with the explorer open in a browser: checks that memory stays flat and all traffic local.
 
-`python -m benchmarks.endurance --minutes 60` starts JupyterLab on loopback and a Chromium, runs a notebook whose rounds
-go on in the background while the explorer follows them, opens one tab after the other, chooses and opens clients, and
-writes down the memory of kernel and page at every turn. Flat means: the median of the last sixth is within 10 % of the
-median of the second sixth; the first is warm-up.
+`python -m benchmarks.endurance --minutes 60` starts JupyterLab on the loopback interface, and Chromium. A notebook runs
+rounds in the background, and the explorer shows them. The benchmark opens one tab after another, selects clients, and
+records the memory of kernel and page for each tab. Memory is flat if the median of the last sixth of the samples is
+within 10 % of the median of the second sixth; the first sixth is warm-up.
 """
 
 import argparse
@@ -84,7 +84,7 @@ USE = USE[USE.index("async") :].rstrip().rstrip(";")
 
 
 class Sample(NamedTuple):
-    """What is written down."""
+    """One sample."""
 
     minutes: float
     rounds: int
@@ -121,7 +121,7 @@ def measure(page: DevTools, kernel: psutil.Process, started: float, tab: str) ->
 
 
 def renderer_bytes(browser: int) -> int:
-    """Private memory of the largest renderer of a browser: the page."""
+    """Private memory of a browser's largest renderer process, which is the page's."""
     sizes = [0]
     for child in psutil.Process(browser).children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -131,7 +131,7 @@ def renderer_bytes(browser: int) -> int:
 
 
 def flat(samples: list[Sample], name: str) -> tuple[float, float, float]:
-    """(first, last, last over first): medians of a sixth of the samples each, the first sixth left out as warm-up."""
+    """(first, last, last / first): medians of the second and last sixth of the samples; the first sixth is warm-up."""
     values = [getattr(sample, name) for sample in samples]
     sixth = max(1, len(values) // 6)
     first, last = statistics.median(values[sixth : 2 * sixth] or values), statistics.median(values[-sixth:])
@@ -190,9 +190,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--every", type=float, default=30, help="seconds between samples, each in another tab")
     parser.add_argument(
-        "--pause", type=float, default=0.25, help="seconds that a round rests, to leave the computer to others"
+        "--pause",
+        type=float,
+        default=0.25,
+        help="pause after each round in seconds, which leaves time for other programs",
     )
-    parser.add_argument("--table", type=Path, default=Path("endurance.csv"), help="where the samples are written")
+    parser.add_argument("--table", type=Path, default=Path("endurance.csv"), help="file for the samples")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as home, open_page(1300, 1400) as page:
         name = write_notebook(Path(root), options.pause)

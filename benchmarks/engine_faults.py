@@ -1,12 +1,12 @@
-"""Kills processes of an engine at moments drawn by chance: `python -m benchmarks.engine_faults spark --kills 5`.
+"""Kills processes of an engine at random times: `python -m benchmarks.engine_faults spark --kills 5`.
 
-A kernel runs the same program again and again on the engine. Workers of each kind are killed one after the other: the
-run in which it happened must give the same bytes or an `EngineError`, and the run after it the same bytes. Then kernels
-are killed. Of each kernel, however it ended, no process and no file may be left. A line per kind says what happened,
-and how long after the end of a kernel its last process and file were gone; the exit status is the number of failures.
-`--what driver` kills one kind alone. `--what stop` stops a worker (SIGSTOP) of an engine with `timeout_seconds`, and
-`--what interrupt` interrupts the kernel (Ctrl-C); neither is part of a run without `--what`. A lost machine is
-`ray-machines`: a second raylet, as `ray start` starts one.
+A kernel runs the same program repeatedly on the engine. Workers of each kind are killed one after another. The affected
+run must return the same bytes or raise an `EngineError`, and the next run must return the same bytes. Then kernels are
+killed. No process and no file of a kernel may remain. Prints one line per kind, with the outcomes and with the time
+from the end of a kernel until its last process and file are gone. The exit status is the number of failures.
+`--what driver` kills only one kind. `--what stop` stops a worker (SIGSTOP) of an engine with `timeout_seconds`, and
+`--what interrupt` interrupts the kernel (Ctrl-C); these two run only if requested. The kind `ray-machines` simulates
+the loss of a machine: it kills a second raylet, started as by `ray start`.
 """
 
 # pyright: reportMissingImports=false
@@ -55,7 +55,7 @@ KEPT = {"dask-scratch-space", "ray"}  # in the folder for temporary files: what 
 
 @wb.program(clients=8)
 def sines(steps: Any, x: Any) -> Any:
-    """Seconds of work that nobody can guess the result of."""
+    """Seconds of work with an unpredictable result."""
 
     def one(steps: Any, row: Any) -> Any:
         return jax.lax.fori_loop(0, steps, lambda _, v: jnp.sin(v) + row, row)
@@ -65,7 +65,7 @@ def sines(steps: Any, x: Any) -> Any:
 
 @contextlib.contextmanager
 def running(name: str, limit: float | None) -> Iterator[Callable[[], Engine]]:
-    """What gives the engine for the next run, as a user would who goes on after an error."""
+    """Yields a function that returns the engine for the next run, like a user who continues after an error."""
     if name == "processes":
         from concurrent.futures import ProcessPoolExecutor
         from multiprocessing import get_context
@@ -102,7 +102,7 @@ def running(name: str, limit: float | None) -> Iterator[Callable[[], Engine]]:
 
 
 def running_ray(limit: float | None, machines: int) -> Iterator[Callable[[], Engine]]:
-    """Two places, on as many machines as Ray believes in; those that are lost are started again."""
+    """Yields the same for two CPUs on simulated Ray machines; lost machines are started again."""
     import ray
 
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "JAX_PLATFORMS": "cpu"}
@@ -144,7 +144,7 @@ def running_ray(limit: float | None, machines: int) -> Iterator[Callable[[], Eng
 
 
 def kernel(name: str, limit: float | None) -> None:
-    """Runs until its standard input is closed, and says what each run gave."""
+    """Runs until standard input is closed, and prints the outcome of each run."""
     ended, steps, x = threading.Event(), jnp.int32(5_000_000), np.arange(8, dtype=np.float32)
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     first = None
@@ -164,7 +164,7 @@ def kernel(name: str, limit: float | None) -> None:
 
 
 class Kernel:
-    """A kernel in a process of its own, its lines, and what it leaves."""
+    """A kernel in a separate process, its lines, and its remaining processes and files."""
 
     def __init__(self, name: str, limit: float | None = None) -> None:
         self.mark, self.folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="faults-"))
@@ -188,7 +188,7 @@ class Kernel:
                 self._lines.put(line.strip())
 
     def line(self) -> str:
-        """What the next run gave, or that the kernel "hung" or "ended"."""
+        """The outcome of the next run; "hung" or "ended" if the kernel hangs or has ended."""
         until = time.monotonic() + LONG
         while time.monotonic() < until:
             ended = self.process.poll() is not None
@@ -205,7 +205,7 @@ class Kernel:
                 self._lines.get_nowait()
 
     def living(self, words: str = "") -> list[psutil.Process]:
-        """Its processes, also those that have lost their parents."""
+        """The kernel's processes, including orphans."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -215,12 +215,12 @@ class Kernel:
         return found
 
     def workers(self, words: str) -> list[psutil.Process]:
-        """Processes of one kind; of daemons that fork, those that work."""
+        """Processes of one kind; for daemons that fork, the forked workers."""
         found = self.living(words)
         return [p for p in found if words != "pyspark.daemon" or p.parent() in found]
 
     def close(self) -> None:
-        """Ends it as a user would."""
+        """Ends the kernel as a user would."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -228,7 +228,7 @@ class Kernel:
             self.process.wait(LONG)
 
     def left(self) -> tuple[list[str], float]:
-        """What is there a minute after its end, which is then ended here; and after how many seconds it was gone."""
+        """What remains a minute after the kernel's end, which is then killed, and the seconds until all was gone."""
         killed = self.process.poll() == -signal.SIGKILL
         began = time.monotonic()
         while (living := self.living()) + (files := self.files(killed)) and time.monotonic() < began + 60:
@@ -242,13 +242,13 @@ class Kernel:
         return [*names, *(file.name for file in files)], seconds
 
     def files(self, killed: bool) -> list[Path]:
-        """What it left in the folder; Ray keeps the logs of a session that it could end itself."""
+        """Files that the kernel left in the folder; Ray keeps the logs of a session that ended normally."""
         found = [file for file in self.folder.iterdir() if file.name not in KEPT]
         return found + (list(self.folder.glob("ray/session_*")) if killed else [])
 
 
 def kill_workers(name: str, what: str, words: str, kills: int, draw: random.Random) -> int:
-    """One kernel, whose workers of one kind are killed."""
+    """Kills the workers of one kind in one kernel."""
     began, reported = time.monotonic(), Counter[str]()
     started = Kernel(name)
     first = started.line()
@@ -278,7 +278,7 @@ def kill_workers(name: str, what: str, words: str, kills: int, draw: random.Rand
 
 
 def kill_drivers(name: str, kills: int, draw: random.Random) -> int:
-    """Kernels that are killed while they run."""
+    """Kills kernels while they run."""
     began, lefts, slowest = time.monotonic(), list[str](), 0.0
     reported = Counter[str]()
     for _ in range(kills):
@@ -293,7 +293,7 @@ def kill_drivers(name: str, kills: int, draw: random.Random) -> int:
 
 
 def stop_or_interrupt(name: str, what: str, times: int, limit: float, draw: random.Random) -> int:
-    """One kernel, of which a worker is stopped, or which is interrupted."""
+    """Stops a worker of a kernel, or interrupts the kernel."""
     began, reported, longest = time.monotonic(), Counter[str](), 0.0
     words = next(iter(WORKERS[name].values())) if name != "spark" else WORKERS[name]["Python worker"]
     started = Kernel(name, limit if what == "stop" else None)
@@ -340,10 +340,10 @@ def _report(
 
 
 def main() -> int:
-    """The number of failures."""
+    """Runs the kills, and returns the number of failures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engine", choices=list(WORKERS))
-    parser.add_argument("--kills", type=int, default=3, help="of each kind of process")
+    parser.add_argument("--kills", type=int, default=3, help="kills per kind of process")
     parser.add_argument("--what", help="only this kind of process; the kernel is the driver")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, help="`timeout_seconds` with `--what stop`")

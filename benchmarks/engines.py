@@ -1,10 +1,10 @@
-"""What an engine costs beside a hand-written pipeline on the same executor: `python -m benchmarks.engines`.
+"""Overhead of an engine compared with a hand-written pipeline: `python -m benchmarks.engines`.
 
-The same client function (a few steps of a small network), the same batches, interleaved in one run: milliseconds per
-client and round, medians over repetitions, and the median of the ratios. `--dask` adds a local Dask cluster, `--beam`
-the in-process Beam runner, each beside the same by hand, `--spark` compares with two Spark jobs written by hand
-and nothing else, and `--flower` measures Flower alone. `--reader --clients 1000
-10000` reads clients one by one, each number of them in a process of its own, and tells the peaks of its memory.
+Both use the same executor, the same client function (a few steps of a small network) and the same batches, interleaved
+in one run. The table has milliseconds per client and round (medians over repetitions), and the median of the ratios.
+`--dask` adds a local Dask cluster, and `--beam` the in-process Beam runner, each with a hand-written pipeline.
+`--spark` compares only with two hand-written Spark jobs, and `--flower` measures only Flower. `--reader --clients 1000
+10000` reads clients one by one, with a separate process for each number of clients, and prints the peaks of memory.
 """
 
 # pyright: reportMissingImports=false
@@ -65,7 +65,7 @@ def by_hand(pool: Pool | None, size: int) -> Callable:
 
 
 def beam_by_hand(size: int) -> Callable:
-    """The rows in one file, their numbers in the pipeline, the partial sums combined: as one would write it once."""
+    """A typical hand-written pipeline: rows in one file, row numbers in the pipeline, combined partial sums."""
     import tempfile
     from pathlib import Path
 
@@ -103,7 +103,7 @@ def beam_by_hand(size: int) -> Callable:
 
 
 def spark_by_hand(session: Any, size: int) -> Callable:
-    """Batches of rows as bytes, a jitted function over them, a sum per partition: as one would write it once."""
+    """A typical hand-written job: batches of rows as bytes, a jitted function, and a sum per partition."""
     import pyarrow as pa
 
     def run(w: Any, data: Any) -> Any:
@@ -160,7 +160,7 @@ def spark_rdd_by_hand(session: Any, size: int) -> Callable:
 
 
 def compare_spark(clients: int, repetitions: int, master: str) -> None:
-    """Both on one session, with the same Python workers."""
+    """Times both in one session, with the same Python workers."""
     import warnings
 
     from workbench.engines import Spark
@@ -176,7 +176,7 @@ def compare_spark(clients: int, repetitions: int, master: str) -> None:
 
 
 def compare(name: str, ours: Callable, theirs: Callable, clients: int, repetitions: int) -> None:
-    """Both in turn, after a call of each that compiles."""
+    """Times both in turn, after one compiling call of each."""
     w, data = start(), tuple(np.stack(rows) for rows in zip(*map(client, range(clients)), strict=True))
     expected, one_round = theirs(w, data), make_round(clients)
     ours(one_round, w, data)
@@ -194,7 +194,7 @@ def compare(name: str, ours: Callable, theirs: Callable, clients: int, repetitio
 
 
 def read_many(beam: bool, clients: int) -> None:
-    """One round of clients that are made when they are read; run this in a process of its own."""
+    """One round of clients that are generated when they are read; run it in a separate process."""
 
     def pairs() -> Iterator[Any]:
         return ((i, client(i)) for i in range(clients))

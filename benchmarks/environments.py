@@ -1,9 +1,8 @@
-"""Ordinary work under faults of the machine: `python -m benchmarks.environments`, with names to run some of them only.
+"""Ordinary work on a faulty machine: `python -m benchmarks.environments [CASE...]`.
 
-Each case makes the calls of `public_calls` in a child process. A call ends in one of three ways: the answer of an
-undisturbed process ("right"), an error of the library or of the system that names the cause ("refused"), or another
-end ("lost").
-`--python PATH` runs it with other interpreters: Python 3.13 and the newest JAX, for example.
+Each case makes the calls of `public_calls` in a child process. A call has one of three outcomes: the answer of an
+undisturbed process ("right"), an error from the library or the system that names the cause ("refused"), or any other
+outcome ("lost"). `--python PATH` uses other interpreters, such as Python 3.13 with the newest JAX.
 """
 
 import argparse
@@ -45,7 +44,7 @@ with open(3, "wb") as results:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with the machine of one case."""
+    """The fault of one case."""
 
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +77,7 @@ _NEW_MOUNTS, _PRIVATE = 0x00020000, (1 << 18) | (1 << 14)
 
 
 def _mount(folder: Path, options: str) -> None:
-    """Puts a file system on a folder that this process alone sees; needs the rights of an administrator."""
+    """Mounts a file system on a folder, visible only to this process; needs administrator rights."""
     system = ctypes.CDLL(None, use_errno=True)
     read_only = options == "ro"
     done = (
@@ -123,7 +122,7 @@ FAULTS = {
 
 
 def run(fault: Fault, folder: Path, python: str = sys.executable) -> dict[str, object]:
-    """The answers of the work under a fault."""
+    """The answers of all calls under a fault."""
     reading, writing = os.pipe()
 
     def prepare() -> None:
@@ -159,10 +158,12 @@ def run(fault: Fault, folder: Path, python: str = sys.executable) -> dict[str, o
 
 
 def main() -> int:
-    """Runs the cases and prints one line for each; the status is 1 where something was lost."""
+    """Runs the cases and prints a line for each; the status is 1 if an answer was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("faults", nargs="*", help="names of cases; default: all")
-    parser.add_argument("--python", action="append", default=[], help="other interpreters, each without a fault too")
+    parser.add_argument(
+        "--python", action="append", default=[], help="other interpreters; each also runs without a fault"
+    )
     given = parser.parse_args()
     chosen = [(name, sys.executable) for name in given.faults or FAULTS if name != "nothing"]
     chosen += [(name, python) for python in given.python for name in ("nothing", "-O", "-X dev")]

@@ -1,14 +1,14 @@
-"""Time and memory of sizes that nobody meant: `python -m benchmarks.extremes`, with names to run some cases only.
+"""Time and memory at extreme sizes: `python -m benchmarks.extremes [CASE...]`.
 
-Each case runs in a process of its own, in growing sizes; a line per size says the seconds of the processor, those of
-JAX alone where it does the same work, and the resident memory. `flat` compares the last fifth of what should not grow
-with the second fifth.
+Each case runs in a separate process, with growing sizes. Prints one line per size, with the processor time, the time of
+JAX alone if JAX does the same work, and the resident memory. `flat` compares the last fifth with the second fifth of
+work whose cost should not grow.
 
-* programs: different programs inspected, one after another, in one process; the same compiled by JAX alone;
+* programs: different programs inspected one after another in one process, and the same programs compiled by JAX alone;
 * explorers: explorers of functions, opened and closed;
-* equations: traced and planned, in one function; arrays: arguments of one function, traced and planned;
-* compiled arrays: the same, inspected; loops: nested, inspected, or JAX's own error;
-* names: of functions, arguments and files with HTML, right-to-left marks and 500 letters, in an exported page.
+* equations: equations in one function, traced and planned; arrays: arguments of one function, traced and planned;
+* compiled arrays: the same arguments, inspected; loops: nested loops, inspected, or JAX's own error;
+* names: functions, arguments and files whose names have HTML, right-to-left marks or 500 letters, in an exported page.
 """
 
 import argparse
@@ -42,7 +42,7 @@ LIMIT_SECONDS = 900
 
 
 def _resident() -> float:
-    """MiB, after what is free was given back."""
+    """Resident memory in MiB, after free memory was returned to the system."""
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
@@ -61,18 +61,18 @@ def _turns(count: int, turn: Callable[[int], object]) -> Row:
             objects.append(len(gc.get_objects()))
             calls.append(_calls(lambda number=number: turn(number)))
     return {
-        "Python calls in one, after two fifths": calls[1],
-        "Python calls in one, at the end": calls[-1],
-        "objects kept of each": (objects[-1] - objects[1]) / (3 * fifth),
-        "seconds each, second fifth": statistics.median(seconds[fifth : 2 * fifth]),
-        "seconds each, last fifth": statistics.median(seconds[-fifth:]),
+        "Python calls per step, after two fifths": calls[1],
+        "Python calls per step, at the end": calls[-1],
+        "objects kept per step": (objects[-1] - objects[1]) / (3 * fifth),
+        "seconds per step, second fifth": statistics.median(seconds[fifth : 2 * fifth]),
+        "seconds per step, last fifth": statistics.median(seconds[-fifth:]),
         "MiB after two fifths": memory[1],
         "MiB at the end": memory[-1],
     }
 
 
 def _calls(turn: Callable[[], object]) -> int:
-    """Calls of Python and C functions in a turn: a cache that is searched from end to end would add some."""
+    """Number of Python and C calls in a step; a linear search through a cache would add calls."""
     profile = cProfile.Profile()
     profile.runcall(turn)
     return sum(each.callcount for each in profile.getstats())
@@ -87,7 +87,7 @@ def _tanh(w: Any, x: Any, depth: int) -> Any:
 
 
 def programs(count: int, inspected: bool = True) -> Row:
-    """Programs that differ in their sizes and operations: one to ten operations in each ten programs."""
+    """Programs with different sizes and operations: one to ten operations in each ten programs."""
     import jax
     import jax.numpy as jnp
 
@@ -140,7 +140,7 @@ def _planned(fn: Callable[..., Any], args: tuple[Any, ...]) -> Row:
 
 
 def equations(count: int) -> Row:
-    """A function written out."""
+    """An unrolled function."""
     import jax.numpy as jnp
 
     def chain(x: Any) -> Any:
@@ -166,7 +166,7 @@ def arrays(count: int) -> Row:
 
 
 def compiled_arrays(count: int) -> Row:
-    """The same, compiled and inspected."""
+    """The same function, compiled and inspected."""
     import jax
     import jax.numpy as jnp
 
@@ -213,7 +213,7 @@ HOSTILE = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>",
 
 
 def names(_: int) -> Row:
-    """Names that are shown."""
+    """Names that appear in views."""
     import jax.numpy as jnp
 
     import workbench as wb

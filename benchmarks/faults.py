@@ -1,10 +1,10 @@
-"""Kills processes at moments drawn by chance, and looks what is lost: `python -m benchmarks.faults --kills 100`.
+"""Kills processes at random times, and checks that nothing is lost: `python -m benchmarks.faults --kills 100`.
 
-Six parts share the kills: `rounds`, a checkpointed run that is taken up again after each kill; `sweeps`, a stored sweep
-likewise; `files`, written again and again; `aot`, entries of the cache of compilations; `engines`, kernels that run
-clients in a pool of processes; and `launch`, kernels whose nodes are processes. Of the last two no process and no file
-may be left. `--signal INT` sends Ctrl-C instead. A line per part says how many kills were tried, how many survived and
-what was lost, and one more the sums; the exit status is the number of losses.
+Six parts share the kills. `rounds` is a checkpointed run that resumes after each kill, and `sweeps` is a stored sweep
+that also resumes. `files` are overwritten repeatedly, and `aot` are entries of the compilation cache. `engines` are
+kernels that run clients in a pool of processes, and `launch` are kernels whose nodes are processes. The last two must
+leave no process and no file. `--signal INT` sends Ctrl-C instead. Prints one line per part, with the numbers of tried
+kills, survived kills and losses, and one line with the sums. The exit status is the number of losses.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def _start() -> Any:
 
 
 def run_on(folder: str) -> None:
-    """A run that is taken up where its folder says."""
+    """A run that resumes from its folder."""
     Run(_step, _start(), _ROUNDS, checkpoint_dir=folder, progress=False).start()
 
 
@@ -60,7 +60,7 @@ def _history(rounds: int, scale: float) -> History:
 
 
 def _writers(folder: Path) -> dict[str, Callable[[int], object]]:
-    """What overwrites a file with one of two contents."""
+    """A function that overwrites a file with one of two contents."""
     two = (_history(40, 1.0), _history(400, 2.0))
     return {
         "history.json": lambda turn: two[turn].to_json(folder / "history.json"),
@@ -68,7 +68,7 @@ def _writers(folder: Path) -> dict[str, Callable[[int], object]]:
 
 
 def write_in(folder: str) -> None:
-    """Overwrites files without end."""
+    """Overwrites files in an endless loop."""
     writers = _writers(Path(folder))
     for turn in range(_ROUNDS):
         for write in writers.values():
@@ -76,7 +76,7 @@ def write_in(folder: str) -> None:
 
 
 def store_in(folder: str) -> None:
-    """Stores entries of a cache, every one under the digest of its content, without end."""
+    """Stores cache entries under the digests of their content, in an endless loop."""
     cache = CompilationCache(folder, limit_bytes=4 << 20)
     for turn in range(_ROUNDS):
         hlo = f"HloModule m{turn % 50}\n" * 2000
@@ -85,12 +85,12 @@ def store_in(folder: str) -> None:
 
 @wb.program(clients=4)
 def _sums(x: Any) -> Any:
-    """What the clients of the engine compute."""
+    """The clients' function."""
     return wb.reduce_sum(wb.map_fn(lambda row: row * 2.0, x))
 
 
 def engine_in(folder: str) -> None:
-    """Runs clients in a pool of processes without end."""
+    """Runs clients in a pool of processes, in an endless loop."""
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         engine = Executor(pool, clients_per_task=1)
@@ -102,19 +102,19 @@ class Held:
     """A service whose calls take a while."""
 
     def work(self, rows: np.ndarray) -> float:
-        """A number, after a moment."""
+        """Returns a number after a moment."""
         time.sleep(0.01)
         return float(rows.sum())
 
 
 def call(held: Any) -> None:
-    """Calls the service without end."""
+    """Calls the service in an endless loop."""
     for _ in range(_ROUNDS):
         held.work(np.ones(1000, np.float32))
 
 
 def launch_in(folder: str) -> None:
-    """Nodes that are processes, one of which calls the other."""
+    """Two nodes as processes; one node calls the other."""
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     program = Program("held")
     held = program.add_node(ServiceNode(Held))
@@ -130,7 +130,7 @@ def _begin(target: Callable[[str], None], folder: str, ready: Any) -> None:
 
 
 def _killed(target: Callable[[str], None], folder: Path, seconds: float, signal_number: int) -> None:
-    """A process that works in a folder and is killed this number of seconds after it began."""
+    """Starts a process that works in a folder, and kills it after a number of seconds."""
     receive, send = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_begin, args=(target, str(folder), send), daemon=True)
     process.start()
@@ -140,11 +140,11 @@ def _killed(target: Callable[[str], None], folder: Path, seconds: float, signal_
     assert process.pid is not None
     os.kill(process.pid, signal_number)
     process.join(300)
-    assert not process.is_alive(), f"{target.__name__} goes on after signal {signal_number}"
+    assert not process.is_alive(), f"{target.__name__} continues after signal {signal_number}"
 
 
 def _left(target: Callable[[str], None], folder: Path, seconds: float, number: int) -> str:
-    """What a kernel with processes of its own leaves behind when it is killed: nothing, or what that is."""
+    """Describes the processes and files that a killed kernel leaves; empty if there are none."""
     receive, send = _CONTEXT.Pipe(duplex=False)
     kernel = _CONTEXT.Process(target=_begin, args=(target, str(folder), send))
     kernel.start()
@@ -173,7 +173,7 @@ def _left(target: Callable[[str], None], folder: Path, seconds: float, number: i
 
 
 def _below(pid: int) -> list[psutil.Process]:
-    """The processes that a process has started, with theirs; it is alive."""
+    """All descendants of a running process."""
     while True:
         with contextlib.suppress(psutil.NoSuchProcess):  # one of them ended between two looks
             return psutil.Process(pid).children(recursive=True)
@@ -186,17 +186,17 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def engines(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
-    """Kernels that run clients in a pool of processes: nothing is left of them."""
+    """Kills kernels that run clients in a pool of processes; nothing may remain."""
     return [left for _ in range(kills) if (left := _left(engine_in, folder, draw.uniform(0.1, 6.0), number))]
 
 
 def launches(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
-    """Kernels whose nodes are processes: nothing is left of them."""
+    """Kills kernels whose nodes are processes; nothing may remain."""
     return [left for _ in range(kills) if (left := _left(launch_in, folder, draw.uniform(0.1, 4.0), number))]
 
 
 def rounds(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
-    """One run, killed again and again: no round is lost or differs, and none is done twice."""
+    """Kills one run repeatedly; no round may be lost, differ or run twice."""
     lost, before = [], -1
     for _ in range(kills):
         _killed(run_on, folder, draw.uniform(0.3, 1.5), number)
@@ -210,27 +210,27 @@ def rounds(kills: int, draw: random.Random, number: int, folder: Path) -> list[s
             lost.append(f"round {before} was on disk, and after the next kill {finished}")
         before = finished
     if before <= 0:
-        return [*lost, "no round was ever finished: nothing was tried"]
+        return [*lost, "no round finished, so nothing was tested"]
     finished, state, history = load_checkpoint(folder, _start())
     expected, sums = _start(), []
     for index in range(finished):
         expected, metrics = _step(expected, index)
         sums.append(metrics["sum"])
     if any(np.asarray(state[name]).tobytes() != np.asarray(expected[name]).tobytes() for name in expected):
-        lost.append(f"the state after {finished} rounds differs from that of a run without kills")
+        lost.append(f"the state after {finished} rounds differs from the state of an undisturbed run")
     if [record.metrics["sum"] for record in history] != sums:
-        lost.append("the history differs from that of a run without kills")
+        lost.append("the history differs from the history of an undisturbed run")
     print(f"  {finished} rounds were finished between the kills")
     return lost
 
 
 def run_sweep(folder: str) -> None:
-    """A sweep that goes on where its folder says."""
+    """A sweep that resumes from its folder."""
     sweep_kills.run(folder)
 
 
 def sweeps(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
-    """Sweeps in a folder, killed while they compile, compute or write: no stored round is lost or differs."""
+    """Kills sweeps while they compile, compute or write; no stored round may be lost or differ."""
     lost, before, place, turn = [], dict[tuple[int, int], int](), folder / "0", 0
     for _ in range(kills):
         if sum(before.values()) > 6 * sweep_kills.ROUNDS:  # nearly at its end: the next one
@@ -248,12 +248,12 @@ def _differs(folder: Path) -> list[str]:
     try:
         sweep_kills.assert_same_bits(str(folder))
     except AssertionError as error:
-        return [f"the sweep differs from one without kills: {error}"]
+        return [f"the sweep differs from an undisturbed sweep: {error}"]
     return []
 
 
 def files(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
-    """Files that are overwritten: each is one of its contents, whole."""
+    """Kills a process that overwrites files; each file must have one complete content."""
     allowed: dict[str, set[bytes]] = {}
     for name, write in _writers(folder).items():
         allowed[name] = set()
@@ -269,12 +269,12 @@ def files(kills: int, draw: random.Random, number: int, folder: Path) -> list[st
             except Exception as error:
                 lost.append(f"{name}: {type(error).__name__}: {error}")
             else:
-                lost += [] if whole else [f"{name} is neither of its contents"]
+                lost += [] if whole else [f"{name} has neither of its two contents"]
     return lost
 
 
 def cache(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
-    """Entries of the cache: each is there as it was stored, or not at all."""
+    """Kills a process that stores cache entries; each entry must be complete or absent."""
     lost, found = [], 0
     for _ in range(kills):
         _killed(store_in, folder, draw.uniform(0.1, 0.5), number)
@@ -284,20 +284,20 @@ def cache(kills: int, draw: random.Random, number: int, folder: Path) -> list[st
             entry = known.load(hashlib.sha256(hlo.encode()).hexdigest())
             found += entry is not None
             if entry is not None and entry["hlo"] != hlo:
-                lost.append(f"entry {turn} is another one")
-    return lost if found else [*lost, "no entry was ever stored: nothing was tried"]
+                lost.append(f"entry {turn} has other content")
+    return lost if found else [*lost, "no entry was stored, so nothing was tested"]
 
 
 PARTS = {"rounds": rounds, "sweeps": sweeps, "files": files, "aot": cache, "engines": engines, "launch": launches}
 
 
 def main() -> int:
-    """The number of losses."""
+    """Runs the parts, and returns the number of losses."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=10, help="of all parts together")
+    parser.add_argument("--kills", type=int, default=10, help="number of kills over all parts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--signal", choices=("KILL", "INT", "TERM"), default="KILL")
-    parser.add_argument("--part", action="append", choices=list(PARTS), help="only this one; may be repeated")
+    parser.add_argument("--part", action="append", choices=list(PARTS), help="run only this part; may be repeated")
     given = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     _CONTEXT.set_forkserver_preload(_LIBRARIES)

@@ -1,6 +1,6 @@
-"""The round of `benchmarks.engines` as one would write it for Flower once: a ServerApp, a ClientApp, files per client.
+"""The round of `benchmarks.engines`, written by hand for Flower: a ServerApp, a ClientApp and files per client.
 
-`python -m benchmarks.engines --flower` starts it with a folder; a line on its input is a round.
+`python -m benchmarks.engines --flower` starts this module with a folder; each line of input starts a round.
 """
 
 # pyright: reportMissingImports=false
@@ -20,7 +20,7 @@ WORKERS = 2
 
 
 class FlowerByHand:
-    """The other process, one round at a time; use it as a context."""
+    """The other process, which runs one round at a time; use it as a context manager."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
@@ -47,7 +47,7 @@ class FlowerByHand:
         self._folder.cleanup()
 
     def __call__(self, w: Any, data: Any) -> Any:
-        """One round; the clients' files are written when it is called first, as an engine does in each run."""
+        """Runs one round; the first call writes the clients' files, as an engine does in each run."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         for i, row in enumerate(zip(*data, strict=True)):

@@ -1,8 +1,8 @@
-"""What the views of a notebook take, as one table: `python benchmarks/front_end.py [--spans N] [--instructions N]`.
+"""Time of a notebook's views, as one table: `python benchmarks/front_end.py [--spans N] [--instructions N]`.
 
-Real browser, software rendering. A page is opened from a file, so that no server and no kernel is timed but where a row
-says so. `benchmarks/endurance.py` keeps one open for an hour; `benchmarks/timeline.py`, `views.py` and `views_lab.py`
-measure more of single views.
+The browser is real, with software rendering. Pages are opened from files, so no server or kernel is timed, except in
+rows that say so. `benchmarks/endurance.py` keeps a page open for an hour; `benchmarks/timeline.py`, `views.py` and
+`views_lab.py` measure single views in more detail.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SEARCH = """async word => {
 
 
 def bundles() -> Iterator[Row]:
-    """Bytes of each part of the front end, as pages get them."""
+    """Bytes of each part of the front end, as sent to pages."""
     explorer = 0
     for name in CHUNKS:
         text = (BUILT / f"{name}.js").read_bytes()
@@ -92,7 +92,7 @@ def spans(browser: Browser, count: int) -> Iterator[Row]:
 
 
 def search(browser: Browser, count: int) -> Iterator[Row]:
-    """The search of a long list of instructions, key by key."""
+    """The search in a long list of instructions, key by key."""
     record = examples.fedavg_record(instruction_count=count)
     page, _ = views.show(browser, workbench_widgets.HloView(record, settings={"face": "instructions"}))
     page.wait_for_selector(".wb-search")

@@ -1,7 +1,7 @@
-"""The game of the front page: the program of its ten lines in the player, and real runs behind its slider.
+"""The front page's game: the player with the front page's ten-line program, and a slider over real runs.
 
-`python -m benchmarks.front_page` trains and writes `docs/images/game.html`; the documentation build calls
-`write_player`, which needs seconds.
+`python -m benchmarks.front_page` trains and writes `docs/images/game.html`. The documentation build calls
+`write_player`, which takes a few seconds.
 """
 
 import json
@@ -55,7 +55,7 @@ GAME = """<div class="wb-game">
 
 
 def learn(alpha: float, seed: int) -> tuple[list[float], float]:
-    """Test accuracy after each round, and how many digits a client has on average."""
+    """Test accuracy after each round, and a client's mean number of digits."""
     examples, test = data.shipped("digits").split(seed=0)
     parts = data.dirichlet(examples.y, CLIENTS, alpha=alpha, seed=seed, min_examples=1).rows
     counts = jnp.array([len(rows) for rows in parts])
@@ -133,7 +133,7 @@ def write_explorer(path: Path) -> None:
 
 
 def write_framed(view: WorkbenchWidget, path: Path, title: str, style: str = "", end: str = "</body>") -> None:
-    """Writes a view as a page for a frame, with more styles, and with `end` at its end."""
+    """Writes a view as a page for a frame, with additional styles and with `end` appended."""
     head, _, rest = view.to_html(title=title, author="").partition("</head>")
     body, _, after = rest.rpartition("</body>")
     path.write_text(f"{head}{FRAMED} {style}</style></head>{body}{end}{after}", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Pictures of the gallery, drawn from its stored results: what every seed gave, and intervals.
+"""Draws the gallery's pictures from its stored results: values of all seeds, and intervals.
 
-`python -m benchmarks.papers --pages` draws them; nothing is run again.
+`python -m benchmarks.papers --pages` draws the pictures without new runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ def _curves(axes: Axes, runs: dict, rounds: int | None = None) -> None:
 
 
 def _dots(axes: Axes, groups: dict[str, Sequence[float]], label: str) -> None:
-    """One row per run: its seeds as dots, mean and interval above them."""
+    """One row per run: the seeds as dots, with mean and interval above."""
     for row, values in enumerate(groups.values()):
         mean, half = _band(np.asarray(values)[:, None])
         axes.plot(values, [row + 0.16] * len(values), "o", color="#888888", markersize=4, alpha=0.7)
@@ -173,7 +173,7 @@ DRAWN: dict[str, Callable[[Axes, dict], str]] = {
 
 
 def draw(results: dict[str, dict], folder: Path) -> dict[str, str]:
-    """Draws one SVG per result; the value is what each picture shows, for who does not see it."""
+    """Draws one SVG per result, and returns the pictures' descriptions for screen readers."""
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 

@@ -1,15 +1,16 @@
-"""How time and memory grow: with clients, parameters, devices and instructions: `python -m benchmarks.growth`.
+"""Growth of time and memory with clients, parameters, devices and instructions: `python -m benchmarks.growth`.
 
-* Clients, 10^2 to 10^6: a round of federated averaging of a logistic regression with 32 inputs (512 bytes a client),
-  run; seconds of the processor per round, and the temporary memory that the compiler plans.
-* Parameters, 10^4 to 10^9: a round of a linear layer on shapes alone; processor seconds of plan and of inspection
-  (compilation included), and the compiled program's temporary memory.
-* Devices, 1 to 256: the round planned on abstract meshes, and compiled for absent TPU v5e chips where libtpu is
-  installed; seconds of each (of the compilation on the clock: it runs in another process).
-* Instructions, 10^3 to 10^5: a chain of layers written out, repeated as text; processor seconds of reading it.
+* Clients, 10^2 to 10^6: runs a round of federated averaging of a logistic regression with 32 inputs (512 bytes a
+  client). Measures the processor time per round, and the temporary memory that the compiler plans.
+* Parameters, 10^4 to 10^9: traces a round of a linear layer on shapes. Measures the processor time of the plan and of
+  the inspection (with compilation), and the compiled program's temporary memory.
+* Devices, 1 to 256: plans the round on abstract meshes and, if libtpu is installed, compiles it for TPU v5e chips that
+  are not attached. Measures both times; the compilation is measured as wall time, because it runs in another process.
+* Instructions, 10^3 to 10^5: repeats the text of an unrolled chain of layers. Measures the processor time of reading
+  it.
 
-A slope is that of a straight line through the logarithms: 1 is proportional, 0 is flat. The points are measured one
-after another, `--iterations` times, and medians are drawn; each number of clients and devices in a process of its own.
+A slope is the slope of a straight line through the logarithms: 1 is proportional, 0 is flat. The points are measured
+one after another, `--iterations` times, and medians are drawn. Each number of clients and devices has its own process.
 """
 
 import argparse
@@ -39,12 +40,12 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Measures what was asked for, prints it as a table and draws it."""
+    """Measures the requested points, prints them as a table, and draws them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--panels", nargs="*", choices=list(PANELS), default=list(PANELS))
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--save", type=Path, default=Path("growth.jsonl"), help="rows, as JSON lines")
-    parser.add_argument("--draw", type=Path, help="draws the rows of --save to this name, -light.png and -dark.png")
+    parser.add_argument("--draw", type=Path, help="draw the rows of --save to NAME-light.png and NAME-dark.png")
     parser.add_argument("--point", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.point:
@@ -72,7 +73,7 @@ def main() -> None:
 
 
 def median_of(panel: str, size: int, iterations: Sequence[Row]) -> Row:
-    """One row: the median of each figure over the turns, and its range."""
+    """One row: median and range of each figure over the repetitions."""
     figures = {
         name: {
             "median": statistics.median(turn[name] for turn in iterations),
@@ -146,7 +147,7 @@ def of_parameters(parameters: int) -> Row:
 
 
 def of_devices(devices: int) -> Row:
-    """A round on an abstract mesh, and compiled for chips that are not there."""
+    """A round on an abstract mesh, also compiled for chips that are not attached."""
     import jax
     import jax.numpy as jnp
 
@@ -210,7 +211,7 @@ def curves(rows: Sequence[Row], panel: str) -> dict[str, tuple[list[int], list[f
 
 
 def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """Of a straight line through the logarithms, by least squares."""
+    """Slope of a straight line through the logarithms, by least squares."""
     return float(np.polyfit(np.log(sizes), np.log(np.maximum(values, 1e-9)), 1)[0])
 
 

@@ -1,11 +1,13 @@
-"""Does descending hypergradients beat a grid and random search at equal cost? `python -m benchmarks.hypergradients`.
+"""Compares hypergradient descent with grid and random search at equal cost: `python -m benchmarks.hypergradients`.
 
-Two problems with five learning rates each, a server's and one for each part of the model: real handwritten digits with
-a network of two layers, and ill-conditioned least squares. With `--few` there are two, a client's and a server's.
+Two problems have five learning rates each, one for the server and one for each part of the model. The problems are
+real handwritten digits with a two-layer network, and ill-conditioned least squares. With `--few`, there are only two
+learning rates: the clients' and the server's.
 
-The cost is counted in rounds forward: a step of the descent counts as four times its rounds. A grid of three values per
-learning rate and random search get as many trials as that makes. What each finds is chosen by the held-out loss after
-`SHORT` rounds with one seed, and judged by that of other seeds, after `SHORT` and `LONG` rounds.
+The cost is counted in forward rounds: a descent step counts as four times its rounds. A grid with three values per
+learning rate and random search get the number of trials that this cost allows. Each method's result is chosen by the
+held-out loss after `SHORT` rounds with one seed. The result is evaluated by the held-out loss with other seeds, after
+`SHORT` and `LONG` rounds.
 """
 
 import argparse
@@ -132,14 +134,14 @@ def compare(problem: Any, repeats: int, few: bool) -> dict[str, Any]:
             }
         rows.append(row)
         print(json.dumps(row), flush=True)
-    found = {"trials of grid and random": cost, "starts": starts, "steps": steps}
+    found = {"trials of grid and random search": cost, "starts": starts, "steps": steps}
     for name in ("grid", "random"):
         for when in ("short", "long"):
             pairs = [(_or_infinite(row["descent"][when]), _or_infinite(row[name][when])) for row in rows]
             found[f"{name}, {when}"] = {
                 "descent better in": f"{sum(a < b for a, b in pairs)} of {len(pairs)}",
                 "median loss of descent": float(np.median([a for a, _ in pairs])),
-                "median of the other": float(np.median([b for _, b in pairs])),
+                "median loss of the other": float(np.median([b for _, b in pairs])),
             }
     return found
 

@@ -1,7 +1,7 @@
-"""Processor time of `import workbench` next to `import jax`: `python -m benchmarks.import_time [--repeats 15]`.
+"""Processor time of `import workbench` compared with `import jax`: `python -m benchmarks.import_time [--repeats 15]`.
 
-Every repetition starts one fresh interpreter per statement, in turn, so that a busy machine disturbs all of them alike.
-The time is that of the child's processor (user and system), as the kernel accounts for it.
+Every repetition starts one fresh interpreter per statement, in turn, so that a busy machine disturbs all statements
+equally. The time is the child process's user and system time, as reported by the operating system.
 """
 
 import argparse

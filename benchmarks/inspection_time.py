@@ -1,10 +1,11 @@
-"""How long `inspect` takes next to XLA's compilation, and what reading a long module costs in memory.
+"""Time of `inspect` compared with XLA's compilation, and memory for reading a long module.
 
-`python -m benchmarks.inspection_time` compiles a training step of twelve transformer layers (Flax NNX, AdamW) and
-prints CPU seconds of: XLA's compilation, reading the compiled module with its call tree, and everything that `inspect`
-adds to tracing, lowering and compiling, all of one call, so that another process on the same cores slows both sides
-of the ratio. It does so several times and prints medians and ranges. Then it reads a module of about 100,000
-instructions, made of copies of that one, and prints seconds and the peak of Python's memory as a multiple of the text.
+`python -m benchmarks.inspection_time` compiles a training step of twelve transformer layers (Flax NNX, AdamW). It
+prints the CPU seconds of XLA's compilation, of reading the compiled module with its call tree, and of everything that
+`inspect` adds to tracing, lowering and compiling. All times are from one call, so another process on the same cores
+slows both sides of the ratio. The table has medians and ranges over several calls. The benchmark then reads a module
+of about 100,000 instructions, made of copies of the first module. It prints the CPU seconds, and the peak of Python's
+memory as a multiple of the text.
 """
 
 import argparse
@@ -25,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--instructions", type=int, default=100_000, help="of the long module")
+    parser.add_argument("--instructions", type=int, default=100_000, help="number of instructions of the long module")
     given = parser.parse_args()
     from workbench.inspection import inspect_module
 
@@ -48,11 +49,11 @@ def main() -> None:
     tracemalloc.start()
     inspect_module(long)
     _, peak = tracemalloc.get_traced_memory()
-    print(f"  peak of memory {peak / 1e6:.0f} MB = {peak / len(long):.1f} × the text")
+    print(f"  peak memory {peak / 1e6:.0f} MB = {peak / len(long):.1f} × the text")
 
 
 def inspection_seconds(layers: int) -> dict[str, float]:
-    """CPU seconds of `inspect` of a step that was never traced before, by what it spends them on."""
+    """CPU seconds of `inspect` by phase, for a step that was never traced before."""
     import workbench as wb
 
     wb.trace(lambda x: 2 * x)(1.0).inspect()  # the package's own modules are loaded before the clock starts
@@ -85,14 +86,14 @@ def _counted(call: Callable[..., Any], name: str, spent: dict[str, float]) -> Ca
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """CPU seconds of a call, on all threads, and what it returned."""
+    """CPU seconds of a call on all threads, and its result."""
     start = time.process_time()
     result = call()
     return time.process_time() - start, result
 
 
 def repeated(text: str, copies: int) -> str:
-    """A module whose computations stand there several times, under names of their own; the last one is entered."""
+    """A module with several renamed copies of its computations; the last copy is the entry."""
     head, _, body = text.partition("\n\n%")
     parts = [head]
     for copy in range(copies):

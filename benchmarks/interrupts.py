@@ -1,11 +1,11 @@
-"""Interrupts long calls at moments drawn by chance: `python -m benchmarks.interrupts --landed 1000`.
+"""Interrupts long calls at random times: `python -m benchmarks.interrupts --landed 1000`.
 
-Each call is made twice undisturbed, for its answer and its duration. Then one to three SIGINTs (Ctrl-C) arrive while
-it goes on, again and again, until that many of them have hit a call at work. After each burst the process must be what
-it was (JAX's configuration, patches, filters, threads, children, descriptors, temporary files, …), and JAX must
-compute; after each fourth burst the same call must give the same answer. A line per call says how many interrupts
-landed, how many ended the call, and how often something was left; the exit status is the number of these. Calls that
-use up `--seconds` of the processor leave their share of the interrupts to the cheap ones, which come last.
+Each call is first made twice undisturbed, to measure its answer and its duration. Bursts of one to three SIGINTs
+(Ctrl-C) then arrive while the call runs, until `--landed` interrupts have hit a running call. After each burst, the
+process must be unchanged (JAX's configuration, patches, filters, threads, children, descriptors, temporary files, …),
+and JAX must compute. After each fourth burst, the same call must give the same answer. Prints one line per call, with
+the numbers of interrupts that landed, of ended calls, and of faults. The exit status is the number of faults. Calls
+that use up `--seconds` of processor time leave the rest of their interrupts to cheaper calls, which come last.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Call = Callable[[], Any]
 
 
 def continued_run() -> Any:
-    """The state after 40 rounds: an interrupt ends the cell between two rounds, and the run goes on."""
+    """The state after 40 rounds; an interrupt ends the cell between two rounds, and the run then continues."""
     call = wb.jit(average())
     run = wb.Run(lambda w, round: (w * 0.9 + call(w, X) / 100, {}), W, 40, progress=False)
     while run.status != "finished":
@@ -45,7 +45,7 @@ def continued_run() -> Any:
 
 
 def continued_sweep() -> Any:
-    """The losses of two trials; an interrupted sweep goes on."""
+    """The losses of two trials; an interrupted sweep is resumed."""
     options = {"data": BATCHES, "rounds": 3, "rounds_per_call": 1, "progress": False}
     call = lambda: sweep(descent, {"lr": [0.1, 0.2]}, params=W, **options)  # noqa: E731
     while True:
@@ -69,7 +69,7 @@ LONG = (
 
 
 class Bursts:
-    """Sends SIGINTs to the main thread while a call goes on; none arrives after it."""
+    """Sends SIGINTs to the main thread during a call; none arrives after the call."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -104,7 +104,7 @@ class Bursts:
 def unusable(
     call: Call, name: str, wanted: int, draw: random.Random, seconds: float
 ) -> tuple[int, int, int, list[str]]:
-    """Bursts, interrupts that landed, those that ended the call, and what was wrong afterwards."""
+    """Numbers of bursts, landed interrupts and ended calls, and the faults found afterwards."""
     place, sender = Path(tempfile.gettempdir()), Bursts()
     tanh, until = jax.jit(jax.numpy.tanh), time.process_time() + seconds
     call()
@@ -131,7 +131,7 @@ def unusable(
 
 
 def _left(name: str, before: dict[str, Any], place: Path) -> dict[str, Any]:
-    """What is not as before; threads and processes that are about to end have ten seconds."""
+    """The differences from the earlier state; threads and processes have ten seconds to end."""
     until = time.monotonic() + 10
     while True:
         left = changes(before, world(place))
@@ -145,11 +145,13 @@ def _left(name: str, before: dict[str, Any], place: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """How often something was not usable afterwards."""
+    """Runs the calls, and returns the number of faults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--landed", type=int, default=1000, help="interrupts that hit a call, of all calls together")
-    parser.add_argument("--seconds", type=float, default=60, help="of the processor for one call")
-    parser.add_argument("--call", action="append", help="only this one; may be repeated")
+    parser.add_argument(
+        "--landed", type=int, default=1000, help="number of interrupts that hit a running call, over all calls"
+    )
+    parser.add_argument("--seconds", type=float, default=60, help="maximum processor time for one call")
+    parser.add_argument("--call", action="append", help="run only this call; may be repeated")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     total = np.zeros(4, int)
@@ -157,7 +159,7 @@ def main() -> int:
         tempfile.tempdir = tempfile.mkdtemp(dir=place)
         known = calls(Path(place), wb.inspect(average())(W, X))
         chosen = {name: known[name] for name in LONG}
-        chosen = {"a sweep that goes on": continued_sweep, "a run that goes on": continued_run} | chosen
+        chosen = {"a resumed sweep": continued_sweep, "a continued run": continued_run} | chosen
         chosen = {name: chosen[name] for name in given.call or chosen}
         for done, (name, call) in enumerate(chosen.items()):
             began = time.monotonic()
@@ -165,14 +167,14 @@ def main() -> int:
             bursts, landed, ended, wrong = unusable(call, name, wanted, random.Random(given.seed), given.seconds)
             total += [bursts, landed, ended, len(wrong)]
             print(
-                f"{name}: {bursts} bursts, {landed} interrupts landed, {ended} ended it, {len(wrong)} times something "
-                f"was left; {time.monotonic() - began:.0f} s",
+                f"{name}: {bursts} bursts, {landed} interrupts landed, {ended} ended it, {len(wrong)} faults; "
+                f"{time.monotonic() - began:.0f} s",
                 flush=True,
             )
             for line in wrong[:10]:
                 print(f"  {line[:600]}")
     bursts, landed, ended, left = total
-    print(f"all: {bursts} bursts, {landed} interrupts landed, {ended} ended the call, {left} times something was left")
+    print(f"all: {bursts} bursts, {landed} interrupts landed, {ended} ended the call, {left} faults")
     return min(int(left), 100)
 
 

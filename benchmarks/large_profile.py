@@ -1,9 +1,10 @@
-"""What opening a very large profile costs in time and memory.
+"""Time and memory for opening a very large profile.
 
-`python -m benchmarks.large_profile --megabytes 250` writes a profile of that size, made of copies of the events of a
-recorded one (each copy later in time than the one before), opens it with `open_profile`, and prints seconds, events per
-second, and the peak of the process's memory: private memory apart from the file's own pages, which the system takes
-back when it needs them. `--check` compares the sums with those of the recorded file, times the copies.
+`python -m benchmarks.large_profile --megabytes 250` writes a profile of this size from copies of a recorded profile's
+events; each copy is later in time than the one before. `open_profile` then opens the file. The benchmark prints
+seconds, events per second, and the process's peak of private memory. Private memory excludes the file's own pages,
+which the system reclaims when necessary. `--check` compares the sums with the recorded file's sums, multiplied by the
+number of copies.
 """
 
 import argparse
@@ -24,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=250.0)
     parser.add_argument("--recorded", type=Path, default=RECORDED / "tpu_v6e_4chips_host_offload.xplane.pb")
-    parser.add_argument("--check", action="store_true", help="compare the sums with those of the recorded file")
+    parser.add_argument("--check", action="store_true", help="compare the sums with the recorded file's sums")
     given = parser.parse_args()
     from workbench.measurement import open_profile
 
@@ -42,7 +43,7 @@ def main() -> None:
     print(f"{size / 1e6:,.0f} MB, {copies:,} copies of {given.recorded.name}, {events:,} events")
     print(f"  {seconds:.1f} s ({busy:.1f} s of one core), {events / busy:,.0f} events/s, {size / 1e6 / busy:.1f} MB/s")
     print(f"  private memory {before[0]:.0f} MB before, at most {peak.private:.0f} MB")
-    print(f"  with the file's pages that were in memory: at most {peak.resident:.0f} MB")
+    print(f"  resident memory, including the file's pages: at most {peak.resident:.0f} MB")
     if given.check:
         ratio = large.seconds / small.seconds
         print(f"  measured seconds are {ratio / copies:.9f} of {copies:,} times the recorded ones")
@@ -74,7 +75,7 @@ def write_copies(recorded: Path, path: Path, size: int) -> int:
 
 
 class Line:
-    """A line whose events stand there several times; its length is known before its bytes are made."""
+    """A line with repeated events; its length is known before its bytes are made."""
 
     def __init__(self, line: bytes, clocks: set[int], copies: int, period: int) -> None:
         self.head = b"".join(field(number, body) for number, body in fields(line) if number != 4)
@@ -105,7 +106,7 @@ class Line:
 
 
 def copied(event: bytes, clocks: set[int], put: Callable[[int], bytes]) -> bytes:
-    """An event whose moments are written by `put`, in ten bytes each, so that all copies are equally long."""
+    """An event whose times are written by `put`, in ten bytes each, so that all copies have the same length."""
     body = b""
     for number, value in fields(event):
         if number == 2:
@@ -130,7 +131,7 @@ def ended(line: bytes) -> int:
 
 
 def key_of(entry: bytes) -> int:
-    """The first field of a message, a number."""
+    """The value of a message's first numeric field."""
     return next((value for number, value in fields(entry) if number == 1), 0)
 
 
@@ -147,7 +148,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in wire format, and where the next one begins."""
+    """A number in wire format, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -165,7 +166,7 @@ def field(number: int, value: Any) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """A number in wire format, as short as it can be."""
+    """A number in the shortest wire format."""
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
@@ -179,7 +180,7 @@ def wide(value: int) -> bytes:
 
 
 class Peak:
-    """The most memory that this process had while something ran, looked at every 50 ms."""
+    """Peak memory of this process during a block, sampled every 50 ms."""
 
     def __enter__(self) -> Self:
         self.private = self.resident = 0.0
@@ -201,7 +202,7 @@ class Peak:
 
 
 def memory() -> tuple[float, float]:
-    """Megabytes of this process: private memory, and all that is resident with the pages of mapped files (Linux)."""
+    """Megabytes of this process: private memory, and resident memory with the pages of mapped files (Linux)."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     return int(lines["RssAnon"].split()[0]) / 1e3, int(lines["VmRSS"].split()[0]) / 1e3
 

@@ -1,8 +1,8 @@
-"""What one waits for in a notebook, next to the same in plain JAX: `python -m benchmarks.latency`.
+"""Waiting times in a notebook, compared with plain JAX: `python -m benchmarks.latency`.
 
-Every row is a pair that takes turns in one process: ours and the plain form, in seconds of the processor, with the
-median of the ratios of neighbours and their range. `benchmarks.import_time` and `benchmarks.eager` have the import and
-the primitives that are called one by one.
+Every row compares a pair that runs in turn in one process: Workbench and the plain form. The row has processor seconds,
+and the median and range of the ratios of neighbours. `benchmarks.import_time` measures the import, and
+`benchmarks.eager` measures single eager calls of primitives.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def interleaved(ours: Run, plain: Run, *, iterations: int) -> tuple[list[float], list[float]]:
-    """Processor seconds of both, in alternating order."""
+    """Processor seconds of both forms, in alternating order."""
     mine: list[float] = []
     theirs: list[float] = []
     ours()
@@ -61,7 +61,7 @@ def _readable(seconds: list[float]) -> str:
 
 
 def traces() -> list[tuple[str, Run, Run, int]]:
-    """Trace and plan against `jax.jit(fn).trace`, of functions that are new each time."""
+    """Trace and plan compared with `jax.jit(fn).trace`, for new functions each time."""
     found: list[tuple[str, Run, Run, int]] = []
     makers = {
         "trace and plan: the README's program": _readme,
@@ -134,7 +134,7 @@ def _nnx_step() -> tuple[Callable[[], Callable], tuple[Any, ...]]:
 
 
 def dispatches() -> list[tuple[str, Run, Run, int]]:
-    """A hundred calls of a compiled program with many leaves against the same of `jax.jit`."""
+    """A hundred calls of a compiled program with many leaves, compared with `jax.jit`."""
     found: list[tuple[str, Run, Run, int]] = []
     for leaves in (2, 200):
         params = {f"w{i}": jnp.ones(3) for i in range(leaves - 1)}
@@ -154,7 +154,7 @@ def dispatches() -> list[tuple[str, Run, Run, int]]:
 
 
 def inspections() -> list[tuple[str, Run, Run, int]]:
-    """`inspect` of a step that was inspected before, against tracing, lowering and compiling an equal new one."""
+    """A second `inspect` of a step, compared with tracing, lowering and compiling an equal new step."""
     fresh, args = _nnx_step()
     known = fresh()
     numbers = itertools.count(1)

@@ -1,8 +1,8 @@
-"""Programs of nodes against the plain library underneath, interleaved in one run: `python -m benchmarks.launch`.
+"""Programs of nodes compared with the plain library below them: `python -m benchmarks.launch`.
 
-Per engine: seconds from nothing to the first answer, the median round trip of one call, calls per second with many
-under way, and the median round trip of an array of 25 MB. Each round measures ours and the plain one in turn; the table
-shows medians, and the median of the ratios.
+For each engine, the benchmark measures the seconds from the launch to the first answer, the median round trip of one
+call, calls per second with many concurrent calls, and the median round trip of an array of 25 MB. Each round measures
+Workbench and the plain library in turn. The table has medians, and the median of the ratios.
 """
 
 import argparse
@@ -26,7 +26,7 @@ Pair = tuple[tuple[float, ...], tuple[float, ...]]  # ours and plain, each with 
 
 @dataclass(frozen=True)
 class Case:
-    """Our way and the plain one, and how often a round opens them."""
+    """Workbench's and the plain form, and the number of starts per round."""
 
     ways: tuple[Way, Way]
     openings: int = 1
@@ -107,7 +107,7 @@ def seconds_to_first_answer(opened: Any) -> float:
 
 
 def measured(opened: Any, calls: int, burst: int) -> tuple[float, float, float, float]:
-    """Seconds to the first answer, of one round trip, per call of a burst, and of a large array there and back."""
+    """Seconds to the first answer, of a round trip, per call of a burst, and of a large array's round trip."""
     import numpy as np
 
     array = np.random.default_rng(0).random(25 * 10**6 // 8)
@@ -149,7 +149,7 @@ def one_round(case: Case, calls: int, burst: int, turn: int) -> Pair:
 
 
 def table(name: str, pairs: list[Pair]) -> list[str]:
-    """One line per measure: ours, plain, and the median of the ratios of the rounds."""
+    """One line per measure: Workbench, plain, and the median of the rounds' ratios."""
     lines = []
     for place, measure in enumerate(MEASURES):
         mine, theirs = ([round_[side][place] for round_ in pairs] for side in (0, 1))
@@ -161,7 +161,7 @@ def table(name: str, pairs: list[Pair]) -> list[str]:
 
 
 def cluster_cases(stack: contextlib.ExitStack, wanted: Collection[str]) -> dict[str, Case]:
-    """Those of the libraries that are installed; says which are not."""
+    """Peers whose libraries are installed; prints the missing libraries."""
     found = {}
     for library, extra, make in (("distributed", "dask", dask_cases), ("ray", "ray", ray_cases)):
         if extra not in wanted:
@@ -184,7 +184,7 @@ def dask_cases(stack: contextlib.ExitStack) -> dict[str, Case]:
 
 
 def ray_cases(stack: contextlib.ExitStack) -> dict[str, Case]:
-    """Against an actor, and against one that can be asked something else while it works, as a node can."""
+    """Compares with an actor, and with an actor that answers other calls while it works, as nodes do."""
     import ray  # pyright: ignore[reportMissingImports]
 
     from workbench.launch import RayEngine

@@ -1,7 +1,7 @@
-"""What looking costs: profiler, monitor, driver of rounds and emitted values against the bare round, interleaved.
+"""Overhead of the profiler, the monitor, the round driver and emitted values, compared with the bare round.
 
-`python -m benchmarks.live` on eight simulated devices, `--simulate 0` on those that are here. Each turn runs the bare
-round and every observed one; the table shows medians and the median of the ratios of one turn.
+`python -m benchmarks.live` uses eight simulated devices, and `--simulate 0` the attached devices. Each repetition runs
+the bare round and every observed round. The table has medians, and the median of the ratios within a repetition.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from workbench.records.run import RunRecord
 
 
 def make_round(clients: int, width: int, steps: int, *, chunk_size: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Federated averaging of a linear layer, and its arguments where it wants them; client i takes 1 + i % `steps`."""
+    """Federated averaging of a linear layer, and its placed arguments; client i takes 1 + i % `steps` steps."""
 
     def train(w: jax.Array, count: jax.Array, x: jax.Array) -> jax.Array:
         def step(_: int, w: jax.Array) -> jax.Array:
@@ -50,7 +50,7 @@ def make_round(clients: int, width: int, steps: int, *, chunk_size: Any) -> tupl
 
 
 def observed(compiled: Any, args: tuple[Any, ...], module: ModuleRecord) -> dict[str, Callable[[], float]]:
-    """Ways to run one round; each returns the seconds of the round, without what can be done afterwards."""
+    """Ways to run one round; each returns the round's seconds, without work that can be done afterwards."""
 
     def bare() -> float:
         started = time.perf_counter()
@@ -102,7 +102,7 @@ def show(lines: list[tuple[str, float, float]]) -> None:
 
 
 def emitting_round(kind: str, clients: int, steps: int) -> tuple[Any, tuple[Any, ...]]:
-    """Local SGD on a small network; its four values per step are left out, emitted, or "returned" as outputs."""
+    """Local SGD on a small network; four values per step are omitted, emitted, or "returned" as outputs."""
 
     def loss_of(p: tuple[jax.Array, ...], x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         logits = jnp.tanh(x @ p[0] + p[1]) @ p[2] + p[3]
@@ -138,7 +138,7 @@ def emitting_round(kind: str, clients: int, steps: int) -> tuple[Any, tuple[Any,
 
 
 def emitted(clients: int, steps: int) -> dict[str, Callable[[], float]]:
-    """The same round without its values, with nobody listening, with a listener, and with them as outputs."""
+    """The same round without values, without and with a listener, and with the values as outputs."""
     rounds = {kind: emitting_round(kind, clients, steps) for kind in ("bare", "emit", "returned")}
 
     def timed(kind: str, *, listen: bool = False) -> Callable[[], float]:
@@ -155,14 +155,14 @@ def emitted(clients: int, steps: int) -> dict[str, Callable[[], float]]:
 
     return {
         "bare": timed("bare"),
-        "4 values, nobody listens": timed("emit"),
+        "4 values, no listener": timed("emit"),
         "4 values emitted and read": timed("emit", listen=True),
         "4 values returned by hand": timed("returned"),
     }
 
 
 def probe(clients: int, width: int, steps: int) -> RunRecord:
-    """A measurement with the clients of each device one after the other."""
+    """A measurement that runs the clients of each device one after another."""
     mesh = wb.make_mesh(clients=jax.device_count())
     record = place_clients(inspect_mesh(mesh), PlacementRecord(name="clients", size=clients, mesh_axes=("clients",)))
     with jax.set_mesh(mesh):
@@ -177,8 +177,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--simulate", type=int, default=8, help="CPU devices to simulate, 0: the devices that are here")
-    parser.add_argument("--emit", action="store_true", help="measure emitted values alone")
+    parser.add_argument(
+        "--simulate", type=int, default=8, help="number of CPU devices to simulate; 0 uses the attached devices"
+    )
+    parser.add_argument("--emit", action="store_true", help="measure only emitted values")
     options = parser.parse_args()
     if options.simulate:
         wb.simulate_devices(options.simulate)

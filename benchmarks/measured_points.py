@@ -1,11 +1,12 @@
-"""Programs that were measured for this project on one attached GPU: points of `benchmarks.predictions`.
+"""Programs that this project measured on one attached GPU: points of `benchmarks.predictions`.
 
     python -m benchmarks.measured_points --out points.json            # on a machine with a GPU; no network
     python -m benchmarks.measured_points --out points.json --only P   # points whose names match
 
-Calls of one run follow each other for a tenth of a second, steps on their own results; seconds are the median over seven runs of a
-run's share of one call. `measured_points.json` leaves out the points below 60 µs, which the host decides (38 µs for a call).
-S01 and S02 were measured by a loop of their own: the median of three and eight runs of 30 and 60 calls.
+The calls of a run follow one another for a tenth of a second; steps run on their own results. The seconds of a point
+are the median over seven runs of the mean time of a call. `measured_points.json` omits points below 60 µs, because the
+host determines their time (38 µs per call). S01 and S02 were measured with separate loops: the medians of three runs of
+30 calls and of eight runs of 60 calls.
 """
 
 # ruff: noqa: E501 -- one point a line
@@ -298,8 +299,8 @@ def measure(point: Measured) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--only", default="", help="a regular expression of names of points")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no point after this time")
+    parser.add_argument("--only", default="", help="regular expression for names of points")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no point after this number of seconds")
     given = parser.parse_args()
     begin, device = time.monotonic(), jax.devices()[0]
     results: dict[str, Any] = {"device": device.device_kind, "jax": jax.__version__, "points": {}}

@@ -1,6 +1,6 @@
-"""A train step as a user writes it: a Flax NNX transformer whose batch is sharded over `data`, its layers over `model`.
+"""A train step as users write it: a Flax NNX transformer with its batch sharded over `data`, its layers over `model`.
 
-Nothing in this file knows the workbench, apart from the mesh; the documentation's pictures show it.
+Apart from the mesh, this file does not use the workbench. The documentation's pictures show the file.
 """
 
 import jax

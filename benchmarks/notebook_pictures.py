@@ -1,9 +1,9 @@
-"""The page of the course in parts, with a map, and a picture of each notebook: the largest figure of its run.
+"""Writes the course's page with its parts and map, and a picture of each notebook: the largest figure of its run.
 
-`WORKBENCH_EXECUTED=FOLDER python -m pytest tests/notebooks` leaves the notebooks with their outputs in a folder, and
-`python -m benchmarks.notebook_pictures FOLDER` makes `docs/images/notebooks/NN-name.png` of them, and `docs/course.md`
-and its map of all notebooks. Notebooks are stored without outputs, so that their differences stay small. Code hosts
-show the pictures in `notebooks/README.md`.
+`WORKBENCH_EXECUTED=FOLDER python -m pytest tests/notebooks` leaves executed notebooks in a folder. From this folder,
+`python -m benchmarks.notebook_pictures FOLDER` makes `docs/images/notebooks/NN-name.png`, `docs/course.md`, and the map
+of all notebooks. Notebooks are stored without outputs, so that their differences stay small. Code hosts show the
+pictures in `notebooks/README.md`.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def cut(image: Image.Image) -> Image.Image:
-    """The left of a wide picture, or the top of a high view: what is readable on a card."""
+    """The part of a picture that is readable on a card: the left of a wide one, the top of a high one."""
     width, height = image.size
     if image.info.get("view") and height > 0.62 * width:
         return image.crop((0, 0, width, round(0.62 * width)))
@@ -136,7 +136,7 @@ def notebook_list(notebooks: list[Path]) -> str:
 
 
 def figures_of(path: Path) -> list[Image.Image]:
-    """What a notebook drew, in order: its images, and the pictures that stand in for its live views."""
+    """A notebook's pictures in order: images, and static pictures of live views."""
     found = []
     for cell in nbformat.read(path, as_version=4).cells:
         for output in cell.get("outputs", ()):

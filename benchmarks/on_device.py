@@ -1,12 +1,13 @@
-"""Everything that a real accelerator can answer, in one command: about five minutes on one host, no network.
+"""Runs every check that needs a real accelerator: about five minutes on one host, without a network.
 
-    python -m benchmarks.on_device                  # says passed, differs or not possible here; writes on-device.zip
-    python -m benchmarks.on_device --seconds 1      # a smoke test: calibrates calls alone
+    python -m benchmarks.on_device                  # prints passed, differs or not possible here; writes on-device.zip
+    python -m benchmarks.on_device --seconds 1      # a smoke test that calibrates only calls
 
-Checks: calibration; memory statistics against the predicted peak; a profile that is recorded, opened and joined; the
-monitor against the vendor's own tool; a program compiled for the absent chip against the attached one; the feed of the
-live explorer; rounds against the best form by hand. A check that fails ends no other. The file holds the recording of
-`workbench record`, the calibration, the compiled texts and the answers: it can be kept as a fixture.
+The checks are: calibration; memory statistics against the predicted peak; recording, opening and joining a profile; the
+monitor against the vendor's tool; a program compiled for the absent chip against the attached chip; the data that reach
+the live explorer; rounds against the best hand-written form. A failed check does not stop the other checks. The file
+contains the recording of `workbench record`, the calibration, the compiled texts and the answers. It can be kept as a
+test fixture.
 """
 
 import argparse
@@ -92,11 +93,11 @@ def calibration(seconds: float) -> Answer:
 
 
 def memory() -> Answer:
-    """Bytes in use at the peak of a call, against the peak of the compiled module."""
+    """Compares the peak of bytes in use during a call with the compiled module's peak."""
     device = jax.devices()[0]
     before = device.memory_stats()
     if not before or "peak_bytes_in_use" not in before:
-        return Answer("not possible here", f"{device.platform} devices report no peak of memory")
+        return Answer("not possible here", f"{device.platform} devices report no peak memory")
     args = jax.block_until_ready(arguments(2 * width()))
     record = wb.inspect(step)(*args)
     assert record.module is not None
@@ -131,11 +132,11 @@ VENDORS: dict[str, tuple[str, ...]] = {
 
 
 def monitor() -> Answer:
-    """Sample of the monitor while a program runs, next to the answer of the vendor's tool."""
+    """Compares the monitor's sample during a program with the answer of the vendor's tool."""
     platform = jax.default_backend()
     tool = VENDORS.get(platform, ("",))
     if shutil.which(tool[0]) is None:
-        return Answer("not possible here", f"no tool of the vendor for {platform} devices is installed")
+        return Answer("not possible here", f"no vendor tool for {platform} devices is installed")
     run, args = jax.jit(step), arguments(width())
     with wb.watch_devices(0.2) as watching:
         end = time.monotonic() + 3
@@ -156,7 +157,7 @@ def monitor() -> Answer:
 
 
 def absent() -> Answer:
-    """The program compiled for the chip as if it were absent, against the attached one."""
+    """Compares the program compiled ahead of time for the chip with the program on the attached chip."""
     from workbench.aot import known_chip, list_targets
     from workbench.errors import WorkbenchError
 
@@ -167,7 +168,7 @@ def absent() -> Answer:
         chip = None
     targets = [each for each in list_targets() if chip is not None and each.chip.lower() == chip.name.lower()]
     if not targets or not targets[0].installed:
-        return Answer("not possible here", f"{device.device_kind} is no target that a compiler is installed for")
+        return Answer("not possible here", f"{device.device_kind} is not a target with an installed compiler")
     one = next(name for name in targets[0].topologies if math.prod(map(int, name.split("x"))) == 1)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments(width()))
     here, there = wb.inspect(step)(*shapes), wb.inspect(step, on=f"{targets[0].chip}:{one}")(*shapes)
@@ -198,7 +199,7 @@ def live_feed() -> Answer:
 
 
 def rounds() -> Answer:
-    """A round of federated averaging against `jit(vmap)`, interleaved."""
+    """Compares a round of federated averaging with `jit(vmap)`, interleaved."""
     from benchmarks.rounds import mlp
     from workbench.advice.search import median_interval
 
@@ -219,13 +220,15 @@ def rounds() -> Answer:
             jax.block_until_ready(fn(params, data))
             own.append(time.perf_counter() - begin)
     ratio = median_interval([a / b for a, b in zip(walls[0][1:], walls[1][1:], strict=True)])
-    text = f"{ratio.median:.2f} × the time of jit(vmap), interval of 95 % {ratio.low:.2f} to {ratio.high:.2f}"
+    text = f"{ratio.median:.2f} × the time of jit(vmap), 95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
     return Answer("passed" if ratio.low <= 1.1 else "differs", text, {"workbench": walls[0], "by hand": walls[1]})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of the calibration, compilation apart")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="time for the calibration in seconds, without compilation"
+    )
     parser.add_argument("--out", type=Path, default=Path("on-device.zip"))
     given = parser.parse_args(arguments)
     folder = given.out.resolve().parent

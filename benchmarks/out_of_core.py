@@ -1,10 +1,11 @@
 """Rounds over clients that are read from disk: `python -m benchmarks.out_of_core`.
 
 Speed: one round of federated averaging (the MLP of `benchmarks.rounds`, local SGD of 4 batches of 20, 250 KB per
-client) with the clients in a memory map (`engines.MeshEngine` on an `ArrayReader`), and the same with all clients on
-the devices (`wb.jit`), interleaved in one process, and the same for programs with less work per client. Memory: a round
-over 10^4, 10^5 and 10^6 clients of 1 KB each, every number in a process of its own: the largest resident memory, and
-the largest of it that is not pages of the file.
+    client). The clients are either in a memory map (`engines.MeshEngine` with an `ArrayReader`) or all on the devices
+    (`wb.jit`). Both rounds are interleaved in one process, also for programs with less work per client. Memory: a round
+    over
+10^4, 10^5 and 10^6 clients of 1 KB each, with a separate process for each number. The table has the peak of resident
+memory, and the part of this peak that does not consist of file pages.
 """
 
 import argparse
@@ -27,7 +28,7 @@ LOCAL_PASSES = (1, 4, 16)
 
 
 def main() -> None:
-    """Prints both tables, or measures the memory of one number of clients for the parent."""
+    """Prints both tables; in a child process, measures the memory of one number of clients."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--calls", type=int, default=7)
@@ -47,14 +48,14 @@ def main() -> None:
     for devices in asked.devices:
         again = [sys.executable, "-m", "benchmarks.out_of_core", f"--speed={devices}", f"--calls={asked.calls}"]
         subprocess.run(again, check=True)
-    print("\n| clients | MB of clients | seconds of a round | peak memory | of it private |")
+    print("\n| clients | MB of clients | seconds per round | peak memory | private part |")
     print("|---|---|---|---|---|", flush=True)
     for clients in asked.clients:
         subprocess.run([sys.executable, "-m", "benchmarks.out_of_core", f"--memory={clients}"], check=True)
 
 
 def measure_speed(devices: int, calls: int) -> None:
-    """One row per program: rounds from disk and with everything resident, in turn."""
+    """One row per program: rounds from disk and with resident clients, in turn."""
     os.environ.setdefault("NPROC", "64")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import jax

@@ -1,15 +1,14 @@
-"""The gallery of papers: a claim, our settings, our result over seeds, and a verdict that follows from the numbers.
+"""The gallery of papers: claims, our settings, our results over seeds, and verdicts that follow from the numbers.
 
     python -m benchmarks.papers                   all, a few minutes on two cores; writes docs/gallery/
-    python -m benchmarks.papers fedopt diloco     these two; the others' results are kept
-    python -m benchmarks.papers scaling           those at the papers' own sizes; goes on where it was stopped
+    python -m benchmarks.papers fedopt diloco     only these two; the other results are kept
+    python -m benchmarks.papers scaling           predictions at the papers' own sizes; can be resumed
     python -m benchmarks.papers baselines         tuned baselines of five algorithms on two data sets, for exercises
-    python -m benchmarks.papers --pages           writes the pages again from the stored results, runs nothing
+    python -m benchmarks.papers --pages           writes the pages again from the stored results, without runs
 
-They are reproductions of *claims* at the size of a laptop, not of tables. Learning rates are chosen on seeds of their
-own (`TUNING`), every method from a grid of equal size; what is reported comes from other seeds (`SEEDS`), with 95 %
-t-intervals. `docs/gallery/results.json` stores every number of every seed, the rates that were chosen, and the
-versions.
+The gallery reproduces *claims* at laptop size, not tables. Learning rates are chosen with separate seeds (`TUNING`),
+from grids of equal size for every method. Reported results come from other seeds (`SEEDS`), with 95 % t-intervals.
+`docs/gallery/results.json` stores every number of every seed, the chosen rates, and the versions.
 """
 
 import argparse
@@ -54,7 +53,7 @@ def _text(values: Sequence[float] | np.ndarray, digits: int = 3) -> str:
 
 
 def verdict(differences: Sequence[float] | np.ndarray, least: float = 0.0) -> str:
-    """Whether a mean of differences is above `least`, below it, or not to be told apart from it."""
+    """Whether a mean of differences is above `least`, below `least`, or undecided."""
     mean, half = interval(differences)
     return "holds" if mean - half > least else "fails" if mean + half < least else "undecided"
 
@@ -63,14 +62,14 @@ def verdict(differences: Sequence[float] | np.ndarray, least: float = 0.0) -> st
 
 
 def on_border(chosen: tuple[float, ...], grid: Sequence[tuple[float, ...]]) -> bool:
-    """Whether a chosen rate is the smallest or the largest of several; 0 is no border, as nothing lies below it."""
+    """Whether a chosen rate is the smallest or largest of several; 0 is not a border, because rates end there."""
     tried = [sorted(set(rates)) for rates in zip(*grid, strict=True)]
     return any(len(of) > 1 and rate > 0 and rate in (of[0], of[-1]) for rate, of in zip(chosen, tried, strict=True))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a seed decides: batches of every client, who participates in which round, and the test examples."""
+    """The data of a seed: each client's batches, the participants of each round, and the test examples."""
 
     batches: Mapping[str, Any]
     present: np.ndarray  # rounds × clients, the weights
@@ -144,7 +143,7 @@ def _digits(seed: int, *, clients: int, alpha: float, epochs: int, rounds: int, 
 
 
 def _participants(seed: int, rounds: int, clients: int, present: int) -> np.ndarray:
-    """One vote each; who participates is drawn again for every round."""
+    """Equal weights for the participants, who are drawn again for every round."""
     draw = np.random.default_rng(seed)
     chosen = [np.isin(np.arange(clients), draw.choice(clients, present, replace=False)) for _ in range(rounds)]
     return np.array(chosen, np.float32)
@@ -455,7 +454,7 @@ def fairness() -> dict:
         return (right & test["mask"]).sum(1) / test["mask"].sum(1)
 
     def accuracies(q: float, rate: float, seed: int) -> np.ndarray:
-        """Of each client, smallest first."""
+        """Accuracy of each client, smallest first."""
         held, _ = data.digits(clients=clients, alpha=0.3, seed=seed)
         order = [np.random.default_rng(seed).permutation(n) for n in held.counts]
         parts = []
@@ -586,7 +585,7 @@ def hierarchical() -> dict:
         return ((x @ params["w"] + params["b"]).argmax(-1) == y).mean()
 
     def accuracy(length: int, rate: float, seed: int) -> float:
-        """With a round of the cloud after each `length` rounds of the edges."""
+        """Runs with a cloud round after each `length` edge rounds."""
         train, test = data.digits(clients=edges * own, alpha=0.3, seed=seed)
         padded = data.pad_clients(train)
         rows = np.random.default_rng(seed).integers(0, padded.counts[:, None, None], (edges * own, rounds * every, 32))
@@ -802,7 +801,7 @@ def tensor_parallel() -> dict:
 
 
 def baselines() -> dict:
-    """Five algorithms on two data sets, each tuned: something to be better than."""
+    """Baselines for new methods: five tuned algorithms on two data sets."""
     rates = (0.3, 1.0, 3.0, 10.0, 30.0)
     problems: dict[str, tuple[int, Callable[[int], Problem]]] = {
         "digits, Dirichlet 0.1": (

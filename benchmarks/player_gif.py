@@ -1,7 +1,7 @@
-"""Makes the moving picture of `docs/figures.md`: a round of federated averaging on digits, played from its own values.
+"""Makes the animation in `docs/figures.md`: a round of federated averaging on digits, played from its actual values.
 
-Run `python benchmarks/player_gif.py`; it presses the player's own button and writes `docs/images/player.gif`. It needs
-Chromium or Chrome.
+Run `python benchmarks/player_gif.py`. The script presses the player's own button and writes `docs/images/player.gif`.
+It needs Chromium or Chrome.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""Seconds and memory of simulated rounds by the number of clients: `python -m benchmarks.population`.
+"""Time and memory of simulated rounds by number of clients: `python -m benchmarks.population`.
 
-Memory must not grow with the clients, and 10⁸ clients × 1,000 rounds must take less than a minute on two cores. Every
-case runs in a process of its own, so that its peak memory is its own.
+Memory must not grow with the number of clients, and 10⁸ clients × 1,000 rounds must take less than a minute on two
+cores. Every case runs in a separate process, which has its own peak of memory.
 """
 
 import argparse

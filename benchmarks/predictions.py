@@ -1,13 +1,13 @@
-"""Predicted seconds against published measurements, compiled for chips that are not attached.
+"""Predicted seconds compared with published measurements, for programs compiled for chips that are not attached.
 
-    python -m benchmarks.predictions                # every point that has no result yet, then the table and the plot
-    python -m benchmarks.predictions O012 C018      # these points again
-    python -m benchmarks.predictions --print        # leave the page and the plot alone
+    python -m benchmarks.predictions                # every point without a result, then the table and the plot
+    python -m benchmarks.predictions O012 C018      # only these points, again
+    python -m benchmarks.predictions --print        # prints the table; does not write the page and the plot
 
-Points are programs whose seconds others published. `benchmarks/predictions.json` keeps the results, so that the command
-goes on where it was stopped. They are rebuilt as shapes, compiled by `wb.inspect(fn, on=target)` and priced. Of every kind and
-chip each second point may be used to fit `workbench/cost/_rates.py`; the others are kept out of every fit and judge it.
-Needs the extras `tpu-aot` and `gpu-aot`; points without their compiler are left out.
+Points are programs with published seconds. The programs are rebuilt with shapes, compiled by `wb.inspect(fn,
+on=target)`, and priced. `benchmarks/predictions.json` stores the results, so the command can resume. For every kind and
+chip, each second point may be used to fit `workbench/cost/_rates.py`; the other points only evaluate the fit. Needs the
+extras `tpu-aot` and `gpu-aot`; points without their compiler are omitted.
 """
 
 # ruff: noqa: E501 -- one point a line
@@ -118,7 +118,7 @@ def mesh_of(**axes: int) -> AbstractMesh:
 
 
 def sent(kind: str, length: int, dtype: Any, group: str = "x", **axes: int) -> Program:
-    """A collective over one axis; `length` is that of one device's operand."""
+    """A collective over one axis; `length` is the length of one device's operand."""
     mesh = mesh_of(**axes)
     count = axes[group]
 
@@ -139,7 +139,7 @@ def sent(kind: str, length: int, dtype: Any, group: str = "x", **axes: int) -> P
 
 
 def bus(kind: str, size: float, count: int, gigabytes: float) -> float:
-    """Seconds behind the bus bandwidth of nccl-tests, for `size` bytes in the largest buffer."""
+    """Seconds that follow from the bus bandwidth of nccl-tests, for `size` bytes in the largest buffer."""
     share = 2 * (count - 1) / count if kind == "all-reduce" else (count - 1) / count
     return size * share / gigabytes / 1e9
 
@@ -506,7 +506,7 @@ def points() -> list[Point]:
 
 
 def fitted(all_points: Iterable[Point]) -> set[str]:
-    """The points that rates may be fitted to: each second one of a kind and chip, by name; no training step."""
+    """The points for fitting rates: each second point of a kind and chip, by name; no training steps."""
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for point in sorted(all_points, key=lambda point: point.id):
         if point.kind == "training step":  # all of them judge
@@ -566,7 +566,7 @@ def gemma_7b() -> Program:
 
 
 def llama_70b() -> Program:
-    """Llama 2 70B with int8 weights over 8 chips, as it is loaded: embedding and norms in bfloat16, scales in float32."""
+    """Llama 2 70B with int8 weights on 8 chips after loading: bfloat16 embedding and norms, float32 scales."""
     width, hidden, layers, kv, vocabulary = 8192, 28672, 80, 8 * 128, 32_000
     mesh = mesh_of(tensor=8)
 
@@ -618,7 +618,7 @@ def predict(point: Point) -> dict[str, Any]:
 
 
 def run(names: list[str]) -> dict[str, dict[str, Any]]:
-    """Predicts the points that are named, or that have no result yet; keeps each result at once."""
+    """Predicts the named points, or all points without a result; stores each result immediately."""
     results: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for point in points():
         if point.id not in names and (names or "predicted" in results.get(point.id, {})):
@@ -638,7 +638,7 @@ def run(names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def remembered(point: Memory) -> dict[str, Any]:
-    """The bytes that are predicted for a point, and whether it fits."""
+    """The predicted bytes of a point, and whether the point fits."""
     program = point.build()
     on = point.target if program.mesh is None else (point.target, program.mesh)
     record = wb.inspect(program.fn, on=on)(*program.args)
@@ -651,7 +651,7 @@ def remembered(point: Memory) -> dict[str, Any]:
 
 
 def memory_table(results: dict[str, dict[str, Any]]) -> str:
-    """Predicted bytes beside published ones, and which programs fit."""
+    """Predicted and published bytes, and the programs that fit."""
     lines = [
         "| point | program | chip | published memory | predicted / published memory, or predicted memory "
         "| the program ran | predicted to fit | source |",
@@ -762,7 +762,7 @@ def write_page(results: dict[str, dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("points", nargs="*", help="points to predict again")
-    parser.add_argument("--print", action="store_true", help="print the table; leave the page and the plot alone")
+    parser.add_argument("--print", action="store_true", help="print the table; do not write the page and the plot")
     arguments = parser.parse_args()
     results = run(arguments.points)
     print(table(results), memory_table(results), sep="\n\n")

@@ -1,5 +1,6 @@
-"""One call of every public function that takes a while, with answers that can be compared; and what calls must not
-change for others. The campaigns `threads` and `interrupts` and tests use both.
+"""One call of every public function that takes a while, with comparable answers, and a check of side effects.
+
+The benchmarks `threads` and `interrupts` and the tests use both.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ def average() -> Any:
 
 
 def step() -> Callable[..., Any]:
-    """A new train step with a checkpoint that should not be there."""
+    """A new train step with an unnecessary checkpoint."""
     layer = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))
 
     def loss(w: Any, x: Any) -> Any:
@@ -74,7 +75,7 @@ def of_run(run: Any) -> Any:
 
 
 def facts(record: Any) -> Any:
-    """A record without what depends on the clock."""
+    """A record without fields that depend on the clock."""
     return _without(json.loads(record.to_json()))
 
 
@@ -188,10 +189,10 @@ def _swept() -> Any:
 
 
 def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
-    """Calls by name, each with an answer that is the same every time; they write below `folder`, if anywhere.
+    """Calls by name, each with a reproducible answer; they write only below `folder`.
 
     Args:
-        folder: Of the temporary files.
+        folder: Folder for temporary files.
         record: The inspected program `average`.
     """
 
@@ -250,16 +251,16 @@ def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
 
 
 KEEPS = {
-    "search": "the process that compiles, for the next search; it ends with this process",
+    "search": "the compiler process, kept for the next search; it ends with this process",
     "fit": "the same",
-    "launch": "the thread that ends programs which nobody holds any more",
-    "epsilon": "filters for warnings that the import of dp-accounting adds",
+    "launch": "the thread that stops unreferenced programs",
+    "epsilon": "warning filters from the import of dp-accounting",
 }
 """Calls whose first use leaves something for the next one."""
 
 
 def world(folder: Path) -> dict[str, Any]:
-    """What a call could change for others, temporary files in `folder` among it."""
+    """The process state that a call could change, including temporary files in `folder`."""
     loggers = {
         name: (each.level, each.disabled, each.propagate, [*map(id, each.handlers)], [*map(id, each.filters)])
         for name, each in [("", logging.root), *logging.root.manager.loggerDict.items()]
@@ -294,7 +295,7 @@ def world(folder: Path) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What of the world differs, with both values; freed objects, ended threads and imports' loggers do not count."""
+    """The differing state, with both values; freed objects, ended threads and imports' loggers do not count."""
     found = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
     if before["frozen objects"] > after["frozen objects"]:
         del found["frozen objects"]

@@ -1,4 +1,4 @@
-"""Makes the moving picture of the README: a round of federated averaging, walked through in the explorer.
+"""Makes the README's animation: a round of federated averaging in the explorer.
 
 Run `python benchmarks/readme_gif.py`; it writes `docs/images/explorer.gif`. It needs Chromium or Chrome.
 """
@@ -38,7 +38,7 @@ STEPS: tuple[Callable[[Page], None], ...] = (
 
 
 def frames(page: Page) -> list[Image.Image]:
-    """One picture after every step, in few colours: flat areas compress well."""
+    """One picture after every step, with few colours, because flat areas compress well."""
     made = []
     for step in STEPS:
         step(page)
@@ -67,7 +67,7 @@ def main() -> None:
     size = TARGET.stat().st_size
     print(f"{TARGET}: {size / 1000:.0f} kB, {1 + len(others)} pictures")
     if size > MOST_BYTES:
-        message = f"{TARGET.name} is {size} bytes: at most {MOST_BYTES} belong into a README; leave a step out"
+        message = f"{TARGET.name} has {size} bytes, but at most {MOST_BYTES} fit in a README: omit a step."
         raise SystemExit(message)
 
 

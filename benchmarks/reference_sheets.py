@@ -1,9 +1,8 @@
-"""Pictures of every view on seven programs, light and dark, at 1440 × 900 and 1000 × 700, to be looked at one by one.
+"""Takes pictures of every view of seven programs, light and dark, at 1440 × 900 and 1000 × 700 pixels, for review.
 
-Run `python -m benchmarks.reference_sheets FOLDER [PROGRAM...]`; without names, all programs. Text that is drawn smaller
-than 11 pixels is listed. A measured part needs a
-run, so that federated averaging also has a timeline, a simulated round and a list of overlaid runs. It needs Chromium
-or Chrome.
+Run `python -m benchmarks.reference_sheets FOLDER [PROGRAM...]`; without names, all programs are used. Text smaller than
+11 pixels is listed. Measured views need a run, so federated averaging also has a timeline, a simulated round and a list
+of overlaid runs. It needs Chromium or Chrome.
 """
 
 import argparse
@@ -168,7 +167,7 @@ PROGRAMS: dict[str, Callable[[], Shown]] = {
 
 
 def take(browser: Browser, page_file: Path, name: str, folder: Path) -> None:
-    """One picture per tab, look and size."""
+    """Takes one picture per tab, theme and size."""
     for look, (width, height) in itertools.product(LOOKS, SIZES):
         page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=look)
         page.goto(page_file.as_uri())

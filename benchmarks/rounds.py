@@ -1,9 +1,9 @@
-"""A round of federated averaging against drjax, `jit(vmap)` and `shard_map`: time, memory, tracing, compiling.
+"""A round of federated averaging compared with drjax, `jit(vmap)` and `shard_map`: time, memory, tracing, compiling.
 
-Every row is one program on one number of clients and devices; the peers run interleaved in one process, in alternating
-order, and times are medians. Tracing and lowering are the seconds of the processor that the tracing thread took, of
-fresh functions, with JAX's caches cleared before each. Ratios are to drjax (`pip install --no-deps drjax==0.2.1`
-first); temporary memory is the compiler's, for one device. What needs more than `--limit-gib` is compiled, not run.
+Every row is one program with one number of clients and devices. The programs run interleaved in one process, in
+alternating order, and times are medians. Times of tracing and lowering are processor seconds of the tracing thread, for
+fresh functions and with cleared JAX caches. Ratios are relative to drjax (first `pip install --no-deps drjax==0.2.1`).
+Temporary memory is the compiler's figure for one device. Programs that need more than `--limit-gib` are only compiled.
 
     python -m benchmarks.rounds                       # the table of the README (about 10 minutes on two cores)
     python -m benchmarks.rounds --clients 64 --devices 1 --model mlp
@@ -28,7 +28,7 @@ PEERS = ("drjax", "jit(vmap)", "shard_map")
 
 
 def main() -> None:
-    """Runs one point in this process, or every point in a process of its own."""
+    """Runs one point in this process, or every point in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="*", default=[8, 64, 512])
     parser.add_argument("--devices", type=int, nargs="*", default=[1, 8])
@@ -37,8 +37,8 @@ def main() -> None:
     parser.add_argument("--traces", type=int, default=5)
     parser.add_argument("--limit-gib", type=float, default=2.5)
     parser.add_argument("--gradient", action="store_true", help="the gradient through a round")
-    parser.add_argument("--save", help="a file to append the rows to, as JSON lines")
-    parser.add_argument("--table", help="print the rows of such a file as a table in Markdown, and end")
+    parser.add_argument("--save", help="file to which the rows are appended, as JSON lines")
+    parser.add_argument("--table", help="print the rows of such a file as a Markdown table, and exit")
     options = parser.parse_args()
     if options.table:
         print(as_markdown([json.loads(line) for line in Path(options.table).read_text().splitlines()]))
@@ -86,7 +86,7 @@ def _ratio(row: dict[str, Any], base: dict[str, Any]) -> str:
 
 
 def as_markdown(rows: Table) -> str:
-    """All points as one table: ours, the best of the peers, drjax."""
+    """All points as one table: Workbench, the best peer, drjax."""
     lines = [
         "| model | clients × devices | run | ours / best peer | ours / drjax | temporary: ours | drjax | "
         "trace / drjax | lower / drjax | compile: ours | drjax |",
@@ -111,7 +111,7 @@ def as_markdown(rows: Table) -> str:
 
 
 def describe_machine() -> str:
-    """What the figures were taken on."""
+    """The machine and versions of the measurement."""
     import jax
 
     load = os.getloadavg()[0]
@@ -163,7 +163,7 @@ def measure_point(model: str, clients: int, devices: int, options: argparse.Name
 
 
 def trace_interleaved(make: Callable[[], dict[str, Any]], args: Any, times: int) -> dict[str, tuple[float, float]]:
-    """Median processor seconds that it takes to trace and to lower each program, from scratch."""
+    """Median processor seconds for tracing and lowering each program from scratch."""
     import jax
 
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in make()}
@@ -185,7 +185,7 @@ def trace_interleaved(make: Callable[[], dict[str, Any]], args: Any, times: int)
 
 
 def run_interleaved(compiled: dict[str, Any], args: Any, calls: int, rows: dict[str, dict[str, Any]]) -> None:
-    """Fills in median seconds and the largest difference from the result of the first peer that runs."""
+    """Adds median seconds, and the largest difference from the result of the first peer that runs."""
     import jax
     import jax.numpy as jnp
 

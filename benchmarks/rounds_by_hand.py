@@ -1,13 +1,13 @@
-"""A round of federated averaging against the best streamed form by hand: `python -m benchmarks.rounds_by_hand`.
+"""A round of federated averaging compared with the best hand-written form: `python -m benchmarks.rounds_by_hand`.
 
-By hand: chunks of 1, 4, 8 or 32 clients in a `scan`, their changes added up by a plain sum or by a product with ones,
-under a `shard_map` with a `psum` where there are several devices; for gradients chunks of 1, 4 or 8 with and without
-rematerialisation. All forms and ours (`chunk_size="auto"` and `"tune"`) run interleaved in one process per point, in
-alternating order.
+The hand-written forms process chunks of 1, 4, 8 or 32 clients in a `scan`. They add the changes with a plain sum or
+with a product with ones and, on several devices, use a `shard_map` with a `psum`. For gradients, chunks of 1, 4 or 8
+run with and without rematerialisation. All these forms, and Workbench with `chunk_size="auto"` and `"tune"`, run
+interleaved in one process per point, in alternating order.
 
-The best form by hand is the one with the smallest median. The table says the median over the turns of ours / that form
-in the same turn, which a machine that is slower for some turns changes little, and the quarters of these ratios.
-`HELD_OUT` names the models, and `HELD_OUT_POINTS` the single points, that no rule of the library was ever fitted to.
+The best hand-written form is the form with the smallest median. The table has the median and the quartiles of the ratio
+Workbench / best form, taken within a repetition. A machine that is slower for some repetitions changes this ratio
+little. No rule of the library was fitted to the models in `HELD_OUT` or to the points in `HELD_OUT_POINTS`.
 """
 
 import argparse
@@ -38,14 +38,14 @@ HELD_OUT_POINTS = (  # model, clients, devices, whether it is the gradient
 
 
 def main() -> None:
-    """Runs one point in this process, or every point in a process of its own."""
+    """Runs one point in this process, or every point in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=list(MODELS), nargs="*", default=list(MODELS))
     parser.add_argument("--clients", type=int, nargs="*", default=[64, 512])
     parser.add_argument("--devices", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--calls", type=int, default=7)
     parser.add_argument("--gradient", action="store_true", help="the gradient through a round")
-    parser.add_argument("--save", type=Path, help="a file to append the rows to, as JSON lines")
+    parser.add_argument("--save", type=Path, help="file to which the rows are appended, as JSON lines")
     asked = parser.parse_args()
     points = list(itertools.product(asked.model, asked.clients, asked.devices))
     if len(points) == 1:  # the number of devices is fixed when JAX starts
@@ -141,7 +141,7 @@ def in_short(choice: Any) -> str:
 def streamed(
     train: Callable, clients: int, devices: int, chunk: int, *, product: bool, remat: bool
 ) -> Callable[[Any, Any], Any]:
-    """The round as one writes it for speed: a scan over chunks of clients with running sums."""
+    """The round as written by hand for speed: a scan over chunks of clients with running sums."""
     import jax
     import jax.numpy as jnp
 
@@ -228,7 +228,7 @@ def gru(clients: int) -> tuple[Any, Any, Callable]:
 
 
 def lora(clients: int) -> tuple[Any, Any, Callable]:
-    """Adapters of rank 4 beside a frozen network of three layers of 256, 4 batches of 16."""
+    """Adapters of rank 4 for a frozen network of three layers of 256, 4 batches of 16."""
     import jax
     import jax.numpy as jnp
 
@@ -275,7 +275,7 @@ def maml(clients: int) -> tuple[Any, Any, Callable]:
 
 
 def evaluation(clients: int) -> tuple[Any, Any, Callable]:
-    """No training: squared errors of one shared network of three layers of 192, 4 batches of 16."""
+    """Evaluation only: squared errors of one shared network of three layers of 192, 4 batches of 16."""
     import jax
     import jax.numpy as jnp
 

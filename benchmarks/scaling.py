@@ -1,7 +1,7 @@
-"""Papers at their own sizes: their programs compiled for chips that are not attached, with predicted seconds.
+"""Papers at their own sizes: programs compiled for chips that are not attached, with predicted seconds.
 
-`python -m benchmarks.papers scaling` compiles what `benchmarks/scaling.json` lacks, one point after the other, and
-writes the pages; it goes on where it was stopped. A point is one compilation, without an interval.
+`python -m benchmarks.papers scaling` compiles the points that `benchmarks/scaling.json` lacks, one after another, and
+writes the pages. The command can be resumed. A point is one compilation, without an interval.
 """
 
 import itertools
@@ -26,14 +26,14 @@ Point = dict[str, Any]
 
 
 def predict(key: str, chip: str, mesh: AbstractMesh, fn: Callable[..., Any], args: Any, specs: Any) -> Point:
-    """Compiles a program for chips that are not attached, unless the store has its point.
+    """Compiles a program for chips that are not attached, unless the store already has the point.
 
     Args:
         key: Name of the point in the store.
         chip: Target, such as "v5e:16x16".
         mesh: Mesh of the program.
         fn: Program.
-        args: Shapes and dtypes of its arguments, a tuple of trees.
+        args: Shapes and dtypes of the program's arguments, a tuple of trees.
         specs: `PartitionSpec`s of the arguments, a prefix of `args`.
 
     Returns:
@@ -244,7 +244,7 @@ def data_centres() -> dict:
     by_shape = {x.shape: specs[name] for name, x in shapes.items()}
 
     def spec_of(x: Any) -> P:
-        """The spec of a parameter, of one for each client, or of a number."""
+        """The spec of a parameter, of a parameter per client, or of a number."""
         return by_shape[x.shape] if x.shape in by_shape else P("clients", *by_shape.get(x.shape[1:], ()))
 
     algorithm = algorithms.diloco(loss, clients=clients, inner_optimizer=optax.adamw(4e-4))

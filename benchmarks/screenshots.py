@@ -1,6 +1,6 @@
-"""Makes the pictures of the documentation: views of real programs and of a recorded profile, light and dark.
+"""Makes the documentation's pictures: views of real programs and of a recorded profile, light and dark.
 
-Run `python benchmarks/screenshots.py` for those of the pages, written to `docs/images`, or
+Run `python benchmarks/screenshots.py` for the pictures in `docs/images`, or
 `python benchmarks/screenshots.py --all FOLDER` for every view. It needs Chromium or Chrome.
 """
 
@@ -42,7 +42,7 @@ def inspect_program() -> ProgramRecord:
 
 
 def inspect_transformer() -> ProgramRecord:
-    """A train step of a Flax NNX transformer, which knows nothing of the workbench."""
+    """A train step of a Flax NNX transformer that does not use the workbench."""
     mesh, arguments = nnx_transformer.call()
     with jax.set_mesh(mesh):
         return wb.inspect(nnx_transformer.train_step, on="v5e")(*arguments)
@@ -53,7 +53,7 @@ def choose_client(page: Page) -> None:
 
 
 def open_tab(*names: str) -> Callable[[Page], None]:
-    """Opens a tab, and in it what further names name."""
+    """Opens a tab, and the named items in the tab."""
 
     def act(page: Page) -> None:
         page.get_by_role("tab", name=names[0], include_hidden=True).dispatch_event("click")  # of any place
@@ -127,6 +127,6 @@ def main(folder: Path, *, everything: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
-    parser.add_argument("--all", action="store_true", help="every view, not only those of the pages")
+    parser.add_argument("--all", action="store_true", help="every view, not only the pages' views")
     arguments = parser.parse_args()
     main(arguments.folder, everything=arguments.all)

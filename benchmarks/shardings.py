@@ -1,10 +1,10 @@
-"""How near the search for shardings comes to specs that experts write, on programs whose best specs are known.
+"""Compares the search for shardings with experts' specs, on programs whose best specs are known.
 
     python -m benchmarks.shardings --devices 8
     python -m benchmarks.shardings --devices 256 --planned --only fsdp
 
-Each row: predicted seconds of the search's choice, of the expert's and of data parallelism, all compiled for the chip
-by its own compiler (or planned, with `--planned`), and the CPU seconds that the search took.
+Each row has the predicted seconds of the search's choice, of the expert's specs, and of data parallelism. All programs
+are compiled by the chip's own compiler, or only planned with `--planned`. The row also has the search's CPU seconds.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def shape(*sizes: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
 
 
 def sgd(loss: Callable) -> Callable:
-    """One step of gradient descent that gives the parameters' memory to their successors."""
+    """One step of gradient descent that donates the parameters."""
 
     def step(params: Any, batch: Any) -> Any:
         gradient = jax.grad(loss)(params, batch)
@@ -66,14 +66,14 @@ def mlp(width: int, hidden: int, layers: int = 2) -> Any:
 
 
 def attention(params: Any, x: jax.Array) -> jax.Array:
-    """Multi-head attention, the heads as a dimension of their own."""
+    """Multi-head attention with a separate dimension for the heads."""
     q, k, v = (jnp.einsum("bsd,dhk->bhsk", x, params[name]) for name in ("q", "k", "v"))
     scores = jax.nn.softmax(jnp.einsum("bhsk,bhtk->bhst", q, k).astype("float32"), axis=-1).astype(x.dtype)
     return jnp.einsum("bhst,bhtk,hkd->bsd", scores, v, params["out"])
 
 
 def attention_loss(params: Any, x: jax.Array) -> jax.Array:
-    """A scalar of it."""
+    """A scalar of the attention's output."""
     return jnp.mean(jnp.square((x + attention(params, x)).astype("float32")))
 
 
@@ -98,7 +98,7 @@ def mixture(params: Any, x: jax.Array) -> jax.Array:
 
 
 def pipeline(params: jax.Array, batches: jax.Array) -> jax.Array:
-    """Stages that all work at once, each on another micro-batch, which then moves to the next stage."""
+    """Concurrent stages, each with a different micro-batch, which then moves to the next stage."""
     stages = params.shape[0]
 
     def tick(state: jax.Array, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -120,7 +120,7 @@ def language_loss(params: Any, batch: Any) -> jax.Array:
 
 
 def diloco(params: Any, batch: jax.Array) -> Any:
-    """Two-level training: replicas take local steps on their own, then average."""
+    """Two-level training: replicas take separate local steps, then average."""
 
     def local(w: Any, batches: jax.Array) -> Any:
         def one(w: Any, x: jax.Array) -> tuple[Any, None]:

@@ -1,6 +1,6 @@
 """Memory and threads over many rounds, inspections and explorers: `python -m benchmarks.soak --share 1`.
 
-With `--minutes 20` the three kinds of work take turns for that time, a twentieth of the share in a turn.
+With `--minutes 20`, the three kinds of work alternate for this time, each time with a twentieth of the share.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import workbench as wb
 
 
 def _now() -> tuple[float, int]:
-    """RSS in MiB and the number of threads; what the C library has free and keeps is given back before."""
+    """RSS in MiB and the number of threads, after the C library has returned its free memory."""
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
@@ -27,10 +27,12 @@ def _now() -> tuple[float, int]:
 
 
 def main() -> None:
-    """Prints one line per part, a tenth of it having run before as a warm-up."""
+    """Prints one line per part, after a tenth of the part as a warm-up."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--share", type=float, default=1.0, help="of 5,000 rounds, 500 inspections and 200 explorers")
-    parser.add_argument("--minutes", type=float, help="work in turns for at least this long")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of 5,000 rounds, 500 inspections and 200 explorers"
+    )
+    parser.add_argument("--minutes", type=float, help="alternate the work for at least this number of minutes")
     given = parser.parse_args()
     share = given.share
     program = wb.program(clients=4)(lambda x: wb.reduce_mean(wb.map_fn(lambda row: row * 2, x)))
@@ -62,7 +64,7 @@ def main() -> None:
 
 
 def _by_time(parts: dict[str, tuple[Callable[[int], None], int]], share: float, seconds: float) -> None:
-    """Turns of all parts until the time is over and each was done as often as asked; the first turn is a warm-up."""
+    """Alternates the parts until the time is over and each part is complete; the first pass is a warm-up."""
     counts, before, highest = dict.fromkeys(parts, 0), (0.0, 0), 0.0
     started = time.monotonic()
     for turn in itertools.count():

@@ -1,9 +1,9 @@
 """Time, memory and lines of the pipeline on Spark, with Workbench and by hand: `python -m benchmarks.spark_pipeline`.
 
-Both versions read the same Parquet file and write the same model and scores. For the time, they alternate in one
-session, after a call of each that compiles, and the one that begins changes. For the memory (`--memory`), each run is a
-process with a session of its own, and memory is the highest of samples of the proportional set size, for the driver's
-Python, the JVM and all Python workers. Ratios are those of the two runs of a pair: median, lowest and highest.
+Both versions read the same Parquet file and write the same model and scores. To measure time, both versions alternate
+in one session, after one compiling call of each; the order changes in every pair. To measure memory (`--memory`), each
+run has its own process and session. Memory is the maximum of sampled proportional set sizes, summed over the driver's
+Python, the JVM and all Python workers. Ratios are between the two runs of a pair: median, lowest and highest.
 """
 
 # pyright: reportMissingImports=false
@@ -44,7 +44,7 @@ def run(version: str, session: Any, folder: Path, arguments: argparse.Namespace)
 
 
 def processor_seconds() -> float:
-    """Processor time of this process, the JVM and the workers, which depends less on other work of the machine."""
+    """Processor time of this process, the JVM and the workers, which depends less on other load."""
     total = 0.0
     for process in (root := psutil.Process(), *root.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
@@ -53,7 +53,7 @@ def processor_seconds() -> float:
 
 
 def memory_of(root: psutil.Process) -> dict[str, float]:
-    """MiB of each place now."""
+    """Current MiB of each process group."""
     memory: dict[str, float] = dict.fromkeys(PLACES, 0.0)
     for process in (root, *root.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
@@ -63,7 +63,7 @@ def memory_of(root: psutil.Process) -> dict[str, float]:
 
 
 def measure(version: str, flags: Sequence[str]) -> dict[str, Any]:
-    """Runs one version in a process of its own, and samples its memory."""
+    """Runs one version in a separate process, and samples its memory."""
     command = [sys.executable, "-m", "benchmarks.spark_pipeline", "--version", version, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--users-per-batch", type=int, default=32)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--memory", action="store_true", help="measure memory, not time")
-    parser.add_argument("--version", choices=VERSIONS, help="run this version alone, with its memory")
+    parser.add_argument("--version", choices=VERSIONS, help="run only this version, and measure its memory")
     parser.add_argument("--folder", type=Path, help="folder with events.parquet; default: a new table")
     chosen = parser.parse_args()
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The pipeline of `examples.spark_pipeline` without Workbench: what `benchmarks.spark_pipeline` compares it with."""
+"""The pipeline of `examples.spark_pipeline` without Workbench, for comparison in `benchmarks.spark_pipeline`."""
 
 # pyright: reportMissingImports=false
 
@@ -72,7 +72,7 @@ def predict(batches: Iterator[pa.RecordBatch], w: Any, rows: int = 1024) -> Iter
 
 
 def run_pipeline(session: Any, folder: Path, rounds: int = 40, users_per_batch: int = 3) -> dict[str, Any]:
-    """The same files and numbers as `examples.spark_pipeline.run_pipeline`."""
+    """Writes the same files and numbers as `examples.spark_pipeline.run_pipeline`."""
     features = features_of(session.read.parquet(str(folder / "events.parquet"))).cache()
     length = features.groupBy("user").count().agg({"count": "max"}).first()[0]
     ordered = features.repartition(session.sparkContext.defaultParallelism, "user").sortWithinPartitions("user", "at")

@@ -1,8 +1,8 @@
-"""How much faster a sweep is than the loop over its trials: `python -m benchmarks.sweep [--trials 64]`.
+"""Speed-up of a sweep over a loop over its trials: `python -m benchmarks.sweep [--trials 64]`.
 
-The loop is the one that people write: per trial an algorithm, `wb.jit` of its round, and a Python loop over rounds that
-reads the loss. Both compile what they run. The rounds alone are also compared with a loop that compiles once, because
-its round takes the hyperparameters as arguments.
+The loop is the usual one: for each trial, an algorithm, `wb.jit` of its round, and a Python loop over rounds that reads
+the loss. Both compile their programs. The rounds alone are also compared with a loop that compiles once, because its
+round takes the hyperparameters as arguments.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def loop(make: Any, first: Any, batches: Any, settings: list[dict[str, float]], 
 
 
 def compiled_loop(make: Any, first: Any, batches: Any, settings: list[dict[str, float]], rounds: int) -> float:
-    """The rounds of all trials where one compiled round takes the hyperparameters as arguments."""
+    """The rounds of all trials with one compiled round, which takes the hyperparameters as arguments."""
     step = wb.jit(lambda state, batches, lr, server_lr: make(lr, server_lr).round(state, batches))
     state = make(0.1, 1.0).init(first(jax.random.key(0)))
     step(state, batches, jnp.float32(0.1), jnp.float32(1.0))
@@ -106,7 +106,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--looped", type=int, default=64, help="trials of the loop that are measured; scaled to all")
+    parser.add_argument(
+        "--looped", type=int, default=64, help="number of measured trials of the loop, scaled to all trials"
+    )
     arguments = parser.parse_args()
     found = measure(arguments.trials, arguments.rounds, arguments.width, min(arguments.looped, arguments.trials))
     print(json.dumps(found, indent=1))

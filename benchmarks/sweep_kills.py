@@ -1,8 +1,8 @@
-"""A sweep that is killed again and again: `python -m benchmarks.sweep_kills [--kills 25]`.
+"""Kills a sweep repeatedly: `python -m benchmarks.sweep_kills [--kills 25]`.
 
-A child process runs a sweep in a folder and is ended by SIGKILL at a random moment: while it compiles, computes
-or writes. The next child goes on. After each kill the finished rounds of every trial are read: none may be fewer than
-before. At the end every metric of every trial and every state is compared, bit by bit, with a sweep that nobody killed.
+A child process runs a sweep in a folder. SIGKILL ends the child at a random time, while it compiles, computes or
+writes, and the next child resumes the sweep. After each kill, no trial may have fewer finished rounds than before. At
+the end, all metrics and states of all trials are compared, bit by bit, with an undisturbed sweep.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def stored_rounds(folder: str) -> dict[tuple[int, int], int]:
 
 
 def assert_same_bits(folder: str) -> list[str]:
-    """Finishes the sweep, and compares every metric and every state with a sweep that nobody killed; its statuses."""
+    """Finishes the sweep, compares all metrics and states with an undisturbed sweep, and returns the statuses."""
     result, whole = run(folder), run(None)
     for trial in range(len(whole.settings)):
         for seed in whole.seeds:
@@ -102,7 +102,7 @@ def main() -> None:
         began = time.perf_counter()
         status = assert_same_bits(folder)
     print(json.dumps({"kills": kills, "rounds after each": moments, "status": status}))
-    print(f"all the same bits as without a kill; the last part took {time.perf_counter() - began:.1f} s")
+    print(f"all bits equal an undisturbed sweep; the last part took {time.perf_counter() - began:.1f} s")
 
 
 def stored_total(seen: dict[tuple[int, int], int]) -> int:

@@ -1,14 +1,15 @@
-"""The same sweep with `experiments.sweep`, with the loop over trials, with FedJAX and with Flower: ratios, interleaved.
+"""The same sweep with `experiments.sweep`, a loop over trials, FedJAX and Flower: ratios, interleaved.
 
-`python -m benchmarks.sweep_peers [--trials 64] [--repeats 5]`, in an environment that has FedJAX 0.0.17 or Flower 1.x
-(both are optional; what is missing is said). Every repetition runs all of them one after another on the same data, in
-another order each time; the peers run some of the trials and are scaled to all. All end with the same parameters.
+`python -m benchmarks.sweep_peers [--trials 64] [--repeats 5]` needs an environment with FedJAX 0.0.17 or Flower 1.x;
+both are optional, and missing libraries are listed. Every repetition runs all peers one after another on the same data,
+in a different order each time. The peers run some of the trials, and their times are scaled to all trials. All of them
+end with the same parameters.
 
-* FedJAX: `fedjax.algorithms.fed_avg`, made for each trial, as its examples do it, which compiles a client's step for
-  each trial. It reports no loss, and so computes a little less.
-* Flower's simulation needs Ray. Here its own `ServerApp` strategy (`FedAvgM` without momentum) and `ClientApp` exchange
-  their messages in one process, through a `Grid` that calls the client at once: less than Flower does in use. Clients
-  have one compiled function for all trials, whose learning rate is an argument.
+* FedJAX: `fedjax.algorithms.fed_avg` is created for each trial, as in FedJAX's examples, and compiles a client's step
+  for each trial. It reports no loss, so it computes slightly less.
+* Flower's simulation needs Ray. Here Flower's own `ServerApp` strategy (`FedAvgM` without momentum) and `ClientApp`
+  exchange messages in one process, through a `Grid` that calls the client immediately. This is less work than in
+  ordinary use. Clients have one compiled function for all trials; its learning rate is an argument.
 """
 
 # pyright: reportMissingImports=false
@@ -100,7 +101,7 @@ def of_flower(loss: Any, params: Any, batches: Any, rounds: int) -> Runs:
         return Message(RecordDict({"arrays": record(new), "metrics": metrics}), reply_to=message)
 
     class InProcess(Grid):
-        """Calls the client app where a simulation would ask Ray to."""
+        """Calls the client app directly, where a simulation would use Ray."""
 
         def __init__(self) -> None:
             self.contexts = [
@@ -186,7 +187,7 @@ def measure(trials: int, rounds: int, width: int, some: int, repeats: int) -> di
         "trials of the others": len(chosen),
         "repeats": repeats,
         "missing": missing,
-        "over sweep: median, least, most": {
+        "relative to sweep: median, lowest, highest": {
             name: [float(np.median(values)), values[0], values[-1]] for name, values in ratios.items()
         },
     }
@@ -197,7 +198,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--some", type=int, default=4, help="trials of the loop and the peers that are run")
+    parser.add_argument("--some", type=int, default=4, help="number of trials to run of the loop and the peers")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     print(json.dumps(measure(**vars(arguments)), indent=1))

@@ -1,10 +1,10 @@
-"""How long the compilers of absent hardware take, what memory they need, and which topologies they know.
+"""Time and memory of the compilers for absent hardware, and the topologies that they know.
 
     python benchmarks/targets.py                     # one program on one topology per chip
-    python benchmarks/targets.py v5e:16x16 h100:8    # on these
+    python benchmarks/targets.py v5e:16x16 h100:8    # on these topologies
     python benchmarks/targets.py --all               # on every topology that `list_targets()` offers
 
-Seconds are those of this machine. Needs the extra `tpu-aot` or `gpu-aot`; chips without their compiler are left out.
+The seconds are measured on this machine. Needs the extra `tpu-aot` or `gpu-aot`; chips without a compiler are omitted.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def compile_once(name: str, worker: Worker, cache: CompilationCache) -> tuple[Ta
 
 
 def chosen(names: list[str], every: bool) -> list[str]:
-    """Names of targets: those asked for, or one of middle size per chip, or all; of installed compilers alone."""
+    """Names of targets with installed compilers: the requested targets, one of medium size per chip, or all."""
     chips = [chip for chip in list_targets() if chip.installed]
     if names:
         installed = {chip.chip for chip in chips}
@@ -75,7 +75,7 @@ def main() -> None:
     names = chosen(arguments.names, arguments.every)
     if not names:
         lines = sorted({chip.install for chip in list_targets() if chip.install})
-        print("no compiler for absent hardware is installed here:", *lines, sep="\n  ")
+        print("no compiler for absent hardware is installed:", *lines, sep="\n  ")
         return
     print(f"{'target':16} {'devices':>7} {'compile s':>9} {'request s':>9} {'peak MiB':>8} {'worker MiB':>10}")
     workers = {platform: Worker() for platform in ("tpu", "cuda")}

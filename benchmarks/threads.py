@@ -1,12 +1,12 @@
-"""Every public call beside every other one, against the answers of one thread: `python -m benchmarks.threads`.
+"""Every public call concurrently with every other call, compared with one thread: `python -m benchmarks.threads`.
 
-* threads: four threads take calls until each pair of calls has been under way at the same time in two threads;
+* threads: four threads make calls until each pair of calls has run concurrently in two threads;
 * asyncio: the same with tasks of one event loop;
 * nested: each call inside a round of `run_rounds` and inside `watch_compilations`;
-* forked: each call in a child that `os.fork` made of the process that has done all this, beside a plain `jax.jit`.
+* forked: each call in a child that `os.fork` made of the process that has done all this, and a plain `jax.jit` there.
 
-A line per kind says how many answers were asked for, how many equalled those of one thread, and how many did not. The
-process, JAX's configuration and the temporary folder must be afterwards what they were before.
+Prints one line per kind, with the numbers of all answers, of answers equal to one thread's, and of different answers.
+The process, JAX's configuration and the temporary folder must be unchanged afterwards.
 """
 
 import argparse
@@ -35,7 +35,7 @@ THREADS = 4
 
 
 class Pairs:
-    """Which calls were under way together, and which are to come."""
+    """Pairs of calls that have run concurrently, and pairs that are left."""
 
     def __init__(self, names: Iterable[str], seed: int) -> None:
         self.missing = {frozenset(pair) for pair in itertools.combinations_with_replacement(names, 2)}
@@ -45,7 +45,7 @@ class Pairs:
         self._draw = random.Random(seed)
 
     def take(self) -> str | None:
-        """The next call: one that was not yet beside what is under way, None where all pairs were."""
+        """The next call that has not yet run concurrently with the running calls; None if all pairs have."""
         with self._lock:
             if not self.missing:
                 return None
@@ -58,13 +58,13 @@ class Pairs:
             return name
 
     def end(self, name: str) -> None:
-        """Takes a call out of those that are under way."""
+        """Removes a call from the running calls."""
         with self._lock:
             self._running.remove(name)
 
 
 def answer(call: Callable[[], Any]) -> Any:
-    """What a call returned, as text that can be compared, or its error."""
+    """A call's result as comparable text, or its error."""
     try:
         return json.dumps(call(), sort_keys=True, default=str)
     except Exception as error:
@@ -88,7 +88,7 @@ def _difference(due: str, found: str) -> str:
 
 
 def of_threads(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[str], str]:
-    """Answers asked for, those that differ, and what was covered."""
+    """Numbers of requested and differing answers, and the covered pairs."""
     pairs, wrong, count = Pairs(known, seed), list[str](), list[str]()
     with ThreadPoolExecutor(THREADS) as pool:
         for each in [pool.submit(_worker, known, alone, pairs, wrong, count) for _ in range(THREADS)]:
@@ -97,7 +97,7 @@ def of_threads(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, lis
 
 
 def of_tasks(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[str], str]:
-    """The same with tasks of an event loop, each call in a thread of the loop."""
+    """The same numbers for tasks of an event loop, with each call in a thread of the loop."""
     pairs, wrong, count = Pairs(known, seed), list[str](), list[str]()
 
     async def task() -> None:
@@ -118,14 +118,14 @@ def of_tasks(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[
 
 
 def in_a_round(call: Callable[[], Any]) -> Any:
-    """The answer of a call that a round makes."""
+    """The answer of a call inside a round."""
     found = []
     wb.run_rounds(lambda state, _: (found.append(answer(call)) or state, {}), 0, 1, progress=False)
     return found[0]
 
 
 def while_watched(call: Callable[[], Any]) -> Any:
-    """The answer inside of `watch_compilations`."""
+    """The answer of a call inside `watch_compilations`."""
     with wb.watch_compilations(quiet=True):
         return answer(call)
 
@@ -134,7 +134,7 @@ OUTER = {"in a round": in_a_round, "while watched": while_watched}
 
 
 def of_nested(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[str], str]:
-    """Each call inside others."""
+    """Runs each call inside others."""
     del seed
     wrong, count = [], 0
     for name, call in known.items():
@@ -151,7 +151,7 @@ def _in_child(call: Callable[[], Any], sending: Any) -> None:
 
 
 def of_forks(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[str], str]:
-    """Each call in a forked child: it answers like the parent, or says that JAX cannot run there."""
+    """Runs each call in a forked child, which answers like the parent or reports that JAX cannot run there."""
     del seed
     fork = multiprocessing.get_context("fork")
 
@@ -191,7 +191,7 @@ KINDS = {"threads": of_threads, "asyncio": of_tasks, "nested": of_nested, "forke
 
 
 def main() -> int:
-    """The number of answers that differ, and of changes that are left."""
+    """Runs the kinds, and returns the number of differing answers and remaining changes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", default=list(KINDS), help=f"of {', '.join(KINDS)}; default: all")
     parser.add_argument("--calls", nargs="*", help="names of calls; default: all")
@@ -204,7 +204,7 @@ def main() -> int:
         alone = {name: answer(call) for name, call in known.items()}
         again = {name: answer(call) for name, call in known.items()}
         unsteady = [name for name in known if alone[name] != again[name]]
-        print(f"{len(known)} calls; not the same twice in one thread: {unsteady or 'none'}")
+        print(f"{len(known)} calls; different when repeated in one thread: {unsteady or 'none'}")
         known = {name: call for name, call in known.items() if name not in unsteady}
         tempfile.tempdir = tempfile.mkdtemp(dir=place)
         for kind in given.kinds:
@@ -212,7 +212,7 @@ def main() -> int:
             count, wrong, covered = KINDS[kind](known, alone, given.seed)
             left = changes(before, world(Path(tempfile.tempdir)))
             print(
-                f"{kind}: {count} answers, {count - len(wrong)} as of one thread, {len(wrong)} not; {covered}; "
+                f"{kind}: {count} answers, {count - len(wrong)} equal to one thread's, {len(wrong)} different; {covered}; "
                 f"changed afterwards: {sorted(left) or 'nothing'}; {time.monotonic() - began:.0f} s",
                 flush=True,
             )

@@ -1,7 +1,7 @@
 """Frames per second of the timeline in a headless browser: `python benchmarks/timeline.py [spans]`.
 
-Every frame zooms or moves, so that every frame is drawn anew. Software rendering; a real screen is quicker. On a busy
-computer the processor's time per frame (of all processes of the browser) says more than the wall's.
+Every frame zooms or moves, so every frame is drawn again. Rendering is by software; a real screen is faster. On a busy
+computer, the processor time per frame (of all browser processes) is more reliable than the wall time.
 """
 
 import sys
@@ -50,7 +50,7 @@ def run_of(spans: int):
 
 
 def processor_seconds() -> float:
-    """What the processes that this one started have used."""
+    """Processor time of this process's children."""
     used = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
     return sum(times.user + times.system for times in used)
 

@@ -1,7 +1,7 @@
-"""How fast the views are: building them in the kernel, showing them, and drawing them again, in a real browser.
+"""Time to build views in the kernel, to show them, and to draw them again, in a real browser.
 
-Run `python benchmarks/views.py`. The page is bare and offline (no server between kernel and page), so that the numbers
-are those of our own code; absolute times depend on the computer, software rendering included.
+Run `python benchmarks/views.py`. The page is bare and offline, without a server between kernel and page, so the numbers
+measure only our own code. Absolute times depend on the computer and include software rendering.
 """
 
 import statistics
@@ -33,7 +33,7 @@ def milliseconds(call: Callable[[], object], repeat: int = 5) -> float:
 
 
 def show(browser: Browser, view: workbench_widgets.WorkbenchWidget) -> tuple[Page, float]:
-    """The view in a page, and how long the page took from its file to the drawn view."""
+    """The view in a page, and the time from opening the file to the drawn view."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "view.html"
         view.to_html(file)

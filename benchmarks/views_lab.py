@@ -1,13 +1,14 @@
-"""How fast the views are from a kernel to the pixels of a real JupyterLab.
+"""Time from a kernel to the pixels of a real JupyterLab.
 
-Run `python benchmarks/views_lab.py`. Clients: 4,096 values ten times a second from a thread of the kernel; the page
-notes when it drew each round, on the clock of the same machine. Explorer: a round of federated averaging of a
-transformer of 12 unrolled layers is inspected, then opened; timed from the run of the cell to the drawn first view, and
-to the drawn graph.
+Run `python benchmarks/views_lab.py`. Clients: a thread of the kernel sends 4,096 values ten times a second. The page
+records the time at which it drew each round, on the clock of the same machine. Explorer: a round of federated averaging
+of a transformer with 12 unrolled layers is inspected, then opened. The times are from the start of the cell to the
+first view, and to the graph.
 
-Two cores shared with other jobs (load 8), Chromium 156, software rendering, November 2026: all of 60 rounds drawn, 41
-ms from the kernel to the screen (median; 61 ms for 19 of 20); the explorer of 4,817 instructions on the screen after
-2.8 s, its graph 0.2 s after the click. At a load of 37 the last round still arrives, 19 others are skipped.
+Results on two cores shared with other jobs (load 8), with Chromium 156 and software rendering, November 2026: all 60
+rounds were drawn, 41 ms after the kernel sent them (median; 61 ms for 19 of 20). The explorer of 4,817 instructions
+appeared after 2.8 s, and its graph 0.2 s after the click. At a load of 37, the last round still arrived, and 19 other
+rounds were skipped.
 """
 
 import json

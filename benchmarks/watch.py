@@ -1,6 +1,6 @@
-"""What `wb.watch` costs per call: the same loop with and without it, interleaved, for steps of several lengths.
+"""Overhead of `wb.watch` per call: the same loop with and without it, interleaved, for steps of several lengths.
 
-Figures are of use on a quiet machine alone. `python -m benchmarks.watch [--turns 15] [--profile]`
+Use the figures only from a quiet machine. `python -m benchmarks.watch [--turns 15] [--profile]`
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main() -> None:
     """Prints the table: milliseconds per step, and the overhead as a median over turns with its quartiles."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--profile", action="store_true", help="print where the calling thread spends its time")
+    parser.add_argument("--profile", action="store_true", help="print the time of the calling thread by function")
     arguments = parser.parse_args()
     print(
         f"{'width':>6}{'loop':>14}{'plain ms':>10}{'watched ms':>12}{'overhead':>10}{'quartiles':>20}{'added µs':>10}"
@@ -58,7 +58,7 @@ def make_step(width: int) -> tuple[Callable[..., tuple[jax.Array, jax.Array]], j
 
 
 def interleaved(width: int, *, blocking: bool, turns: int) -> list[tuple[float, float]]:
-    """Seconds per step without and with the watch in every turn; turns begin with either."""
+    """Seconds per step without and with the watch in every repetition, in alternating order."""
     step, w = make_step(width)
     watched = wb.watch(step, show=False)
     for call in (step, watched):
@@ -81,7 +81,7 @@ def interleaved(width: int, *, blocking: bool, turns: int) -> list[tuple[float, 
 
 
 def added_processor_seconds(turns: int) -> tuple[list[float], list[float]]:
-    """Processor seconds that a watch adds to a call: of the calling thread, and of all threads."""
+    """Processor seconds that a watch adds to a call, for the calling thread and for all threads."""
     step, w = make_step(WIDTHS[0])
     watched = wb.watch(step, show=False)
     for call in (step, watched):
@@ -107,7 +107,7 @@ def added_processor_seconds(turns: int) -> tuple[list[float], list[float]]:
 
 
 def show_profile() -> None:
-    """Prints the calling thread's functions, by own time."""
+    """Prints the calling thread's functions, sorted by own time."""
     step, w = make_step(WIDTHS[0])
     watched = wb.watch(step, show=False)
     jax.block_until_ready(watched(w))

@@ -1,4 +1,4 @@
-"""Deep Q-learning on an environment of Gymnasium, by values or by distributions, as one agent for `run_agent`."""
+"""A deep Q-learning agent for Gymnasium environments and `run_agent`; it learns values or distributions."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ Support = tuple[float, float, int]  # the lowest and the highest return, and the
 
 
 class QState(NamedTuple):
-    """The learner's parameters, the slowly following target's, and the optimizer's state."""
+    """Parameters of the learner and of the target network, and the optimizer's state."""
 
     params: Params
     target: Params
@@ -155,7 +155,7 @@ def _numpy_values(params: Params, x: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Module:
-    """A network of Flax NNX as a function of its parameters; what travels is the function that makes it."""
+    """A Flax NNX network as a function of its parameters; processes receive only the function that creates it."""
 
     network: Callable[..., "nnx.Module"]
     observations: int
@@ -192,7 +192,7 @@ class _Module:
 
 @functools.lru_cache(maxsize=16)
 def _structure(module: _Module) -> tuple[Any, Any]:
-    """A network without values."""
+    """The structure of a network, without parameter values."""
     from flax import nnx
 
     return nnx.split(nnx.eval_shape(lambda: module._made(0)))
@@ -205,7 +205,7 @@ def _compiled(module: _Module) -> Callable[[Params, AnyArray], jax.Array]:
 
 @dataclasses.dataclass(frozen=True)
 class _Jitted:
-    """The same for one observation after the other; each process compiles it once."""
+    """Computes a network's outputs for single observations; each process compiles the network once."""
 
     module: _Module
 

@@ -1,4 +1,4 @@
-"""Soft actor-critic on an environment of Gymnasium with continuous actions, as one agent for `run_agent`."""
+"""A soft actor-critic agent for `run_agent` and Gymnasium environments with continuous actions."""
 
 import functools
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from workbench.errors import ProgramError
 
 
 class SacState(NamedTuple):
-    """The learner's parameters, the slowly following target's critics, the optimizer's state, and the steps taken."""
+    """The learner's parameters, the target critics, the optimizer's state, and the number of steps."""
 
     params: Params  # "actor", "critics" (two, side by side), and "temperature", the logarithm of α
     target: Params

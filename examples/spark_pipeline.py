@@ -1,4 +1,4 @@
-"""Parquet in, features, training, model out, and batch inference, in one Spark cluster.
+"""A complete pipeline in one Spark cluster: features from Parquet, training, a stored model, and batch inference.
 
     python -m examples.spark_pipeline [MASTER]        such as local[2], or local-cluster[2,1,1024]
 
@@ -86,8 +86,9 @@ def run_pipeline(
 
     Args:
         session: A `SparkSession`, whose executors can import this module.
-        folder: Has `events.parquet`; the model and the scores are written into it. All executors see it.
-        rounds: Steps of training.
+        folder: Folder with `events.parquet`, to which the model and the scores are written. All executors must be able
+            to access it.
+        rounds: Number of training steps.
         callbacks: As in `run_rounds`.
         users_per_batch: Number of users that a worker computes together.
 
