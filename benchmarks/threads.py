@@ -212,8 +212,8 @@ def main() -> int:
             count, wrong, covered = KINDS[kind](known, alone, given.seed)
             left = changes(before, world(Path(tempfile.tempdir)))
             print(
-                f"{kind}: {count} answers, {count - len(wrong)} equal to one thread's, {len(wrong)} different; {covered}; "
-                f"changed afterwards: {sorted(left) or 'nothing'}; {time.monotonic() - began:.0f} s",
+                f"{kind}: {count} answers, {count - len(wrong)} equal to one thread's, {len(wrong)} different; "
+                f"{covered}; changed afterwards: {sorted(left) or 'nothing'}; {time.monotonic() - began:.0f} s",
                 flush=True,
             )
             for line in [*wrong[:20], *(f"{key}: {value}"[:600] for key, value in left.items())]:
