@@ -1,6 +1,6 @@
 """A Jupyter workbench for JAX: inspect functions on devices, and write differentiable MapReduce.
 
-Importing it does not print, initialize devices or use the network, because names are imported on first use.
+Importing `workbench` does not print, initialize devices or use the network, because names are imported on first use.
 
 * What are the stages, and what data passes between them? ``wb.trace(fn)(*args).plan``
 * What did the compiler do with it? ``wb.inspect(fn)(*args)``

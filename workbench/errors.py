@@ -6,7 +6,7 @@ WorkbenchError
 ├── ProgramError (TypeError)         the user's function and what it returns
 ├── InspectionError (ValueError)     arguments from which no record can be made
 ├── EngineError (RuntimeError)       a run that failed: carries `.stage`, `.client`
-│   ├── CompilerDiedError            the process that holds a compiler died; this one is unharmed
+│   ├── CompilerDiedError            a compiler's worker process died; this process is unharmed
 │   ├── RoundError                   a round that failed: carries `.round` and `.run`, with the state before it
 │   └── NodeError                    a node of a launched program failed or cannot be reached
 │       └── NodeTimeoutError (TimeoutError)  a node did not answer in time

@@ -1,6 +1,6 @@
 """Child processes, temporary folders, and temporary changes to this process.
 
-One class is for children that answer requests, the other for process trees of other systems.
+`ChildProcess` is for children that answer requests; `SupervisedProcesses` is for process trees of other systems.
 
 No child outlives this process, even if this process is killed. docs/decisions/012-child-processes.md states which parts
 of the workbench use these classes, and why `launch` and `distributed` do not.

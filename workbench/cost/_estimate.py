@@ -44,8 +44,8 @@ def estimate_cost(
         mesh: The mesh; needed to find each client's device and, without a module, to divide the work.
         dtype: The dtype whose peak FLOP/s is used for products of unknown dtype (in a plan, or in kernels from other
             compilers).
-        examples_per_client: The true number of examples of every client, and the padded number in the arrays,
-            `(counts, held)`; a `mask` among the arguments also declares the padded number. The remaining examples are
+        examples_per_client: A pair `(counts, held)`: the true number of examples of every client, and the padded number
+            in the arrays. A `mask` among the arguments also declares the padded number. The remaining examples are
             padding, and clients that run together wait for the largest.
 
     Returns:

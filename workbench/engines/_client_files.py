@@ -21,8 +21,9 @@ class ArrayReader(ClientReader):
     """A `ClientReader` for arrays `[clients, ...]` on disk or in memory, read slice by slice.
 
     Args (of the constructor):
-        arrays: Pytree of array-like objects that have a shape and a dtype and can be sliced along the first axis, such
-            as `numpy.load(file, mmap_mode="r")`, `numpy.memmap`, HDF5 and zarr data sets, or arrays in memory.
+        arrays: Pytree of array-like objects with a shape and a dtype, which can be sliced along the first axis.
+            Examples are `numpy.load(file, mmap_mode="r")`, `numpy.memmap`, HDF5 and zarr data sets, and arrays in
+            memory.
 
     Raises:
         ProgramError: if a leaf is not array-like, or if the leaves have different numbers of rows or no rows.

@@ -115,8 +115,8 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
 
     Raises:
         MissingDependencyError: if federated-language is not installed.
-        ProgramError: if the language cannot express the program, because it has rounds in a loop, per-client rows that
-            the server computes or reads, clients that communicate with each other, several placements, or callbacks.
+        ProgramError: if the language cannot express the program. The language has no rounds in a loop, no per-client
+            rows that the server computes or reads, no communication between clients, one placement, and no callbacks.
 
     References:
         https://github.com/google-parfait/federated-language

@@ -585,9 +585,9 @@ def run_rounds(
             metrics: a dictionary of numbers or arrays `[]`, `[clients]` or `[clients, steps]`.
         state: The initial state.
         rounds: Total number of rounds, including rounds before a resume.
-        data: The second argument of `step`: a function of the round, an iterator (one item per round), such as
-            `(cohort.tree for cohort in cohorts)`, or any other value, such as a list, which is passed unchanged to
-            every round. Default: the number of the round.
+        data: The second argument of `step`. A function is called with the number of each round. An iterator, such as
+            `(cohort.tree for cohort in cohorts)`, yields one item per round. Any other value, such as a list, is passed
+            unchanged to every round. Default: the number of the round.
         key: A PRNG key; round `r` gets `jax.random.fold_in(key, r)` as its last argument.
         callbacks: Called as `callback(run, record)` after every round; a callback that raises is removed and noted.
         checkpoint_dir: Folder for the states of the latest rounds. The run resumes from an existing checkpoint.
@@ -605,9 +605,9 @@ def run_rounds(
         nonfinite: Reaction to a non-finite metric: "note" records it with round, metric and client; "stop" stops the
             run with the state before that round.
         progress: Whether to show a progress bar.
-        log: Where to log finished rounds: a folder, which becomes a registry of runs as JSON lines (`Run.load`,
-            `list_runs`, `workbench runs`), or trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
-            `TrackioLog`, or your own with the same three methods).
+        log: Destination of finished rounds: a folder or trackers. A folder becomes a registry of runs as JSON lines
+            (`Run.load`, `list_runs`, `workbench runs`). Trackers are `RunFolder`, `TensorBoardLog`, `WandbLog`,
+            `MlflowLog`, `TrackioLog`, or your own objects with the same three methods.
         name: Name of the run, for trackers. Default: the step's name.
         engine: An engine of `workbench.engines` that runs the step (a program), instead of a call in this process.
             `data` may then be a `ClientReader`, whose clients need not fit in memory: `MeshEngine()` reads them again

@@ -332,8 +332,8 @@ class TargetAvailability(Record):
 class TargetCompilation(Record):
     """Ahead-of-time compilation for absent hardware; contains no measurements of that hardware.
 
-    For a program that does not fit, `memory.fits` is False, `error` is the compiler's message, and `hlo` is from the
-    last completed phase (scheduled and with buffers assigned, before code generation).
+    For a program that does not fit, `memory.fits` is False and `error` is the compiler's message. `hlo` is then from
+    the last completed phase: scheduled and with buffers assigned, before code generation.
     """
 
     target: TargetRecord
