@@ -115,8 +115,8 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
 
     Raises:
         MissingDependencyError: if federated-language is not installed.
-        ProgramError: if the language cannot express the program. The language has no rounds in a loop, no per-client
-            rows that the server computes or reads, no communication between clients, one placement, and no callbacks.
+        ProgramError: if the language cannot express the program. It cannot express loops over rounds, per-client rows
+            that the server computes or reads, communication between clients, several placements, or callbacks.
 
     References:
         https://github.com/google-parfait/federated-language
