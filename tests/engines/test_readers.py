@@ -212,7 +212,7 @@ def test_calls_without_an_engine_name_an_engine_that_reads_clients(call: Any):
     def total(w, x):
         return wb.reduce_sum(wb.map_fn(lambda w, x: w * x, (wb.broadcast(w), x)))
 
-    with pytest.raises(ProgramError, match=r"`ClientReader`.*MeshEngine\(\)\.run"):
+    with pytest.raises(ProgramError, match=r"of type ClientReader.*MeshEngine\(\)\.run"):
         call(total)(jnp.float32(1), ClientReader([(i, np.float32(i)) for i in range(3)]))
 
 
