@@ -275,8 +275,9 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _misfit(where: str, value: object, rule: str) -> RecordError:
-    is_record = isinstance(value, Mapping) and "record" in value
-    content = f"a record of type {value['record']}" if is_record else f"{value!r:.60}"
+    content = f"{value!r:.60}"
+    if isinstance(value, Mapping) and "record" in value:
+        content = f"a record of type {value['record']}"
     message = f"{where} received {content}, but accepts only {rule}. Pass the unchanged result of `Record.to_json`."
     return RecordError(message)
 
