@@ -35,8 +35,8 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     **Programs:** compares versions of a program: before and after an edit, on two meshes, or with and without
     annotations. A program can also be compared with its gradient. Stages are matched by kind and name, in order (the
     second `broadcast` in one program with the second `broadcast` in the other). Collectives are counted per call by
-    kind and mesh axes, including all iterations of loops. Planned collectives are never compared with compiled ones.
-    Lines are matched by function and code.
+    kind and mesh axes, including all iterations of loops. Collectives that Shardy requests are never compared with
+    compiled collectives. Lines are matched by function and code.
 
     **Measured runs and watched loops:** figures per call, for each stage and line. Times are treated as equal if the
     ranges of their calls overlap.

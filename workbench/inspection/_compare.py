@@ -28,8 +28,8 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
     runs and watched loops are compared per call, stage and line.
 
     Stages are matched by kind and name, in order (the second `broadcast` in one program with the second `broadcast` in
-    the other). Collectives are counted per call by kind and mesh axes, including all iterations of loops. Planned
-    collectives are never compared with compiled ones.
+    the other). Collectives are counted per call by kind and mesh axes, including all iterations of loops. Collectives
+    that Shardy requests are never compared with compiled collectives.
 
     Args:
         *records: Two or more programs from `inspect`, two or more profiles from `open_profile`, or two or more records

@@ -48,8 +48,8 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
             the largest value if all values are smaller than 1 MiB.
 
     Returns:
-        One entry per compiled collective (or per planned collective, if nothing was compiled), sorted by decreasing
-        bytes, followed by the replicated arrays, largest first. The `notes` list unexplained parts.
+        One entry per compiled collective (or per collective that Shardy requests, if nothing was compiled), sorted by
+        decreasing bytes, followed by the replicated arrays, largest first. The `notes` list unexplained parts.
     """
     notes: list[str] = []
     propagation = record.propagation

@@ -155,7 +155,7 @@ class BufferRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord(Record):
-    """Planned memory per device; None if this backend does not report it."""
+    """Memory per device as planned by the compiler; None if this backend does not report it."""
 
     argument_bytes: int | None = None
     output_bytes: int | None = None
@@ -415,5 +415,5 @@ class WhatIfRecord(Record):
 
     @property
     def traffic(self) -> tuple[TrafficRecord, ...]:
-        """The compiled comparison if available, otherwise the planned comparison."""
+        """The comparison of compiled collectives if available, otherwise of the collectives that Shardy requests."""
         return self.planned if self.compiled is None else self.compiled
