@@ -48,9 +48,15 @@ def test_arguments_are_grouped_by_their_paths_and_temporaries_by_their_scopes():
         },
         "temporaries and results": {
             "Net › dense_0": {"dot.1": 32, "dot.2": 16, "copy.2": 1},
-            "model.py:9": {"tanh.1": 4, "dot.3": 8},
-            "copy.1": 2,
+            "outside name scopes": {"model.py:9": {"tanh.1": 4, "dot.3": 8}, "no source line": {"copy.1": 2}},
         },
+    }
+
+
+def test_temporaries_without_any_name_scope_are_grouped_by_line():
+    buffers = [buffer("tanh.1", 4, "jit(step)/tanh", 9), buffer("copy.1", 2)]
+    assert names(buffer_tree(buffers, set())) == {
+        "temporaries and results": {"model.py:9": {"tanh.1": 4}, "no source line": {"copy.1": 2}}
     }
 
 

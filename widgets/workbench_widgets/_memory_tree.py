@@ -1,4 +1,4 @@
-"""Buffers at the memory peak as a tree: arguments by name, temporaries by layer."""
+"""Buffers at the memory peak as a tree: arguments by name, temporaries by layer, or by line without name scopes."""
 
 import re
 from collections.abc import Sequence, Set as AbstractSet
@@ -8,6 +8,7 @@ from workbench.render.units import counted_text, source_text
 from workbench_widgets.states import MemoryRow
 
 ARGUMENTS, TEMPORARIES = "arguments", "temporaries and results"
+NO_SCOPE, NO_LINE = "outside name scopes", "no source line"
 _PART = re.compile(r"^[A-Za-z_]\w*|\.\w+|\[[^\]]*\]")
 _WRAPPED = re.compile(r"^(?:transpose|jvp|vmap|checkpoint|remat|custom_[jv][vj]p_call|pjit)\((.*)\)$")
 # Parts of a name scope that JAX adds; also the formula of an einsum.
@@ -27,8 +28,9 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
     """
     rows: list[MemoryRow] = []
     place: dict[tuple[str, ...], int] = {}
+    scoped = any(_scopes(buffer) for buffer in buffers if buffer.name not in parameters)
     for buffer in buffers:
-        path = _path(buffer, buffer.name in parameters)
+        path = _path(buffer, buffer.name in parameters, scoped)
         holder = -1
         for depth in range(1, len(path) + 1):
             if path[:depth] not in place:
@@ -68,14 +70,19 @@ def _title(buffer: BufferRecord, argument: bool) -> str:
     return buffer.op_name if argument and buffer.op_name else buffer.name
 
 
-def _path(buffer: BufferRecord, argument: bool) -> tuple[str, ...]:
+def _path(buffer: BufferRecord, argument: bool, scoped: bool) -> tuple[str, ...]:
+    """The levels above a buffer; `scoped` says whether temporaries are grouped by name scope."""
     if argument:
         return (ARGUMENTS, *_PART.findall(buffer.op_name)[:-1])
-    name = buffer.op_name.partition(";")[0]  # the compiler joins the names of merged copies
-    scopes = tuple(filter(None, map(_scope, name.split("/")[:-1])))
-    if scopes or buffer.source is None:
+    if scopes := _scopes(buffer):
         return (TEMPORARIES, *scopes)
-    return TEMPORARIES, source_text(buffer.source.file, buffer.source.line)
+    line = NO_LINE if buffer.source is None else source_text(buffer.source.file, buffer.source.line)
+    return (TEMPORARIES, NO_SCOPE, line) if scoped else (TEMPORARIES, line)
+
+
+def _scopes(buffer: BufferRecord) -> tuple[str, ...]:
+    name = buffer.op_name.partition(";")[0]  # the compiler joins the names of merged copies
+    return tuple(filter(None, map(_scope, name.split("/")[:-1])))
 
 
 def _scope(part: str) -> str:

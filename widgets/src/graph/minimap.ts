@@ -4,11 +4,14 @@ import { h } from "../lib/dom";
 import { clamp } from "../lib/keyboard";
 import { token } from "../lib/theme";
 import type { ViewContext } from "../lib/view";
-import type { Layout, Place } from "./routes";
+import { type Layout, type Place, TITLE } from "./routes";
 
 export const MOST = [170, 120] as const; // pixels
+const MOST_SHARE = 0.3; // of a side of the view, so that a map of a small view leaves room for the graph
 const SMALLER = 1.3; // a graph that is larger than its place by less needs no map
 const MARGIN = 8; // pixels between the map and the edges, as in graph.css
+const ARROW = 8; // pixels: as wide as the head of an arrow
+const WORDS = 180; // pixels of a title, about
 const LEAST = 12; // pixels of a side: a map of a very long graph still can be hit
 
 export interface Window {
@@ -27,7 +30,8 @@ export interface Box {
 export function mapScale(layout: Layout, scale: number, room: readonly [number, number]): number | null {
   const { width, height } = layout;
   if (width * scale <= room[0] * SMALLER && height * scale <= room[1] * SMALLER) return null;
-  return Math.min(MOST[0] / width, MOST[1] / height);
+  const most = MOST.map((size, axis) => Math.min(size, MOST_SHARE * room[axis]));
+  return Math.min(most[0] / width, most[1] / height);
 }
 
 /** The part of the layout that a view at this scale and offset shows, within the layout. */
@@ -47,7 +51,23 @@ export function inView(
 const CORNERS = ["right bottom", "left bottom", "right top", "left top"] as const;
 export type Corner = (typeof CORNERS)[number];
 
-/** The corner of the view in which a map of this size covers least of the boxes; where it is now, if that is as good. */
+/** What a map should not cover: closed boxes, titles of open boxes, and arrows, a thin box for each of their pieces. */
+export function obstacles(layout: Layout, boxes: readonly Box[]): Window[] {
+  const titles = boxes.map(({ place, open }) =>
+    open ? { ...place, width: Math.min(place.width, WORDS), height: TITLE } : place,
+  );
+  const pieces = layout.routes.flatMap(({ points }) =>
+    points.slice(1).map(([x, y], i) => ({
+      x: Math.min(x, points[i][0]) - ARROW / 2,
+      y: Math.min(y, points[i][1]) - ARROW / 2,
+      width: Math.abs(x - points[i][0]) + ARROW,
+      height: Math.abs(y - points[i][1]) + ARROW,
+    })),
+  );
+  return [...titles, ...pieces];
+}
+
+/** The corner of the view in which a map of this size covers least of these; where it is now, if that is as good. */
 export function quietCorner(
   boxes: readonly Window[],
   map: readonly [number, number],
@@ -71,6 +91,7 @@ export class Minimap {
   readonly node = h("canvas", { class: "wb-minimap", "aria-hidden": "true", hidden: true });
   private layout: Layout = { places: new Map(), routes: [], width: 1, height: 1 };
   private boxes: readonly Box[] = [];
+  private covered: readonly Window[] = [];
   private window: Window = { x: 0, y: 0, width: 0, height: 0 };
   private scale = 1;
   private corner: Corner = "right bottom";
@@ -96,6 +117,7 @@ export class Minimap {
   set(layout: Layout, boxes: readonly Box[]): void {
     this.layout = layout;
     this.boxes = boxes;
+    this.covered = obstacles(layout, boxes);
   }
 
   look(scale: number, offset: readonly [number, number], room: readonly [number, number]): void {
@@ -107,8 +129,7 @@ export class Minimap {
     const size = [Math.max(LEAST, this.layout.width * map), Math.max(LEAST, this.layout.height * map)] as const;
     this.node.style.width = `${size[0]}px`;
     this.node.style.height = `${size[1]}px`;
-    const closed = this.boxes.filter(({ open }) => !open);
-    const shown = closed.map(({ place: { x, y, width, height } }) => ({
+    const shown = this.covered.map(({ x, y, width, height }) => ({
       x: x * scale + offset[0],
       y: y * scale + offset[1],
       width: width * scale,

@@ -412,6 +412,9 @@ export class GraphPane {
     const scale = Math.min(width / this.layout.width, height / this.layout.height);
     this.scale = clamp(scale, least, 1.1);
     this.offset = [Math.max(0, (width - this.layout.width * this.scale) / 2), 0];
+    const top = (box: Box) => this.layout.places.get(box.id)?.y ?? 0;
+    const [first] = this.shown.boxes.filter(({ open }) => !open).sort((a, b) => top(a) - top(b));
+    this.bringIntoView(first?.id ?? Number.NaN); // a small view would show only the frames around it
     this.look();
   }
 

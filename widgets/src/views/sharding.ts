@@ -67,7 +67,7 @@ class Sharding {
   private readonly status = h("span", { class: "wb-note", role: "status" });
   private words: string[] = [];
   private only = "";
-  private chosen = 0;
+  private chosen = -1;
 
   constructor(
     host: HTMLElement,
@@ -85,10 +85,12 @@ class Sharding {
     const wanted = this.leaves.findIndex(({ path }) => path === context.selection.leaf);
     const first = wanted < 0 ? mostTelling(this.leaves) : wanted;
     const outermost = (node: number): number => (this.tree.parent[node] < 0 ? node : outermost(this.tree.parent[node]));
-    const group = outermost(this.tree.leaf.indexOf(first)); // opened before all others, so that it is seen whole
+    const path = new Set<number>();
+    for (let node = this.tree.leaf.indexOf(first); node >= 0; node = this.tree.parent[node]) path.add(node);
+    const rank = (node: number) => (path.has(node) ? 2e15 : path.has(outermost(node)) ? 1e15 : 0);
     const bytes = (node: number) => this.sum(node, (leaf) => this.trial.bytesOf(leaf));
-    this.table.expandTo(FIRST_ROWS, (node) => bytes(node) + (outermost(node) === group ? 1e15 : 0));
-    this.show(first);
+    this.table.expandTo(FIRST_ROWS, (node) => bytes(node) + rank(node)); // the array, then what is around it
+    this.show(first, wanted >= 0);
     context.onSelection(() => this.follow());
     context.onSettings(() => this.table.draw());
     onReport(context, () => this.table.draw());
@@ -273,8 +275,9 @@ class Sharding {
     this.picture.menus.hidden = !shown;
   }
 
-  private show(index: number): void {
-    this.chosen = index;
+  /** Shows an array; its row is marked if the reader has selected it. */
+  private show(index: number, selected = true): void {
+    this.chosen = selected ? index : -1;
     this.onArray(true);
     const leaf = this.leaves[index];
     this.picture.show(leaf, this.context.array(`sharding.${index}`));
@@ -282,13 +285,15 @@ class Sharding {
     const notes = [...leaf.notes, ...(leaf.left_out ? [`${leaf.left_out} shards are not drawn.`] : [])];
     const blocks: Block[] = [{ form: "facts", title: "", rows: leaf.rows }];
     if (notes.length) blocks.push({ form: "note", title: "Notes", text: notes.map(asSentence).join(" ") });
-    showDetails(this.context, this.facts, { title: leaf.path, kind: "clients", subtitle: leaf.type, blocks });
-    this.table.select(this.tree.leaf.indexOf(index));
+    const subtitle = selected ? leaf.type : `${leaf.type} · select a row to see another array`;
+    showDetails(this.context, this.facts, { title: leaf.path, kind: "clients", subtitle, blocks });
+    this.table.select(selected ? this.tree.leaf.indexOf(index) : null);
   }
 
   private follow(): void {
     const wanted = this.leaves.findIndex(({ path }) => path === this.context.selection.leaf);
     if (wanted >= 0 && wanted !== this.chosen) this.show(wanted);
+    else if (wanted < 0 && this.chosen >= 0) this.show(this.chosen, false);
     else this.picture.draw();
   }
 }

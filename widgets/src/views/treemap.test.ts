@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { areasOf } from "./treemap";
+import { areasOf, shortName } from "./treemap";
 
 const buffers = [
   { name: "a", bytes: 60, group: "arguments" },
@@ -27,4 +27,13 @@ it("areas stay inside of the picture, and crumbs are left out", () => {
     expect(x + width).toBeLessThanOrEqual(400.01);
     expect(y + height).toBeLessThanOrEqual(200.01);
   }
+});
+
+it("a tile has the end of an array's path", () => {
+  expect(shortName("model.blocks[0].attn.value.kernel")).toBe("value.kernel");
+  expect(shortName("optimizer.mu['blocks'][0]['up']['kernel']")).toBe("up.kernel");
+  expect(shortName("params[2]['up']")).toBe("params.2.up");
+  expect(shortName("batch['image']")).toBe("batch['image']");
+  expect(shortName("copy_bitcast_fusion.54")).toBe("copy_bitcast_fusion.54");
+  expect(shortName("not listed")).toBe("not listed");
 });

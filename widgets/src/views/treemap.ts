@@ -23,6 +23,7 @@ interface Item {
 }
 
 const HEAD = 17;
+const LINE = 14; // pixels of a line of text
 const LEAST = 0.0005; // of the picture: what is smaller cannot be seen
 
 /** Areas of a rectangle: one for each group, and in it one for each of its buffers. */
@@ -69,9 +70,17 @@ export interface TreemapBuffer {
   key: string;
 }
 
-/** What there is room for. */
-const label = ({ name }: TreemapBuffer, { bytes, width }: Area): string =>
-  width > 150 ? `${name}: ${formatBytes(bytes)}` : formatBytes(bytes);
+/** The end of a path, which tells an array from its neighbours: `up.kernel` of `model['blocks'][0].up.kernel`. */
+export function shortName(name: string): string {
+  const parts = name.match(/\.?\w+|\[[^\]]*\]/g) ?? [];
+  if (parts.length < 3 || parts.join("") !== name) return name;
+  const words = parts.map((part) => part.replace(/[.[\]'"]/g, ""));
+  return words.slice(/^\d+$/.test(words[words.length - 2]) ? -3 : -2).join(".");
+}
+
+/** The name of a buffer; below it its bytes, where there is room. */
+const label = ({ name }: TreemapBuffer, { bytes, height }: Area): HTMLElement[] =>
+  [shortName(name), ...(height > 2 * LINE ? [formatBytes(bytes)] : [])].map((text) => h("span", {}, text));
 
 /** The picture; it is laid out for the size that it has, and again when that changes. */
 export function bufferTreemap(
@@ -97,7 +106,7 @@ export function bufferTreemap(
           "data-tip": words,
           ...(buffer ? { role: "button", "data-buffer": area.index } : {}),
         },
-        area.width > 46 && area.height > 13 ? h("span", {}, buffer ? label(buffer, area) : words) : null,
+        area.width > 46 && area.height > LINE ? (buffer ? label(buffer, area) : h("span", {}, words)) : null,
       );
       box.style.cssText = `left:${area.x}px;top:${area.y}px;width:${area.width}px;height:${area.height}px`;
       if (buffer) setTabIndex(box, area.index === 0 ? 0 : -1);
