@@ -688,11 +688,11 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         if point.id not in may_fit:
             chip = known_chip(point.chip)
             groups[point.kind, family_of(chip) if chip else "CPU"].append(abs(ratio - 1))
-    lines = ["| kind | chips | evaluated points | median error | largest error |", "|---|---|---|---|---|"]
+    lines = ["| kind | chips | evaluated points | median error | largest error |", "|---|---|--:|--:|--:|"]
     for (kind, family), errors in sorted(groups.items()):
         lines.append(f"| {kind} | {family} | {len(errors)} | {statistics.median(errors):.0%} | {max(errors):.0%} |")
     lines += ["", "| point | program | chip | measured time | predicted / measured | used for | source |",
-              "|---|---|---|---|---|---|---|"]  # fmt: skip
+              "|---|---|---|--:|--:|---|---|"]  # fmt: skip
     for point, ratio in known:
         use = "fit" if point.id in may_fit else "evaluation"
         lines.append(

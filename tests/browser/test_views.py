@@ -242,7 +242,7 @@ def test_tables_of_clients_that_were_left_are_collected(harness: Harness) -> Non
 
 
 def test_tabs_that_do_not_fit_are_in_a_menu_and_the_present_one_is_in_view(harness: Harness):
-    harness.page.set_viewport_size({"width": 360, "height": 1100})
+    harness.page.set_viewport_size({"width": 670, "height": 1100})
     made = workbench_widgets.Explorer(examples.fedavg_record())
     made.settings = {"height": 1000}
     view = harness.mount(made)
@@ -255,5 +255,11 @@ def test_tabs_that_do_not_fit_are_in_a_menu_and_the_present_one_is_in_view(harne
     assert bar is not None
     assert bar["x"] <= tab["x"]
     assert tab["x"] + tab["width"] <= bar["x"] + bar["width"] + 1
+    harness.page.set_viewport_size({"width": 360, "height": 1100})
+    expect(view.get_by_role("tab", name="Mesh")).to_be_hidden()  # the menu takes the place of the tabs
+    expect(more).to_have_value("mesh")
+    head = view.locator(".wb-head").bounding_box()
+    assert head is not None
+    assert head["height"] < 180
     harness.page.set_viewport_size({"width": 1400, "height": 800})
     expect(more).to_be_hidden()

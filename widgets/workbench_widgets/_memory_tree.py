@@ -28,9 +28,11 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
     """
     rows: list[MemoryRow] = []
     place: dict[tuple[str, ...], int] = {}
-    scoped = any(_scopes(buffer) for buffer in buffers if buffer.name not in parameters)
+    temporaries = [buffer for buffer in buffers if buffer.name not in parameters]
+    no_scope = NO_SCOPE if any(map(_scopes, temporaries)) else ""
+    no_line = NO_LINE if any(buffer.source for buffer in temporaries) else ""
     for buffer in buffers:
-        path = _path(buffer, buffer.name in parameters, scoped)
+        path = _path(buffer, buffer.name in parameters, no_scope, no_line)
         holder = -1
         for depth in range(1, len(path) + 1):
             if path[:depth] not in place:
@@ -70,14 +72,14 @@ def _title(buffer: BufferRecord, argument: bool) -> str:
     return buffer.op_name if argument and buffer.op_name else buffer.name
 
 
-def _path(buffer: BufferRecord, argument: bool, scoped: bool) -> tuple[str, ...]:
-    """The levels above a buffer; `scoped` says whether temporaries are grouped by name scope."""
+def _path(buffer: BufferRecord, argument: bool, no_scope: str, no_line: str) -> tuple[str, ...]:
+    """The levels above a buffer; `no_scope` and `no_line` are levels for temporaries without them, "" for no level."""
     if argument:
         return (ARGUMENTS, *_PART.findall(buffer.op_name)[:-1])
     if scopes := _scopes(buffer):
         return (TEMPORARIES, *scopes)
-    line = NO_LINE if buffer.source is None else source_text(buffer.source.file, buffer.source.line)
-    return (TEMPORARIES, NO_SCOPE, line) if scoped else (TEMPORARIES, line)
+    line = no_line if buffer.source is None else source_text(buffer.source.file, buffer.source.line)
+    return tuple(filter(None, (TEMPORARIES, no_scope, line)))
 
 
 def _scopes(buffer: BufferRecord) -> tuple[str, ...]:
