@@ -70,16 +70,20 @@ def _report(line: str) -> None:
 
 
 def _site(arguments: argparse.Namespace) -> int:
+    from workbench.cli._absent_tpu import choose_platform
     from workbench.course import write_site
 
+    choose_platform()
     execute = not arguments.no_outputs
     print(write_site(_paths(arguments.notebooks), arguments.to, execute=execute, report=_report))
     return 0
 
 
 def _slides(arguments: argparse.Namespace) -> int:
+    from workbench.cli._absent_tpu import choose_platform
     from workbench.course import write_slides
 
+    choose_platform()
     execute = not arguments.no_outputs
     print(*write_slides(_paths(arguments.notebooks), arguments.to, execute=execute, report=_report), sep="\n")
     return 0
@@ -100,8 +104,10 @@ def _cheatsheet(arguments: argparse.Namespace) -> int:
 
 
 def _grade(arguments: argparse.Namespace) -> int:
+    from workbench.cli._absent_tpu import choose_platform
     from workbench.course import grade_folder, marks_as_csv
 
+    choose_platform()
     submissions = grade_folder(arguments.folder, seconds=arguments.seconds, report=_report)
     arguments.to.parent.mkdir(parents=True, exist_ok=True)
     arguments.to.write_text(marks_as_csv(submissions), encoding="utf-8")
