@@ -1,10 +1,11 @@
 """Overhead of an engine compared with a hand-written pipeline: `python -m benchmarks.engines`.
 
 Both use the same executor, the same client function (a few steps of a small network) and the same batches, interleaved
-in one run. The table has milliseconds per client and round (medians over repetitions), and the median of the ratios.
-`--dask` adds a local Dask cluster, and `--beam` the in-process Beam runner, each with a hand-written pipeline.
-`--spark` compares only with two hand-written Spark jobs, and `--flower` measures only Flower. `--reader --clients 1000
-10000` reads clients one by one, with a separate process for each number of clients, and prints the peaks of memory.
+in one run. The table has milliseconds per client and round (medians over repetitions), and the median of the ratios
+with their spread. `--dask` adds a local Dask cluster, and `--beam` the in-process Beam runner, each with a hand-written
+pipeline. `--spark` compares only with two hand-written Spark jobs, and `--flower` measures only Flower. `--reader
+--clients 1000 10000` reads clients one by one, with a separate process for each number of clients, and prints the peaks
+of memory.
 """
 
 # pyright: reportMissingImports=false
@@ -189,8 +190,9 @@ def compare(name: str, ours: Callable, theirs: Callable, clients: int, repetitio
         seconds.append((between - began, time.perf_counter() - between))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), record.results, expected)
     mine, hand = (1e3 / clients * statistics.median(column) for column in zip(*seconds, strict=True))
-    ratio = statistics.median(a / b for a, b in seconds)
-    print(f"{name:28} {mine:8.3f} ms {hand:10.3f} ms {ratio:8.2f}")
+    ratios = sorted(a / b for a, b in seconds)
+    spread = f"{statistics.median(ratios):8.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    print(f"{name:28} {mine:8.3f} ms {hand:10.3f} ms {spread}", flush=True)
 
 
 def read_many(beam: bool, clients: int) -> None:

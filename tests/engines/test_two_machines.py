@@ -63,7 +63,7 @@ def engine(cluster: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_a_folder_that_one_machine_does_not_see_is_refused_before_clients_are_computed(engine: Spark, tmp_path: Path):
     assert float(engine.run(total, X).results) == 820.0  # needs no folder
     for program, given in ((stateful, X), (total, ClientReader(list(enumerate(X))))):
-        with pytest.raises(EngineError, match=r"do not see that folder.*Pass `folder=`") as caught:
+        with pytest.raises(EngineError, match=r"cannot see that folder.*Pass `folder=`") as caught:
             engine.run(program, given)
         assert str(engine.folder or "") in str(caught.value)
     engine.folder = tmp_path
