@@ -89,3 +89,18 @@ def test_a_table_that_loses_examples_when_it_is_read_again_is_refused():
         _engine._check_packed(packed, pa.array(["ann", "bob", "eve"]), 2, 6)
     with pytest.raises(EngineError, match="client 'joe' missing"):
         _engine._check_packed(packed, pa.array(["ann", "bob", "eve", "joe"]), 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "dtype"),
+    [(2**32 + 5, "int64", "int32"), (-3, "int32", "uint8"), (2.5, "float32", "int32"), (np.nan, "float64", "int32")],
+)
+def test_numbers_that_a_program_cannot_represent_are_refused(value: Any, kind: str, dtype: str):
+    cells = pa.array([1, value], getattr(pa, kind)())
+    fact = f"numbers that {dtype} cannot represent in column 'x'"
+    with pytest.raises(ValueError, match=f"{fact} of client 'ann'"):
+        _worker.read_cell(cells[1], "x", (dtype, ()), "ann")
+    with pytest.raises(ValueError, match=fact):
+        _worker.read_examples(cells, "x", (dtype, (2,)), pa.array(["ann", "ann"]))
+    with pytest.raises(ValueError, match=fact):
+        _worker.read_column(cells, "x", (dtype, (4,)))

@@ -62,6 +62,13 @@ def test_longer_clients_are_cut():
     assert [int(data["n"]) for data in clients.values()] == [2, 2, 1]
 
 
+def test_integers_that_jax_would_wrap_are_refused():
+    frame = FRAME.assign(y=2**32 + 5)
+    with pytest.raises(ProgramError, match="numbers that int32 cannot represent in column 'y' of client 'a'"):
+        clients_from(frame, columns=["y"])
+    assert dict(clients_from(frame.astype({"y": float}), columns=["y"]))["c"]["y"][0] == 2.0**32
+
+
 def test_buckets_pad_each_client_to_the_next_length():
     buckets = clients_from(FRAME, order="at", columns=["x", "y"], buckets=[1, 2, 8])
     assert [[name for name, _ in reader] for reader in buckets] == [["c"], ["a"], ["b"]]

@@ -164,6 +164,20 @@ def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDty
     return tuple(jax.ShapeDtypeStruct(x.shape[rows:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays)
 
 
+def converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Converts the numbers of a table to the dtype of a program.
+
+    Raises:
+        ValueError: if an integer or bool would be another number.
+    """
+    with np.errstate(invalid="ignore"):
+        new = values.astype(dtype, copy=False)
+    if new.dtype.kind in "iub" and not np.array_equal(new, values):
+        message = f"numbers that {new.dtype} cannot represent"
+        raise ValueError(message)
+    return new
+
+
 def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
     """Truncates or zero-pads a client's columns to a length, and adds the number of examples."""
     count = 0

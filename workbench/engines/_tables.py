@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from workbench._open_types import Foreign
-from workbench.engines._clients import COUNT, ClientReader, padded
+from workbench.engines._clients import COUNT, ClientReader, converted, padded
 from workbench.engines._held import Cluster, HeldClients, HeldPart, cluster_of_dask, cluster_of_ray, label_of
 from workbench.errors import ProgramError
 
@@ -289,13 +289,19 @@ def _values(client: object, name: str, column: Foreign) -> np.ndarray:
         values = np.stack([np.asarray(x) for x in values]) if len(shapes) == 1 else values
     if missing or values.dtype.kind not in "biufc":
         raise _wrong_values(client, missing, name)
-    return values
+    try:
+        return converted(values, jax.dtypes.canonicalize_dtype(values.dtype))
+    except ValueError as error:
+        raise _wrong_values(client, 0, name, str(error)) from error
 
 
-def _wrong_values(client: object, missing: int, name: str) -> ProgramError:
-    fact = f"{missing} missing value(s)" if missing else "text, or lists of different lengths,"
+def _wrong_values(
+    client: object, missing: int, name: str, fact: str = "text, or lists of different lengths,"
+) -> ProgramError:
+    fact = f"{missing} missing value(s)" if missing else fact
     message = (
         f"`clients_from` found {fact} in column {name!r} of client {client!r}. Columns must contain numbers, or lists "
-        "of numbers of the same length in every row: fill or drop rows with missing values, or choose other `columns`."
+        "of numbers of the same length in every row: fill or drop rows with missing values, cast the column to "
+        "float, or choose other `columns`."
     )
     return ProgramError(message)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench._open_types import Foreign
-from workbench.engines._clients import COUNT
+from workbench.engines._clients import COUNT, converted
 from workbench.engines._places import place, whole_file
 from workbench.engines._remote import Task, run_task, token
 from workbench.engines._run_recorder import find_nan
@@ -450,7 +450,9 @@ class PackExamples:
             if name == COUNT:
                 array[: len(starts)] = np.minimum(counts, max(shape[0] for _, shape in self.leaves if shape))
             else:
-                values = read_examples(record.column(f"v{next(numbers)}"), name, shape, record.column("client"))
+                values = read_examples(
+                    record.column(f"v{next(numbers)}"), name, (dtype, shape), record.column("client")
+                )
                 mask = positions < shape[0]
                 array[slots[mask], positions[mask]] = values[mask]
             array[len(starts) :] = array[:1]
@@ -458,12 +460,13 @@ class PackExamples:
         return _packed_batch(number, index[starts], len(index), cells)
 
 
-def read_examples(column: Foreign, name: str, shape: tuple[int, ...], clients: Foreign) -> np.ndarray:
-    """Reads the numbers of a column with one example per row, for clients of the given shape.
+def read_examples(column: Foreign, name: str, leaf: tuple[str, tuple[int, ...]], clients: Foreign) -> np.ndarray:
+    """Reads the numbers of a column with one example per row, for clients of the given dtype and shape.
 
     Raises:
-        ValueError: if a value is missing, or if a list has a different length; the message names the client.
+        ValueError: if a value is missing or cannot be represented, or if a list has a different length.
     """
+    dtype, shape = leaf
     values, wrong = column, column.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_nested(column.type):
         values = column.flatten()
@@ -474,7 +477,9 @@ def read_examples(column: Foreign, name: str, shape: tuple[int, ...], clients: F
         client = clients[int(wrong.argmax())].as_py()
         message = f"[source] client {client!r} with nulls or unexpected shapes in column {name!r}"
         raise ValueError(message)
-    return values.to_numpy(zero_copy_only=False).reshape(len(column), *shape[1:])
+    return _exact(values.to_numpy(zero_copy_only=False), np.dtype(dtype), f"column {name!r}").reshape(
+        len(column), *shape[1:]
+    )
 
 
 class Pack:
@@ -563,8 +568,22 @@ def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) 
     if missing or numbers.null_count:
         message = f"column {name!r} has missing values, or lists whose shape is not {list(shape[1][1:])}"
         raise ValueError(message)
-    filled[: len(column)] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), *shape[1][1:])
+    values = _exact(numbers.to_numpy(zero_copy_only=False), filled.dtype, f"column {name!r}")
+    filled[: len(column)] = values.reshape(len(column), *shape[1][1:])
     return filled
+
+
+def _exact(values: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
+    """Converts numbers to a dtype.
+
+    Raises:
+        ValueError: if an integer or bool would be another number; the message names the column.
+    """
+    try:
+        return converted(values, dtype)
+    except ValueError as error:
+        message = f"[source] {error} in {where}"
+        raise ValueError(message) from error
 
 
 def _numbers(cell: Foreign) -> np.ndarray:
@@ -593,7 +612,8 @@ def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], clie
         values = np.frombuffer(raw, dtype) if raw is not None and len(raw) % dtype.itemsize == 0 else np.empty(0, dtype)
     else:
         values = _numbers(cell)
-        values = values.astype(dtype) if values.dtype.kind in "biuf" else np.empty(0, dtype)
+        where = f"column {name!r} of client {client!r}"
+        values = _exact(values, dtype, where) if values.dtype.kind in "biuf" else np.empty(0, dtype)
     if values.size != count:
         message = (
             f"[source] client {client!r} with {values.size} values in column {name!r}, but the program reads "
