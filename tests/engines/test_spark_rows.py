@@ -91,6 +91,13 @@ def test_a_table_that_loses_examples_when_it_is_read_again_is_refused():
         _engine._check_packed(packed, pa.array(["ann", "bob", "eve", "joe"]), 2, 5)
 
 
+def test_a_table_whose_longest_client_grows_when_it_is_read_again_is_refused():
+    record = examples([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])
+    work = _worker.PackExamples(PACK.columns, PACK.leaves, 2, 2)
+    with pytest.raises(ValueError, match="3 examples of client 'bob', but at most 2 when they were counted"):
+        list(work(iter([record])))
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "dtype"),
     [(2**32 + 5, "int64", "int32"), (-3, "int32", "uint8"), (2.5, "float32", "int32"), (np.nan, "float64", "int32")],

@@ -989,15 +989,17 @@ class _Examples(ClientReader):
     The columns of the table are "client", "v0", "v1" and so on, and "at" if the examples have an order.
     """
 
-    def __init__(self, frame: Foreign, ids: Foreign, examples: int, struct: dict[str, jax.ShapeDtypeStruct]) -> None:
-        self.frame, self.ids, self.examples, self.clients = frame, ids, examples, len(ids)
+    def __init__(
+        self, frame: Foreign, ids: Foreign, examples: int, struct: dict[str, jax.ShapeDtypeStruct], most: int | None
+    ) -> None:
+        self.frame, self.ids, self.examples, self.clients, self.most = frame, ids, examples, len(ids), most
         self.structure, self.avals = jax.tree.structure(struct), tuple(jax.tree.leaves(struct))
 
     def batches(self, size: int, tasks: int) -> Foreign:
         """The packed clients, as a frame."""
         from workbench.engines.spark._worker import PackExamples
 
-        work = PackExamples(leaf_names(self.struct), _shapes_in(self.struct), size)
+        work = PackExamples(leaf_names(self.struct), _shapes_in(self.struct), size, self.most)
         return _in_batches(self.frame, self.ids, size, tasks, work, ["at"] if "at" in self.frame.columns else [])
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -1035,14 +1037,14 @@ def table_of_examples(
             "same length in every row: cast the columns, or choose others with `columns`."
         )
         raise ProgramError(message)
-    length = int(counts.max()) if length is None else length
+    truncates, length = length is not None, int(counts.max()) if length is None else length
     struct = {COUNT: jax.ShapeDtypeStruct((), np.int32)}
     for name in names:
         dtype = jax.dtypes.canonicalize_dtype(_NUMPY_TYPES[inner[name][2]])  # pyright: ignore[reportOptionalSubscript]
         struct[name] = jax.ShapeDtypeStruct((length, *pairs.get(name, ())[1:]), dtype)
     columns = [f"`{by}` as client", *(f"`{name}` as v{i}" for i, name in enumerate(sorted(names)))]
     used = frame.selectExpr(*columns, *([f"`{order}` as at"] if order else []))
-    return _Examples(used, ids, int(counts.sum()), struct)
+    return _Examples(used, ids, int(counts.sum()), struct, None if truncates else length)
 
 
 def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.ShapeDtypeStruct]:

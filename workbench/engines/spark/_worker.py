@@ -417,11 +417,12 @@ class ReadFiles:
 class PackExamples:
     """Packs sorted examples into batches of clients, which are padded and stored as bytes.
 
-    The columns of the examples are "client", "index" (number of the client), "batch", and "v0", "v1" and so on.
+    The columns of the examples are "client", "index" (number of the client), "batch", and "v0", "v1" and so on. No
+    client has more than `most` examples; without `most`, clients are truncated.
     """
 
-    def __init__(self, columns: Sequence[str], leaves: Shapes, size: int) -> None:
-        self.columns, self.leaves, self.size = tuple(columns), leaves, size
+    def __init__(self, columns: Sequence[str], leaves: Shapes, size: int, most: int | None = None) -> None:
+        self.columns, self.leaves, self.size, self.most = tuple(columns), leaves, size, most
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Computes one partition, for `mapInArrow`."""
@@ -443,6 +444,12 @@ class PackExamples:
         index = record.column("index").to_numpy()
         starts = np.flatnonzero(np.diff(index, prepend=-1))
         counts = np.diff(starts, append=len(index))
+        if self.most is not None and counts.max() > self.most:
+            client = record.column("client")[int(starts[counts.argmax()])].as_py()
+            message = (
+                f"[source] {counts.max()} examples of client {client!r}, but at most {self.most} when they were counted"
+            )
+            raise ValueError(message)
         slots, positions = index - number * self.size, np.arange(len(index)) - np.repeat(starts, counts)
         cells, numbers = [], itertools.count()
         for name, (dtype, shape) in zip(self.columns, self.leaves, strict=True):
