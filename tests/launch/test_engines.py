@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import threading
 from pathlib import Path
 
 import launch_nodes as nodes
@@ -9,7 +10,7 @@ import pytest
 from dask_library import dask_cluster
 from ray_stand_in import SimulatedRay
 
-from workbench.errors import NodeError, NodeTimeoutError
+from workbench.errors import NodeError, NodeTimeoutError, ProgramError
 from workbench.launch import DaskEngine, Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
 
 LONG = 180.0  # seconds after which something is broken; nothing here waits so long on purpose
@@ -51,6 +52,15 @@ def program_with_counter():
 
 
 class TestEveryEngine:
+    def test_a_node_that_cannot_be_pickled_is_named(self, on):
+        if on == "threads":
+            pytest.skip("threads pickle nothing")
+        program = Program("unpicklable")
+        program.add_node(PyNode(nodes.idle))
+        program.add_node(PyNode(nodes.add_once, threading.Lock(), 1))
+        with pytest.raises(ProgramError, match=r"cannot send these nodes to their process: main/1 \(TypeError: "):
+            launch(program, on)
+
     def test_nodes_call_a_service_through_their_handles_and_finish_with_code_0(self, on):
         program, counter = program_with_counter()
         with program.group("adders"):

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from faults import living
 
-from workbench.errors import NodeError, ProgramError
+from workbench.errors import NodeError
 from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
 
 LONG = 120.0  # seconds after which something is broken; nothing here waits so long on purpose
@@ -143,16 +143,6 @@ def test_a_group_sets_environment_variables_of_its_processes():
         launched.wait(LONG)
         assert launched.client(counter).add(1) == 42
     assert "WORKBENCH_TEST_NUMBER" not in os.environ
-
-
-def test_a_target_that_cannot_be_pickled_is_named_before_anything_starts():
-    program = Program("unpicklable")
-    program.add_node(PyNode(nodes.idle))
-    program.add_node(PyNode(nodes.add_once, threading.Lock(), 1))
-    children = len(psutil.Process().children())
-    with pytest.raises(ProgramError, match=r"cannot send these nodes to their process: main/1 \(TypeError: "):
-        launch(program, "processes")
-    assert len(psutil.Process().children()) == children
 
 
 def test_a_target_that_cannot_be_imported_there_is_reported_with_its_traceback():

@@ -19,7 +19,7 @@ from workbench.launch._client import CallQueue
 from workbench.launch._context import LOG_LINES
 from workbench.launch._dask_calls import DaskEndpoint, Place
 from workbench.launch._nodes import NodeSpec
-from workbench.launch._pickling import pickled
+from workbench.launch._pickling import pickled_nodes
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._program import Program
 from workbench.launch._reporting import ReportingHost
@@ -35,6 +35,7 @@ class DaskHost(ReportingHost):
     def __init__(self, spec: NodeSpec, engine: "DaskEngine") -> None:
         super().__init__((spec,), place="worker", patience_seconds=math.inf)  # `_placed` finds lost workers
         self._spec = spec
+        self._payload = pickled_nodes((spec,), engine.name)
         self._engine = engine
         self._future: Foreign = None
         self._address = "-"
@@ -49,7 +50,7 @@ class DaskHost(ReportingHost):
         engine, spec = self._engine, self._spec
         order = DaskOrder(
             launch=engine.launch,
-            spec=pickled(spec),
+            spec=self._payload,
             services=engine.services,
             attempt=attempt,
             key=f"{engine.launch}-{spec.label}-{attempt}",
@@ -206,12 +207,13 @@ class DaskEngine:
         """Creates one host for each node.
 
         Raises:
-            ProgramError: if nodes are colocated or set environment variables, or no worker has the resources that they
-                need.
+            ProgramError: if nodes are colocated, set environment variables or cannot be pickled, or if no worker has
+                the resources that they need.
         """
         distributed = import_module("distributed")
 
         self._check(program)
+        self._hosts = {spec.label: DaskHost(spec, self) for spec in program.specs}
         self.launch: str = f"workbench-{program.name}-{secrets.token_hex(4)}"
         self.emit = emit
         self.stopping = False
@@ -225,7 +227,6 @@ class DaskEngine:
             for spec in program.specs
             if spec.kind == "service"
         }
-        self._hosts = {spec.label: DaskHost(spec, self) for spec in program.specs}
         self._reports: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(
             target=self._listen, args=(self._reports,), name=f"reports of {program.name}", daemon=True

@@ -57,7 +57,7 @@ class _Slot:
         self._endpoints: list[DaskEndpoint] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        spec = pickle.loads(order.spec)
+        (spec,) = pickle.loads(order.spec)
         self._label = spec.label
         self.runner = NodeRunner(spec, self._client_of, self._emit, write=self._write)
         install()
@@ -186,7 +186,7 @@ def run_node(order: DaskOrder) -> None:
     """Runs a node without methods as a task."""
     distributed = import_module("distributed")
 
-    spec = pickle.loads(order.spec)
+    (spec,) = pickle.loads(order.spec)
     begun = distributed.Event(f"{order.launch}-{spec.label}-{order.attempt}")
     if begun.is_set():
         message = f"the worker that ran node {spec.label!r} was lost"

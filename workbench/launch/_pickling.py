@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing import parent_process
 from pathlib import Path
 
-from workbench.errors import needs_library
+from workbench.errors import ProgramError, needs_library
+from workbench.launch._nodes import NodeSpec
 from workbench.launch._values import Value
 
 _LARGE_BYTES = 2**20  # larger arrays are sent in a file
@@ -58,6 +59,32 @@ def _dumped(value: object, large: list[pickle.PickleBuffer] | None) -> bytes:
         import cloudpickle
 
     return cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
+
+
+def pickled_nodes(specs: Sequence[NodeSpec], engine: str) -> bytes:
+    """Pickles the nodes of one process.
+
+    Raises:
+        ProgramError: if a node's target or arguments cannot be pickled; the message names the nodes.
+    """
+    try:
+        return pickled(specs)
+    except Exception as error:
+        faults = [f"{spec.label} ({fault})" for spec in specs if (fault := _fault(spec))]
+        message = (
+            f"`launch` on {engine!r} cannot send these nodes to their process: {'; '.join(faults) or error}. A "
+            "process starts empty, so a node's target and arguments must be picklable: pass plain data, and create "
+            "locks, generators and connections inside the node's constructor."
+        )
+        raise ProgramError(message) from error
+
+
+def _fault(spec: NodeSpec) -> str | None:
+    try:
+        pickled(spec)
+    except Exception as error:  # pickling a user's object may raise anything
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 class _InFile:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench._processes import make_folder, remove_folder, remove_with_this_process
-from workbench.errors import ProgramError, needs_library
+from workbench.errors import needs_library
 from workbench.launch import _spawned
 from workbench.launch._child import Address, StartupConfig
 from workbench.launch._client import CallQueue
 from workbench.launch._nodes import NodeSpec
-from workbench.launch._pickling import pickled
+from workbench.launch._pickling import pickled, pickled_nodes
 from workbench.launch._program import Program
 from workbench.launch._remote import RemoteHost, RemoteService
 from workbench.launch._reporting import ReportingHost
@@ -47,7 +47,7 @@ class ProcessHost(ReportingHost):
         self._engine = engine
         self._address = address
         self._log = log
-        self._payload = _pickled_specs(specs)
+        self._payload = pickled_nodes(specs, engine.name)
         self._remote = RemoteHost(address, engine.authkey)
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -266,24 +266,3 @@ def _address(folder: Path, number: int) -> str:
     if hasattr(socket, "AF_UNIX"):
         return str(folder / str(number))
     return rf"\\.\pipe\{folder.name}-{number}"
-
-
-def _pickled_specs(specs: tuple[NodeSpec, ...]) -> bytes:
-    try:
-        return pickled(specs)
-    except Exception as error:
-        faults = [f"{spec.label} ({fault})" for spec in specs if (fault := _fault(spec))]
-        message = (
-            f'`launch` on "processes" cannot send these nodes to their process: {"; ".join(faults) or error}. A '
-            "process starts empty, so a node's target and arguments must be picklable: pass plain data, and create "
-            "locks, generators and connections inside the node's constructor."
-        )
-        raise ProgramError(message) from error
-
-
-def _fault(spec: NodeSpec) -> str | None:
-    try:
-        pickled(spec)
-    except Exception as error:  # pickling a user's object may raise anything
-        return f"{type(error).__name__}: {error}"
-    return None

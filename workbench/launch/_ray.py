@@ -15,7 +15,7 @@ from workbench.launch import _spawned
 from workbench.launch._client import CallQueue
 from workbench.launch._context import LOG_LINES
 from workbench.launch._nodes import NodeSpec
-from workbench.launch._pickling import pickled
+from workbench.launch._pickling import pickled, pickled_nodes
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._program import Program
 from workbench.launch._ray_calls import RayEndpoint
@@ -35,6 +35,7 @@ class RayHost(ReportingHost):
     def __init__(self, specs: tuple[NodeSpec, ...], engine: "RayEngine") -> None:
         super().__init__(specs, place="actor", patience_seconds=5.0)
         self._engine = engine
+        self._payload = pickled_nodes(specs, engine.name)
         self._actor: Foreign = None
         self._waiting: list[tuple[str, ...]] = []  # orders for an actor that is not yet created
         self._telling = threading.Lock()
@@ -134,7 +135,7 @@ class RayHost(ReportingHost):
 
         _check_connected()
         ray, engine = import_module("ray"), self._engine
-        order = RayOrder(launch=engine.launch, specs=pickled(self.specs), services=engine.services, attempt=attempt)
+        order = RayOrder(launch=engine.launch, specs=self._payload, services=engine.services, attempt=attempt)
         parallel = {spec.label: parallel_calls(spec) for spec in self.specs if spec.kind == "service"}
         needs = {name: sum(spec.resources.get(name, 0.0) for spec in self.specs) for name in engine.names(self.specs)}
         actor_class = ray.remote(
@@ -203,7 +204,8 @@ class RayEngine:
         """Creates one host for each set of nodes that share an actor.
 
         Raises:
-            ProgramError: if no machine in the cluster has the resources that a node needs.
+            ProgramError: if no machine in the cluster has the resources that a node needs, or if a node cannot be
+                pickled.
         """
         self._check(program)
         self.launch: str = f"workbench-{program.name}-{secrets.token_hex(4)}"
