@@ -203,6 +203,38 @@ def test_no_port_answers_requests_of_another_user_without_the_token(ray_cluster:
         assert " 200 " not in done.stdout
 
 
+_LOST = """
+import sys
+import numpy as np, psutil, ray
+import workbench as wb
+from workbench.engines import Ray
+
+@wb.program(clients=2)
+def double(x):
+    return wb.reduce_sum(wb.map_fn(lambda v: 2 * v, x))
+
+ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, _temp_dir=sys.argv[1])
+engine = Ray()
+raylet = next(child for child in psutil.Process().children() if child.name() == "raylet")
+raylet.kill()
+raylet.wait()
+try:
+    engine.run(double, np.ones(2, np.float32))
+except wb.errors.EngineError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_raylet_lost_between_runs_is_an_error_and_not_the_end_of_the_kernel():
+    pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        command = [sys.executable, "-c", _LOST, folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "`Ray` has lost its cluster: the raylet of this process exited" in done.stdout
+
+
 _SLOW_AGENT = """
 import sys, time
 if any(word.endswith(("dashboard/agent.py", "agent/main.py")) for word in sys.orig_argv):

@@ -18,6 +18,7 @@ from workbench._processes._folders import (
 from workbench._processes._ray import (
     close_folder_of_ray as close_folder_of_ray,
     end_ray_with_this_process as end_ray_with_this_process,
+    has_lost_raylet as has_lost_raylet,
     patient_ray_start as patient_ray_start,
 )
 from workbench._processes._shared_change import (

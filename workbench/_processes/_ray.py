@@ -89,6 +89,12 @@ def close_folder_of_ray() -> Path | None:
     return session
 
 
+def has_lost_raylet() -> bool:
+    """Returns whether the raylet that this process started has exited; Ray then ends this process in its next call."""
+    node = getattr(import_module("ray._private.worker"), "_global_node", None)
+    return node is not None and any(name == "raylet" for name, _ in node.dead_processes())
+
+
 def end_ray_with_this_process() -> None:
     """Shuts down this process's Ray cluster and removes its folder if this process is killed.
 

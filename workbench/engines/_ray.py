@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Protocol
 
-from workbench._processes import end_ray_with_this_process
+from workbench._processes import end_ray_with_this_process, has_lost_raylet
 from workbench._types import Argument
 from workbench.engines._executor import Executor
 from workbench.engines._remote import Values
@@ -171,11 +171,13 @@ class _RayPool(concurrent.futures.Executor):
         return _Answer(self._ray, call.remote(*args, **kwargs))
 
     def _count(self) -> int:
-        nodes = [node.get("Resources", {}) for node in self._ray.nodes() if node.get("Alive")]
+        lost = has_lost_raylet()  # Ray itself notices this seconds later
+        nodes = [] if lost else [node.get("Resources", {}) for node in self._ray.nodes() if node.get("Alive")]
         if not nodes:
             message = (
-                "`Ray` has lost its cluster: none of its machines is alive. When a raylet exits, the workers on its "
-                "machine exit too: call `ray.shutdown()` and `ray.init()`, then create a new `Ray()`."
+                "`Ray` has lost its cluster: the raylet of this process exited, or no machine is alive. When a raylet "
+                "exits, the workers on its machine exit too: call `ray.shutdown()` and `ray.init()`, then create a "
+                "new `Ray()`."
             )
             raise EngineError(message)
         places = sum(
