@@ -1,7 +1,7 @@
 """The HLO view: the user's source, StableHLO and the compiled module, linked by line."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workbench.records import package_of, read_source_line, read_source_lines
@@ -20,6 +20,8 @@ MOST_LINES = 20_000  # of StableHLO
 MOST_FILE_LINES = 3_000
 _METADATA = re.compile(r",? ?(?:metadata|backend_config|origin)=(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\"[^\"]*\")")
 AROUND = 2  # lines of source shown around the line of an instruction
+_MOVES = frozenset(("bitcast", "convert", "copy", "copy-done", "copy-start", "get-tuple-element", "transpose"))
+_MOST_ARGUMENTS = 3
 
 
 class HloView(WorkbenchWidget):
@@ -63,6 +65,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     opcodes = sorted({instruction.opcode for instruction in instructions})
     computations = list(dict.fromkeys(instruction.computation for instruction in instructions))
     joint = module.collectives if module is not None else ()
+    by_name = {instruction.name: instruction for instruction in instructions}
     collectives = {collective.name: i for i, collective in enumerate(joint)}
     order = [{name: i for i, name in enumerate(names)} for names in (stages, opcodes, computations)]
     arrays = {
@@ -89,7 +92,10 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "stages": stages,
         "computations": computations,
         "sources": [[file, line, source_text(file, line)] for file, line in sources],
-        "collectives": [_collective(collective, staged=len([*filter(None, stages)]) > 1) for collective in joint],
+        "collectives": [
+            _collective(collective, arguments_of(collective.name, by_name), staged=len([*filter(None, stages)]) > 1)
+            for collective in joint
+        ],
         "groups": [_group(group, collectives) for group in group_collectives(joint, record.call_tree)],
         "axes": sorted({axis for collective in joint for axis in collective.axes}),
         "stable": "\n".join(line for line, _ in listing),
@@ -119,12 +125,33 @@ def _participants(collective: CollectiveRecord) -> str:
     return f"{counted_text(collective.groups, 'group')} of {count_text(collective.group_size)}"
 
 
-def _collective(collective: CollectiveRecord, *, staged: bool) -> dict[str, Any]:
+def arguments_of(name: str, instructions: Mapping[str, InstructionRecord]) -> list[str]:
+    """The arguments that a collective's operand is computed from, which tell layers of a Python list apart.
+
+    Empty for collectives that the compiler combined, most of whose operands come from no argument directly.
+    """
+
+    def originals(names: Iterable[str]) -> list[InstructionRecord]:
+        found = [instructions[name] for name in names if name in instructions]
+        return [each for i in found for each in (originals(i.operands) if i.opcode in _MOVES else [i])]
+
+    operands = originals(instructions[name].operands) if name in instructions else []
+    if len(operands) != 1:
+        return []
+    read = [*operands, *(each for operand in operands for each in originals(operand.operands))]
+    return list(
+        dict.fromkeys(i.op_name for i in read if i.opcode == "parameter" and i.op_name and "/" not in i.op_name)
+    )
+
+
+def _collective(collective: CollectiveRecord, arguments: Sequence[str], *, staged: bool) -> dict[str, Any]:
     """Facts about a collective."""
+    more = f" and {len(arguments) - _MOST_ARGUMENTS} more" if len(arguments) > _MOST_ARGUMENTS else ""
     rows = [
         ["mesh axis", axes_text(collective.axes)],
         ["devices", _participants(collective)],
         ["payload", f"{bytes_text(collective.payload_bytes)} per device"],
+        *([["computed from", ", ".join(arguments[:_MOST_ARGUMENTS]) + more]] if arguments else []),
         ["sent", f"{bytes_text(collective.wire_bytes)} by one device in one execution"],
         ["executions", "unknown" if collective.executions is None else count_text(collective.executions)],
         *([["stages", ", ".join(collective.stages) or "unknown"]] if staged else []),
