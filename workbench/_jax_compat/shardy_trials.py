@@ -60,6 +60,7 @@ class Trial:
     """Cost of the program on one device for one choice of shardings."""
 
     inputs: tuple[Spec, ...]  # shardings of every argument, after propagation
+    results: tuple[Spec, ...]
     flops: float
     traffic_bytes: float
     collectives: tuple[TrialCollective, ...]
@@ -213,9 +214,11 @@ class _Walk:
             if "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes:
                 donated += size
         live = self._block(block, 1.0, 0, local=False)
-        results = sum(self._held(value) for value in list(block.operations)[-1].operands)
+        returned = list(list(block.operations)[-1].operands)
+        results = sum(map(self._held, returned))
         return Trial(
             inputs=tuple(inputs),
+            results=tuple(self._of.get(value, ()) for value in returned),
             flops=self.flops,
             traffic_bytes=self.traffic + arguments + results,
             collectives=tuple(

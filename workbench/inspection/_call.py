@@ -125,6 +125,16 @@ class TracedCall:
         return jax.tree.unflatten(self.stage.in_tree, self.leaves)
 
     @property
+    def donations(self) -> dict[str, Argument]:
+        """The options `donate_argnums` and `donate_argnames` of the jit."""
+        structure = jax.tree.structure((self.args, self.kwargs))
+        args, kwargs = jax.tree.unflatten(structure, _jax_compat.jit_options(self.stage)["donated"])
+        return {
+            "donate_argnums": tuple(i for i, arg in enumerate(args) if any(jax.tree.leaves(arg))),
+            "donate_argnames": tuple(name for name, arg in kwargs.items() if any(jax.tree.leaves(arg))),
+        }
+
+    @property
     def leaves(self) -> list[Any]:
         """The arrays in the arguments."""
         return jax.tree.leaves((self.args, self.kwargs))
@@ -320,9 +330,7 @@ class Version:
         options_of_jit = _jax_compat.jit_options(self.of.stage)
         structure = jax.tree.structure((self.of.args, self.of.kwargs))
         options: dict[str, Argument] = {"keep_unused": options_of_jit["keep_unused"]}
-        donated_args, donated_kwargs = jax.tree.unflatten(structure, options_of_jit["donated"])
-        options["donate_argnums"] = tuple(i for i, arg in enumerate(donated_args) if any(jax.tree.leaves(arg)))
-        options["donate_argnames"] = tuple(name for name, arg in donated_kwargs.items() if any(jax.tree.leaves(arg)))
+        options |= self.of.donations
         if options_of_jit["compiler_options"]:
             options["compiler_options"] = options_of_jit["compiler_options"]
         if shardings and any(s is not None for s in options_of_jit["in_shardings"]) and not self.of.kwargs:

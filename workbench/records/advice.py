@@ -115,6 +115,16 @@ class SpecGroupRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JitRecord(Record):
+    """The jit of a searched function, and the results that replace arguments."""
+
+    wrapper: str = "jax.jit"  # or "nnx.jit", "eqx.filter_jit"
+    results: str = "None"  # as a template of the replaced arguments: "(%s, %s, None)"; for `nnx.jit`, its arguments
+    updated: tuple[str, ...] = ()  # arguments for the template: "params", "opt_state"
+    options: str = ""  # donated and static arguments: "donate_argnums=(0, 1)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingChoiceRecord(Record):
     """One choice of specs, with its predicted cost per device and call, and its measured cost if it was run."""
 
@@ -171,6 +181,7 @@ class SearchRecord(Record):
     ended: Literal["complete", "time", "stopped"]
     error_bar: str = ""  # error in the predicted seconds, with its points, or "error unknown"
     arguments: tuple[str, ...] = ()  # arguments of the function, in order
+    jit: JitRecord = field(default_factory=JitRecord)
     slices: tuple[SliceRecord, ...] = ()  # for a search for the smallest slice: one entry per chip, in the given order
     notes: tuple[str, ...] = ()
 
@@ -211,6 +222,7 @@ class SearchRecord(Record):
             function=self.name,
             references=references,
             groups=self.groups,
+            jit=self.jit,
         )
 
     def to_pandas(self) -> "pd.DataFrame":

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from workbench.errors import InspectionError
-from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRecord, SpecGroupRecord
+from workbench.records.advice import JitRecord, SearchRecord, ShardingChoiceRecord, SliceRecord, SpecGroupRecord
 from workbench.records.hardware import AxisRecord
 from workbench.records.sharding import pattern_of
 from workbench.render.units import bytes_text, seconds_text
 
 _SHOWN = 8
+_IMPORTS = {"nnx.jit": ["from flax import nnx"], "eqx.filter_jit": ["import equinox as eqx"]}
 Style = Literal["rules", "in_shardings", "nnx"]
 
 
@@ -123,6 +124,7 @@ def sharding_code(
     function: str = "step",
     references: bool = False,
     groups: Sequence[SpecGroupRecord] = (),
+    jit: JitRecord | None = None,
 ) -> str:
     """Code that applies the specs of a choice to a program.
 
@@ -135,6 +137,7 @@ def sharding_code(
         function: The name of the function.
         references: Whether an argument contains a `jax.Ref`.
         groups: The groups of all arguments, used to make exceptions to rules that also match arrays of another group.
+        jit: How the function is jitted, and which of its results replace arguments.
 
     Returns:
         Python source; "rules" and "in_shardings" run unchanged if the arguments have these names.
@@ -158,18 +161,22 @@ def sharding_code(
     mesh = [AxisRecord(name=name, size=size) for name, size in choice.mesh.items()]
     chunk, exact = choice.chunk_size, _exceptions(choice.specs, groups)
     imports = [] if chunk is None else ["import workbench as wb"]
+    jit = jit or JitRecord()
+    is_requested = bool(jit.updated and (choice.results or (choice.how == "planned" and choice.specs)))
     if style == "rules":
-        compiles = [] if chunk is None else ["", f"{function} = wb.jit({function}, chunk_size={chunk})"]
-        if choice.results and chunk is None:
-            again = f"{function} = jax.jit({function}, out_shardings=kept({function}, {', '.join(names)}))"
-            compiles = ["", *_results_code(choice.results), f"{again}  # add your own donated and static arguments"]
+        chunks = [] if chunk is None else [f"chunk_size={chunk}"]
+        is_requested = is_requested and (chunk is None or jit.wrapper == "jax.jit")
+        compiles = _jit_code(function, jit, chunks, is_requested=is_requested)
+        imports += _IMPORTS.get(jit.wrapper, []) if is_requested else []
         placement = placement_code(
             choice.specs, mesh, arguments=names, imports=imports, references=references, exact=exact
         )
         return "\n".join([placement, *compiles])
     call = ", ".join(f'shardings("{name}", {name})' for name in names) + "," * (len(names) == 1)
     compiled = f"jax.jit({function}, " if chunk is None else f"wb.jit({function}, chunk_size={chunk}, "
-    results = f", out_shardings=kept({function}, {', '.join(names)})" if choice.results else ""
+    results = ""
+    if is_requested and jit.wrapper == "jax.jit":
+        results = f", out_shardings={jit.results % tuple(f'shardings({name!r}, {name})' for name in jit.updated)}"
     return "\n".join(
         [
             *_rules(choice.specs, mesh, imports, exact=exact),
@@ -178,28 +185,40 @@ def sharding_code(
             "    return jax.tree_util.tree_map_with_path(by_path, tree)",
             "",
             "",
-            *(_results_code(choice.results) if choice.results else []),
-            f"{function} = {compiled}in_shardings=({call}){results})",
+            f"{function} = {compiled}in_shardings=({call}){results}{', ' * bool(jit.options)}{jit.options})",
         ]
     )
 
 
-def _results_code(results: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
-    """A function that returns the `out_shardings` of a choice."""
-    rows = [f"    {position}: {spec_code(results[position])}," for position in sorted(results, key=int)]
-    return [
-        "RESULTS = {  # by position in the flattened results; without these, the compiler chooses other shardings",
-        *rows,
-        "}",
-        "",
-        "",
-        "def kept(fn, *args):",
-        "    results, tree = jax.tree.flatten(jax.eval_shape(fn, *args))",
-        "    specs = [RESULTS.get(position) for position in range(len(results))]",
-        "    return tree.unflatten([None if spec is None else NamedSharding(mesh, spec) for spec in specs])",
-        "",
-        "",
-    ]
+def _jit_code(function: str, jit: JitRecord, options: Sequence[str], *, is_requested: bool) -> list[str]:
+    """Code that jits the function, and requests the shardings of updated arguments if the compiler chooses others."""
+    wrapper = "wb.jit" if options else jit.wrapper
+    if not is_requested:
+        return ["", f"{function} = {wrapper}({', '.join([function, *options])})"] if options else []
+    requested = jit.results % tuple(f"sharding_of({argument})" for argument in jit.updated)
+    lines = ["", "", "# Updated arrays keep the shardings of their arguments; otherwise, the compiler chooses."]
+    options = [*options, *filter(None, [jit.options])]
+    if wrapper == "nnx.jit":
+        return [
+            *lines,
+            "def sharding_of(module):",
+            "    return nnx.StateSharding(jax.tree.map(lambda x: x.sharding, nnx.state(module)))",
+            "",
+            "",
+            f"{function} = nnx.jit({', '.join([function, f'in_shardings={requested}', *options])})",
+        ]
+    lines += ["def sharding_of(tree):", '    return jax.tree.map(lambda x: getattr(x, "sharding", None), tree)', "", ""]
+    if wrapper == "eqx.filter_jit":
+        return [
+            *lines,
+            f"def kept(*args, fn={function}, results={requested}):",
+            "    shard = lambda sharding, x: x if sharding is None else eqx.filter_shard(x, sharding)",
+            "    return jax.tree.map(shard, results, fn(*args), is_leaf=lambda sharding: sharding is None)",
+            "",
+            "",
+            f"{function} = eqx.filter_jit(kept)  # add your own `donate=`",
+        ]
+    return [*lines, f"{function} = {wrapper}({', '.join([function, *options, f'out_shardings={requested}'])})"]
 
 
 def placement_code(
@@ -247,8 +266,6 @@ def placement_code(
             "",
             "",
             *(f'{name} = placed("{name}", {name})' for name in names),
-            "# The prediction assumes that updated arrays keep these shardings.",
-            "# If XLA changes one of them, request it with `out_shardings=`.",
         ]
     )
 

@@ -14,6 +14,7 @@ import workbench as wb
 from workbench.advice.search import Priced, SearchProgram
 from workbench.advice.search._groups import SpecGroup
 from workbench.advice.search._search import Search, _joined
+from workbench.records.advice import JitRecord
 
 
 def shape(*sizes):
@@ -78,7 +79,7 @@ class Table(types.SimpleNamespace):
         super().__init__(
             axes=AXES, memory_bytes=ROOM, chip=chip, where="v5e:2x4", chunk_size=None, counts_once=False, given=None,
             call=types.SimpleNamespace(name="f"), mesh=types.SimpleNamespace(size=8), leaves=[],
-            target=None if on_chip is None else "v5e:2x4", planned_count=0, compiled_count=0,
+            target=None if on_chip is None else "v5e:2x4", planned_count=0, compiled_count=0, jit=JitRecord(),
             groups=[SpecGroup("w", (8,), "float32", [], 32, outputs=[0]), SpecGroup("x", (8,), "float32", [], 32)],
         )  # fmt: skip
         self.planned, self.on_cpu, self.peaks = planned, on_cpu, peaks or {}

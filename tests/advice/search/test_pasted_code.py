@@ -1,13 +1,16 @@
 """The code of a search, pasted and compiled: its memory and its bytes are those that the search promised."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import workbench as wb
+from workbench.advice.search import as_accelerator
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +68,43 @@ def linen_mlp_with_train_state():
         return state.apply_gradients(grads=gradient)
 
     return step, {"state": state, "x": x}
+
+
+@program
+def optax_step_with_donated_and_static_arguments():
+    optimizer = optax.adamw(1e-3)
+    params = [
+        {"w": jnp.full((128, 256), 0.1), "b": jnp.zeros(256)},
+        {"w": jnp.full((256, 128), 0.1), "b": jnp.zeros(128)},
+    ]
+
+    @functools.partial(jax.jit, static_argnames="activation", donate_argnums=(0, 1))
+    def step(params, opt_state, activation, x):
+        def loss(params):
+            h = x
+            for layer in params:
+                h = getattr(jax.nn, activation)(h @ layer["w"] + layer["b"])
+            return (h**2).mean()
+
+        value, gradient = jax.value_and_grad(loss)(params)
+        updates, opt_state = optimizer.update(gradient, opt_state, params)
+        return {"params": optax.apply_updates(params, updates), "opt_state": opt_state}, value
+
+    x = jnp.ones((64, 128))
+    return step, {"params": params, "opt_state": optimizer.init(params), "activation": "relu", "x": x}
+
+
+@program
+def equinox_mlp():
+    eqx = pytest.importorskip("equinox")
+    model = eqx.nn.MLP(128, 128, 512, 2, key=jax.random.key(0))
+
+    @eqx.filter_jit
+    def step(model, x):
+        value, gradient = eqx.filter_value_and_grad(lambda m: (jax.vmap(m)(x) ** 2).mean())(model)
+        return value, eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, gradient))
+
+    return step, {"model": model, "x": jnp.ones((64, 128))}
 
 
 @program
@@ -280,23 +320,50 @@ def _as_libraries_expect():
         yield
 
 
+def copied(x):
+    """A copy, because a step may donate it."""
+    return jnp.copy(x) if isinstance(x, jax.Array) else x
+
+
+def fully_sharded(record, mesh):
+    """Specs that shard every large array except the data over all axes, on its largest dimension."""
+    locks = {}
+    for group in record.groups:
+        largest = max(group.shape, default=0)
+        if len(group.leaves) > 1 and group.size_bytes > 2**14 and largest % mesh.size == 0:
+            at = group.shape.index(largest)
+            locks |= dict.fromkeys(group.leaves, P(*[None] * at, mesh.axis_names))
+    return locks
+
+
+def collectives(record):
+    """Bytes that one device sends by mesh axes, with the collectives that an accelerator's compiler would emit."""
+    sent = {}
+    for each in as_accelerator(record.module).collectives:
+        axes = "+".join(each.axes)
+        sent[axes] = sent.get(axes, 0.0) + each.wire_bytes * each.executions
+    return {axis: amount for axis, amount in sent.items() if amount}
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_pasted_code_has_the_price_of_its_choice(name):
     step, arguments = PROGRAMS[name]()
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    record = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=8)(*arguments.values())
-    tried = [at for at, each in enumerate(record.choices) if each.how == "compiled"]  # at least one, however slow it is
-    for at in {tried[0], next((at for at in tried if record.choices[at].sent_bytes), tried[0])}:
-        choice, names = record.choices[at], {**arguments, step.__name__: step}
+    found = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=6)(*arguments.values())
+    locks = fully_sharded(found, mesh)
+    locked = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=2, lock=locks)(*arguments.values())
+    for record in found, locked:
+        at = next(at for at, each in enumerate(record.choices) if each.how == "compiled")
+        choice, names = record.choices[at], {**jax.tree.map(copied, arguments), step.__name__: step}
         exec(record.code(at), names)  # as a reader pastes it
-        pasted = wb.inspect(names[step.__name__])(*(names[each] for each in arguments))
+        pasted = wb.inspect(names[record.name])(*(names[each] for each in arguments))
         assert pasted.module.memory.argument_bytes == choice.argument_bytes
-        assert pasted.module.memory.peak_bytes == pytest.approx(choice.peak_bytes, rel=0.02)
-        sent = sum(sum(stage.collective_bytes.values()) for stage in pasted.cost.stages)
-        # The price keeps updated arrays in their places, as the code's comment says; here XLA may move small ones.
-        assert sum(choice.sent_bytes.values()) / 1.5 <= sent <= sum(choice.sent_bytes.values()) * 1.5
-        names[step.__name__](*(names[each] for each in arguments))  # it runs
+        assert pasted.module.memory.peak_bytes == pytest.approx(choice.peak_bytes, rel=0.03)
+        # A constraint inside Equinox's function propagates slightly differently from `out_shardings`.
+        close = 0.01 if "equinox" in name else 0.0
+        assert collectives(pasted) == pytest.approx(choice.sent_bytes, rel=close, abs=0.0)
+        names[record.name](*(names[each] for each in arguments))  # it runs
 
 
 def test_mesh_that_gains_nothing_is_said_to_gain_nothing():

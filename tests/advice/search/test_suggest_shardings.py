@@ -289,11 +289,12 @@ def test_nnx_training_step_is_searched_by_module_path():
     assert len(group.leaves) == 2
     assert found.best.seconds is not None
     choice = found.best.replace(specs={"model.up.kernel": ((), ("data",)), "x": (("data",), ())})
-    names = {"model": model, "optimizer": optimizer, "x": jnp.ones((64, 64))}
+    names = {"model": model, "optimizer": optimizer, "x": jnp.ones((64, 64)), "train": train}
     exec(found.replace(choices=(choice,)).code(), names)
     momentum = names["optimizer"].opt_state[0].trace["up"]["kernel"]
     assert [each[...].sharding.spec for each in (names["model"].up.kernel, momentum)] == [P(None, "data")] * 2
-    train(names["model"], names["optimizer"], names["x"])  # its modules are updated as before
+    names["train"](names["model"], names["optimizer"], names["x"])  # its modules are updated as before
+    assert names["model"].up.kernel[...].sharding.spec == P(None, "data")
     assert not jnp.array_equal(names["model"].up.kernel[...], model.up.kernel[...])
 
 

@@ -16,7 +16,7 @@ from workbench.advice.search._suggest import lock_patterns
 from workbench.aot import list_targets, parse_target
 from workbench.errors import MeshError, WorkbenchError
 from workbench.inspection import TracedCall, current_mesh, plan_call
-from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRecord
+from workbench.records.advice import JitRecord, SearchRecord, ShardingChoiceRecord, SliceRecord
 from workbench.records.compiled import TargetRecord
 from workbench.render.units import bytes_text
 
@@ -142,6 +142,7 @@ def search_slices(
         seconds_spent=time.monotonic() - began,
         ended="complete" if len(rows) == len(targets) else "stopped",
         arguments=best.arguments if best else (),
+        jit=best.jit if best else JitRecord(),
         slices=tuple(rows),
     )
 

@@ -15,6 +15,7 @@ from workbench._open_types import AS_GIVEN, AsGiven
 from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import ArrayLikeType
 from workbench.advice.search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
+from workbench.advice.search._results import read_jit
 from workbench.advice.search._stand_in import as_accelerator
 from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target
 from workbench.cost import (
@@ -30,11 +31,11 @@ from workbench.cost import (
 from workbench.errors import InspectionError, WorkbenchError
 from workbench.inspection import TracedCall, inspect_mesh, inspect_module, on_mesh, plan_call
 from workbench.plan import ChunkSize, choose_chunk_size, main_product
+from workbench.records.advice import JitRecord
 from workbench.records.compiled import CostRecord, MemoryRecord, ModuleRecord, TargetRecord
 from workbench.records.hardware import ChipRecord
 
 Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves the group to propagation
-_SAME = 0.02  # relative difference of two planned figures that counts as none
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,11 @@ class SearchProgram:
         is_known = main is not None and product_peak(main, self.chip) is not None
         self.dtype: str = main if main is not None and is_known else largest_dtype(described, self.chip)
         self.clients: dict[str, int] = {p.name: p.size for p in described.placements}
-        self._given, outputs, text = self._lowered()
+        self._given, results, text = self._lowered()
+        outputs = [
+            (self.call.result_name(jax.tree_util.keystr(path)), tuple(info.shape), str(info.dtype))
+            for path, info in jax.tree_util.tree_flatten_with_path(results)[0]
+        ]
         self.leaves: list[ArgumentLeaf] = [
             ArgumentLeaf(name, tuple(aval.shape), str(aval.dtype), _item_bytes(aval))
             for name, aval in zip(self.call.names, self.call.closed.in_avals, strict=True)  # a leaf may be a number
@@ -115,6 +120,13 @@ class SearchProgram:
             group.is_reference = group.leaves[0] in replaced
             last = [len(outputs) - len(replaced) + at for at, leaf in enumerate(replaced) if leaf in group.leaves]
             group.outputs.extend(last)
+        names = [
+            [self.leaves[i].name for g in self.groups if at in g.outputs for i in g.leaves]
+            for at in range(len(outputs))
+        ]
+        self.jit: JitRecord
+        self.jit, pinned = read_jit(call, results[0] if replaced else results, names)
+        self._pinned: frozenset[int] = pinned.union(range(len(outputs) - len(replaced), len(outputs)))
         try:
             self._trials = shardy_trials.ShardyTrials(text)
         except shardy.ShardyError as error:
@@ -199,19 +211,9 @@ class SearchProgram:
         return priced
 
     def requested_results(self, specs: Sequence[Spec]) -> dict[int, Spec]:
-        """The specs to request for results that replace arguments; empty if the request does not change the cost."""
+        """The specs to request for results that replace arguments; empty if propagation chooses them anyway."""
         inputs, outputs = self._attributes(tuple(specs))
-        if not outputs:
-            return {}
-        plan = self.plan(tuple(specs))
-        try:
-            trial = self._trials.plan(inputs, {})
-        except shardy.ShardyError:
-            return dict(outputs)
-        traffic = sum(c.payload_bytes * c.executions for c in trial.collectives)
-        requested_traffic = sum(c.payload_bytes * c.executions for c in self._trials.plan(inputs, outputs).collectives)
-        more = (traffic, requested_traffic), (trial.peak_bytes, plan.peak_bytes or 0.0)
-        return dict(outputs) if any(abs(now - before) > _SAME * max(now, before) for now, before in more) else {}
+        return outputs if outputs and self._trials.plan(inputs, {}) != self._trials.plan(inputs, outputs) else {}
 
     def allows(self, spec: Spec, shape: Sequence[int]) -> bool:
         """Returns whether a spec shards a shape evenly over the mesh axes."""
@@ -297,7 +299,7 @@ class SearchProgram:
                 if not self.leaves[leaf].dtype.startswith("key<"):
                     inputs[leaf] = spec
             if spec is not None:
-                outputs |= dict.fromkeys(group.outputs, spec)
+                outputs |= dict.fromkeys(self._pinned.intersection(group.outputs), spec)
         return inputs, outputs
 
     @contextlib.contextmanager
@@ -323,8 +325,8 @@ class SearchProgram:
             collectives=tuple(c if c.executions is not None else c.replace(executions=1.0) for c in module.collectives),
         )
 
-    def _lowered(self) -> tuple[list[Spec | None], list[tuple[str, tuple[int, ...], str]], str]:
-        """The given specs, the results by path, and the StableHLO, in which every argument is kept."""
+    def _lowered(self) -> tuple[list[Spec | None], Any, str]:
+        """The given specs, the shapes of the results, and the StableHLO, in which every argument is kept."""
         call = self.call
         specs = [_spec_of(leaf) for leaf in call.leaves]
         everywhere = NamedSharding(self.mesh, PartitionSpec())
@@ -341,9 +343,7 @@ class SearchProgram:
             jitted = call.under(self.mesh).jitted(call.chunk_size, shardings=False, keep_unused=True)
             with self._explained():
                 lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
-        results = jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]
-        outputs = [(jax.tree_util.keystr(path), tuple(info.shape), str(info.dtype)) for path, info in results]
-        return specs, outputs, lowered.as_text()
+        return specs, lowered.out_info, lowered.as_text()
 
 
 def _is_installed(target: TargetRecord) -> bool:

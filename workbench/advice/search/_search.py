@@ -123,6 +123,7 @@ class Search:
             seconds_spent=time.monotonic() - self._began,
             ended=self._ended,
             arguments=tuple(dict.fromkeys(pattern_argument(leaf.name) for leaf in program.leaves)),
+            jit=program.jit,
             notes=tuple(dict.fromkeys([*self._notes, *self._gain_notes(choices), *self._how_notes()])),
         )
 
