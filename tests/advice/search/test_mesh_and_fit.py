@@ -79,6 +79,13 @@ def test_text_says_why_smaller_slices_do_not_fit():
     assert "not v5e:2x2: the arguments alone need 64 GiB, but all its devices together have 63 GiB" in text
 
 
+def test_slices_state_the_error_of_planned_memory():
+    table = wb.search(predict, on=["v5e:1x1", "v5p"], compiled=False)(weights(256, 1024), shape(64, 256))
+    unknown = "no compiled peak was compared with planned peaks, so their error is unknown"
+    assert sorted(table.notes) == sorted(f"{row.target}: {unknown}" for row in table.slices)
+    assert f"Note: v5e:1x1: {unknown}" in str(table)
+
+
 def test_text_says_what_a_device_would_need():
     table = wb.search(predict, on=["v5e"], compiled=False)(weights(128, 128), shape(2**27, 128))
     assert "not v5e:2x2: a device needs" in str(table)

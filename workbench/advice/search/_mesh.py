@@ -144,6 +144,8 @@ def search_slices(
         arguments=best.arguments if best else (),
         jit=best.jit if best else JitRecord(),
         slices=tuple(rows),
+        # the last note of a search compares its planned peaks with its compiled peaks
+        notes=tuple(f"{record.target}: {record.notes[-1]}" for record in records),
     )
 
 
