@@ -1,6 +1,7 @@
 """The code of a search, pasted and compiled: its memory and its bytes are those that the search promised."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -354,6 +355,8 @@ def test_pasted_code_has_the_price_of_its_choice(name):
     locks = fully_sharded(found, mesh)
     locked = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=2, lock=locks)(*arguments.values())
     for record in found, locked:
+        ratios = re.findall(r"\d+\.\d\d", next(note for note in record.notes if note.startswith("planned peaks: ")))
+        assert all(0.4 <= float(ratio) <= 1.8 for ratio in ratios)  # as docs/advice.md says
         at = next(at for at, each in enumerate(record.choices) if each.how == "compiled")
         choice, names = record.choices[at], {**jax.tree.map(copied, arguments), step.__name__: step}
         exec(record.code(at), names)  # as a reader pastes it
