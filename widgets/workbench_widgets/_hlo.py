@@ -126,22 +126,27 @@ def _participants(collective: CollectiveRecord) -> str:
 
 
 def arguments_of(name: str, instructions: Mapping[str, InstructionRecord]) -> list[str]:
-    """The arguments that a collective's operand is computed from, which tell layers of a Python list apart.
+    """The arguments that a collective's operand is computed from, which distinguish layers of a Python list.
 
     Empty for collectives that the compiler combined, most of whose operands come from no argument directly.
     """
-
-    def originals(names: Iterable[str]) -> list[InstructionRecord]:
-        found = [instructions[name] for name in names if name in instructions]
-        return [each for i in found for each in (originals(i.operands) if i.opcode in _MOVES else [i])]
-
-    operands = originals(instructions[name].operands) if name in instructions else []
-    if len(operands) != 1:
+    producers = _producers(name, instructions)
+    if len(producers) != 1:
         return []
-    read = [*operands, *(each for operand in operands for each in originals(operand.operands))]
-    return list(
-        dict.fromkeys(i.op_name for i in read if i.opcode == "parameter" and i.op_name and "/" not in i.op_name)
-    )
+    inputs = [producers[0], *_producers(producers[0].name, instructions)]
+    paths = [i.op_name for i in inputs if i.opcode == "parameter"]
+    return list(dict.fromkeys(path for path in paths if path and "/" not in path))
+
+
+def _producers(name: str, instructions: Mapping[str, InstructionRecord]) -> list[InstructionRecord]:
+    """The instructions that compute the operands of an instruction; copies and the like are skipped."""
+    producers: list[InstructionRecord] = []
+    for operand in instructions[name].operands if name in instructions else ():
+        if operand in instructions and instructions[operand].opcode in _MOVES:
+            producers += _producers(operand, instructions)
+        elif operand in instructions:
+            producers.append(instructions[operand])
+    return producers
 
 
 def _collective(collective: CollectiveRecord, arguments: Sequence[str], *, staged: bool) -> dict[str, Any]:
