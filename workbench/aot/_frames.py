@@ -39,7 +39,7 @@ def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
     if not head:
         return None
     if len(head) < _LENGTH.size:
-        text = f"the stream ended after {len(head)} of {_LENGTH.size} bytes of a frame's length"
+        text = f"the stream ended after {len(head)} of the {_LENGTH.size} bytes that state a frame's length"
         raise FrameError(text)
     (length,) = _LENGTH.unpack(head)
     if length > LARGEST_FRAME_BYTES:

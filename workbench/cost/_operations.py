@@ -123,7 +123,7 @@ def product_peak(product: str, chip: ChipRecord) -> float | None:
 
 
 def seconds_at_peak(instructions: Iterable[InstructionRecord], chip: ChipRecord, dtype: str) -> float | None:
-    """Time in seconds of all products in a call at their published peaks; None if a peak is unknown.
+    """Time in seconds of all products in a call, each at the chip's published peak; None if a peak is unknown.
 
     Args:
         instructions: Instructions of a compiled module, per device.

@@ -80,7 +80,7 @@ def grade_folder(
 
 
 def _with_missing(submissions: Sequence[Submission]) -> list[Submission]:
-    """Marks as missing the exercises that other submissions of the same notebook have; file names do not matter."""
+    """Adds the mark "missing" for exercises that only other submissions of the same notebook have."""
     exercises = sorted({name for submission in submissions for name in submission.marks})
     completed = []
     for submission in submissions:

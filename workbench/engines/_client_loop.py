@@ -312,7 +312,7 @@ class Pass:
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
     def watched(self, engine: str, timeout_seconds: float | None) -> Callable[[], None]:
-        """Returns a check for waiting engines, which raises once the run is cancelled or times out."""
+        """Returns a function that a waiting engine calls; it raises once the run is cancelled or times out."""
         started = time.perf_counter()
 
         def check() -> None:

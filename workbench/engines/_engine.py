@@ -176,7 +176,7 @@ def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> t
         message = (
             f"`{engine}.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
             f"each of the {len(ids)} clients. A table can contain only the rows of one placement's clients. "
-            "Either return a result of `map_fn`, or, for any other program, use an engine without `write_to`."
+            "Return a result of `map_fn`; if the program returns anything else, use an engine without `write_to`."
         )
         raise ProgramError(message)
     return ids, rows

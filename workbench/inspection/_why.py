@@ -465,9 +465,9 @@ class _Reader:
             return None
         name, over = self.named(operand), _listed(axes)
         sentence = (
-            f"`{_called(value)}`{_at(value)} {rival[2]} dimension {rival[1]} of {self.named(rival[0])}, which {over} "
-            f"shards, and keeps dimension {dim} of {name}, which {over} shards as well. A mesh axis can shard only one "
-            f"of them, so the compiler gathers {name}."
+            f"`{_called(value)}`{_at(value)} {rival[2]} dimension {rival[1]} of {self.named(rival[0])}, which is "
+            f"sharded over {over}, and keeps dimension {dim} of {name}, which is also sharded over {over}. A mesh axis "
+            f"can shard only one of them, so the compiler gathers {name}."
         )
         return _Cause(value, "disagreement", sentence, _BOTH_SHARDED)
 

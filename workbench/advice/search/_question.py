@@ -107,7 +107,7 @@ def _refuse(kind: str, **options: bool) -> None:
     if unused:
         message = (
             f"`search` was given {', '.join(f'`{name}`' for name in unused)}, which a search for {kind} does not use. "
-            '`on=` decides what is searched: a mesh for shardings, a target such as "v5e:4x4" for meshes and '
-            "shardings, a chip or a list of chips for the smallest slices. Omit these options, or pass another `on=`."
+            'Pass `on=` a mesh to search shardings, a target such as "v5e:4x4" to search meshes and shardings, or a '
+            "chip or a list of chips to search the smallest slices. Omit these options, or pass another `on=`."
         )
         raise ProgramError(message)
