@@ -18,7 +18,7 @@ def test_frames_come_back_as_they_were_sent():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"\0\0\0", "3 of 8 bytes"),
+        (b"\0\0\0", "3 of the 8 bytes"),
         ((5).to_bytes(8, "big") + b"{}", "ended after 2 of a frame's 5 bytes"),
         ((LARGEST_FRAME_BYTES + 1).to_bytes(8, "big"), "something other than frames"),
         (b"Hello, world, this is a compiler", "something other than frames"),
