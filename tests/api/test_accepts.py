@@ -296,7 +296,7 @@ def test_equinox_filter_jit_keeps_its_donation():
 
 
 BAD = {
-    "a number": (3, r"a int, which contains no arrays \(1 leaves of the types int\)"),
+    "a number": (3, r"an object of type int, which contains no arrays \(1 leaves of the types int\)"),
     "prose": ("hello\nworld", r"text of 11 characters, starting with 'hello world', which is neither HLO"),
     "no such file": ("nothing.hlo", r"'nothing\.hlo', and no file or directory of this name exists"),
     "bytes": (b"\x00\xff\x81abc", r"bytes of 6 bytes, starting with .* can read"),

@@ -168,7 +168,9 @@ def test_order_of_jax_needs_coordinates_of_one_slice():
     "wrong", [np.zeros(3), "clients", None, {"clients": 4}], ids=["array", "text", "none", "dictionary"]
 )
 def test_what_is_not_a_mesh_is_named_with_the_way_out(wrong):
-    with pytest.raises(errors.InspectionError, match=rf"`{type(wrong).__name__}`.*Only a mesh.*pass a.*AbstractMesh"):
+    with pytest.raises(
+        errors.InspectionError, match=rf"of type {type(wrong).__name__}:.*Only a mesh.*pass a.*AbstractMesh"
+    ):
         inspect_mesh(wrong)
 
 

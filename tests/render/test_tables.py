@@ -129,6 +129,7 @@ def test_any_other_record_is_one_row_and_many_are_many():
 @pytest.mark.parametrize("wrong", [3, "text", {"a": 1}, [1, 2]], ids=repr)
 def test_what_is_no_record_is_named_with_the_way_out(wrong):
     with pytest.raises(
-        TypeError, match=rf"given a `{type(wrong).__name__}`, which is not a record.*inspect the program first"
+        TypeError,
+        match=rf"given an object of type {type(wrong).__name__}, which is not a record.*inspect the program first",
     ):
         to_pandas(wrong)
