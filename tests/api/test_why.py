@@ -165,9 +165,9 @@ def test_neighbours_with_the_same_reason_are_reported_once():
     other = one.replace(sentence="It needs more.")
     text = render.text(WhyRecord(name="f", target="cpu x 8", collectives=(one, one.replace(payload_bytes=12), other)))
     assert text.splitlines()[1:] == [
-        "1–2. 1 × all-gather over data, 24 B, 12 B per device",
+        "1–2. all-gather over data, 24 B, 12 B per device",
         "   It needs all.",
-        "3. 1 × all-gather over data, 24 B per device",
+        "3. all-gather over data, 24 B per device",
         "   It needs more.",
     ]
 

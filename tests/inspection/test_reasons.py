@@ -412,7 +412,7 @@ def test_equal_arrays_of_layers_are_told_once() -> None:
         found = wb.why(layers)({"layers": [shape((1024, 1024), None, "model")] * 6}, shape((64, 1024), "data"))
     text = render.text(found)
     assert len([each for each in found.arrays if "argument" in each.name]) == 6
-    assert "  argument `params['layers'][*]` (f32[1024,1024]): 6 of 4 MiB (together 24 MiB), 4 copies." in text
+    assert "  argument `params['layers'][*]` (f32[1024,1024]): 6 × 4 MiB (24 MiB together), 4 copies." in text
     assert text.count("no operation propagated `data` to it") == 1
 
 

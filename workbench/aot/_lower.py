@@ -12,6 +12,7 @@ from workbench._types import Argument, KeyPath
 from workbench.aot._locations import drop_callers
 from workbench.aot._parse import parse_target
 from workbench.errors import MeshError, ProgramError
+from workbench.primitives import calls_back
 from workbench.records.compiled import TargetRecord
 
 
@@ -93,7 +94,7 @@ def lower_for_target(
 
     Raises:
         MeshError: if a sharding names axes that `mesh` lacks.
-        ProgramError: if `mesh` is abstract and no platform is given.
+        ProgramError: if `mesh` is abstract and no platform is given, or if the program has Python callbacks.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((4,), ("data",))
@@ -114,7 +115,15 @@ def lower_for_target(
     moved = _on_mesh(args, abstract)
     trace = getattr(fn, "trace", None) or jax.jit(fn).trace
     with jax.set_mesh(None), jax.sharding.use_abstract_mesh(abstract):  # does not depend on the current mesh's size
-        lowered = trace(*moved).lower(lowering_platforms=(platform,))
+        traced = trace(*moved)
+        if calls_back(traced.jaxpr):
+            message = (
+                f"`{getattr(fn, '__name__', 'the function')}` has Python callbacks. JAX compiles callbacks only for "
+                "attached devices: remove `jax.debug.print`, `jax.pure_callback` and `io_callback`, or name only the "
+                'chip, as in `on="v5e"`; the program is then compiled for the attached devices and priced for the chip.'
+            )
+            raise ProgramError(message)
+        lowered = traced.lower(lowering_platforms=(platform,))
     return drop_callers(lowered.as_text(debug_info=True))
 
 

@@ -127,12 +127,12 @@ def _total(group: Sequence[WhyCollectiveRecord]) -> float:
 
 
 def _sizes(sizes: Sequence[int]) -> str:
-    """Sizes as text: `512 KiB`, `2 MiB, 12 B`, or `1 of 2 MiB, 4 of 512 KiB (together 4 MiB)`."""
+    """Sizes as text: `512 KiB`, `2 MiB, 12 B`, or `1 × 2 MiB, 4 × 512 KiB (4 MiB together)`."""
     counts = Counter(map(bytes_text, sizes))
     if len(sizes) == len(counts) <= 3:
         return ", ".join(counts)
-    text = ", ".join(f"{count} of {size}" for size, count in counts.items())
-    return f"{text} (together {bytes_text(sum(sizes))})"
+    text = ", ".join(f"{count} × {size}" for size, count in counts.items())
+    return f"{text} ({bytes_text(sum(sizes))} together)"
 
 
 def _without_indices(text: str) -> str:
@@ -141,8 +141,9 @@ def _without_indices(text: str) -> str:
 
 
 def _headline(collective: WhyCollectiveRecord) -> tuple[str, str]:
-    times = "" if collective.executions is None else f"{count_text(collective.executions)} × "
-    unknown = ", once per iteration of a loop of unknown length" if collective.executions is None else ""
+    executions = collective.executions
+    times = "" if executions in (None, 1) else f"{count_text(executions)} × "
+    unknown = ", once per iteration of a loop of unknown length" if executions is None else ""
     where = f" at {line_text(collective.source)}{_callers(collective)}" if collective.source else ""
     return f"{times}{collective.kind} over {axes_text(collective.axes)}{unknown}", where
 
