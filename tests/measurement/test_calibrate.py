@@ -225,7 +225,17 @@ def test_calibration_measures_every_kind_and_is_kept_for_the_devices(few, tmp_pa
     assert calibration_of_devices() is None
     with pytest.raises(MeshError, match=r"have no calibration.*run `wb.calibrate\(\)`"):
         known_chip("here")
-    kinds = ("matrix product", "sort", "operation", "call", "upload", "download", "all-reduce", "all-to-all")
+    kinds = (
+        "matrix product",
+        "sort",
+        "operation",
+        "first run",
+        "call",
+        "upload",
+        "download",
+        "all-reduce",
+        "all-to-all",
+    )
     chip = wb.calibrate(mesh=mesh, seconds=0.01, kinds=kinds, progress=False)
     assert {each.kind for each in chip.rates} == {*kinds, "elementwise"}
     assert {(each.axis, each.group_size) for each in chip.rates if each.kind == "all-reduce"} == {
