@@ -34,7 +34,8 @@ _LOOK = """view => {
       hides(overflowX) && textOverflow !== "ellipsis" && e.scrollWidth > e.clientWidth + 2,
       hides(overflowY) && e.scrollHeight > e.clientHeight + 2,
     ];
-    if (e.clientWidth > 0 && cut.some(Boolean)) wrong.push(`cut off: ${name(e)}`);
+    if (e.clientWidth > 0 && cut.some(Boolean))
+      wrong.push(`cut off: ${name(e)} ${e.scrollWidth} x ${e.scrollHeight} in ${e.clientWidth} x ${e.clientHeight}`);
   }
   return wrong;
 }"""
