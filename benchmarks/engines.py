@@ -11,6 +11,7 @@ of memory.
 # pyright: reportMissingImports=false
 
 import argparse
+import functools
 import importlib
 import multiprocessing
 import resource
@@ -50,16 +51,17 @@ def task(w: Any, x: Any, y: Any) -> Any:
     return jax.tree.map(np.asarray, some(w, x, y))
 
 
-def by_hand(pool: Pool | None, size: int) -> Callable:
+def by_hand(pool: Pool | None, size: int, share: Callable = lambda w: w) -> Callable:
     def run(w: Any, data: Any) -> Any:
         x, y = data
+        shared = share(w)
         batches = [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
         if pool is None:
             sums = [task(w, *batch) for batch in batches]
         else:
             # By its name, so that a worker process compiles it once: what stands in `__main__` is pickled anew.
             call = importlib.import_module("benchmarks.engines").task
-            sums = [future.result() for future in [pool.submit(call, w, *batch) for batch in batches]]
+            sums = [future.result() for future in [pool.submit(call, shared, *batch) for batch in batches]]
         return jax.tree.map(lambda v, *parts: v + sum(parts) / len(x), w, *sums)
 
     return run
@@ -176,9 +178,9 @@ def compare_spark(clients: int, repetitions: int, master: str) -> None:
             compare(f"Spark {master}, {name}", engine.run, by_hand, clients, repetitions)
 
 
-def compare(name: str, ours: Callable, theirs: Callable, clients: int, repetitions: int) -> None:
+def compare(name: str, ours: Callable, theirs: Callable, clients: int, repetitions: int, **sizes: int) -> None:
     """Times both in turn, after one compiling call of each."""
-    w, data = start(), tuple(np.stack(rows) for rows in zip(*map(client, range(clients)), strict=True))
+    w, data = start(**sizes), tuple(np.stack(rows) for rows in zip(*map(client, range(clients)), strict=True))
     expected, one_round = theirs(w, data), make_round(clients)
     ours(one_round, w, data)
     seconds: list[tuple[float, float]] = []
@@ -239,6 +241,10 @@ def compare_dask(clients: int, repetitions: int) -> None:
         pool = dask.get_executor()
         ours = Executor(pool, clients_per_task=32).run
         compare("2 Dask processes, 32 a task", ours, by_hand(pool, 32), clients, repetitions)
+        ours = Executor(pool, clients_per_task=2).run
+        shared = by_hand(dask, 2, functools.partial(dask.scatter, broadcast=True))
+        for name, theirs in ("scattered", shared), ("submitted", by_hand(pool, 2)):
+            compare(f"2 Dask processes, 20 MB {name}", ours, theirs, 16, repetitions, hidden=80_000)
 
 
 def main() -> None:

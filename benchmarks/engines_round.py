@@ -9,11 +9,11 @@ import numpy as np
 FEATURES, HIDDEN, EXAMPLES, STEPS = 64, 128, 32, 5
 
 
-def start() -> Any:
+def start(hidden: int = HIDDEN) -> Any:
     random = np.random.default_rng(0)
     return {
-        "in": (0.1 * random.normal(size=(FEATURES, HIDDEN))).astype(np.float32),
-        "out": (0.1 * random.normal(size=HIDDEN)).astype(np.float32),
+        "in": (0.1 * random.normal(size=(FEATURES, hidden))).astype(np.float32),
+        "out": (0.1 * random.normal(size=hidden)).astype(np.float32),
     }
 
 
