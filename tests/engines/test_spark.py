@@ -140,13 +140,17 @@ class TestSpark(EngineContract):
             local.run(fedavg, start(), client_data())
         assert e.value.client == "2, 3"
 
-    def test_nan_is_traced_to_its_batch(self, local: Spark) -> None:
+    @pytest.mark.parametrize("client", [2, 3, 4])  # a batch's first client, its last, and the last batch's only one
+    def test_nan_is_traced_to_its_client(self, local: Spark, client: int) -> None:
         @wb.program(clients=5)
         def logarithms(x: Any) -> Any:
             return wb.reduce_sum(wb.map_fn(jnp.log, x))
 
-        with pytest.raises(EngineError, match=r"produced a NaN for one of the clients 2, 3, in the sum"):
-            local.run(logarithms, np.array([1, 2, 3, -1, 5], np.float32))
+        data = np.ones(5, np.float32)
+        data[client] = -1
+        with pytest.raises(EngineError, match=rf"produced a NaN for client {client}, in the sum") as caught:
+            local.run(logarithms, data)
+        assert caught.value.client == client
 
     def test_state_of_clients_stays_in_spark_between_rounds(
         self, local: Spark, monkeypatch: pytest.MonkeyPatch

@@ -76,7 +76,7 @@ class Spark(Engine):
         conf: Spark settings for a session that the engine starts, such as {"spark.driver.memory": "4g"}. Use
             "spark.jars" for a table format's JARs.
         clients_per_batch: Number of clients that are computed together, in one row of the DataFrame.
-        check_nan: Stop the run at the first NaN that a batch returns.
+        check_nan: Stop the run at the first NaN that a client returns, and name that client.
         folder: Folder for checkpointed rows and for the clients of a `ClientReader`, as a path that all executors can
             access or as an fsspec address such as "s3://bucket/tmp" (extra `storage`). Default: a temporary folder.
         read_from: A Parquet path or address, or a DataFrame (such as a Delta table), with a row for each client. The
@@ -721,7 +721,9 @@ class _Jobs:
     def _reply(self, work: Pass, batch: Batch, report: Sequence[Any]) -> None:
         where, seconds, compiling, sent_bytes, nan = report
         if nan is not None:
-            raise work.nan(batch, work.function(1).out_names[int(nan)])
+            output, slot = nan
+            clients = batch.clients if slot is None else batch.clients[slot : slot + 1]
+            raise work.nan(Batch(batch.index, clients, []), work.function(1).out_names[int(output)])
         work.recorder.warmup_seconds += compiling / self.tasks
         if compiling:
             work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")

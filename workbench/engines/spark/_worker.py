@@ -192,11 +192,25 @@ class Compute:
         except Exception as error:
             message = f"[batch {number}] {type(error).__name__}: {' '.join(str(error).split())}"
             raise RuntimeError(message) from error
-        nan = find_nan(reply.outputs, [str(i) for i in range(len(reply.outputs))]) if spec.check_nan else None
+        nan = self._nan(operands, reply.outputs) if spec.check_nan else None
         sent_bytes = sum(x.nbytes for x in reply.outputs)
         report = json.dumps([reply.where, reply.seconds, reply.compile_seconds, sent_bytes, nan])
         encoded_rows = [encode([x]) for x in reply.outputs[: spec.kept]]
         return self._row(REPLY, number, part, report=report, encoded_rows=encoded_rows), reply.outputs[spec.kept :]
+
+    def _nan(self, operands: Sequence[Any], outputs: Sequence[Any]) -> tuple[str, int | None] | None:
+        """Returns the position of the first output with a NaN and the slot of the client, or None without a NaN."""
+        names = [str(i) for i in range(len(outputs))]
+        if (fault := find_nan(outputs, names)) is None:
+            return None
+        ends = 1 + len(self.spec.rows)
+        for slot in range(self.spec.size):  # every slot gets this client's rows: no second stage is compiled
+            rows = [np.repeat(x[slot : slot + 1], self.spec.size, axis=0) for x in operands[1:ends]]
+            repeated = [operands[0], *rows, *operands[ends:]]
+            alone = run_task(Task(self.spec.digest, self.stage.value, repeated)).outputs
+            if (its_fault := find_nan(alone, names)) is not None:
+                return its_fault, slot
+        return fault, None
 
     def _check(self, record: pa.RecordBatch, slot: int) -> None:
         for check, columns in self.spec.checks:
