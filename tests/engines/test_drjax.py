@@ -101,7 +101,7 @@ def test_a_program_that_was_traced_before_inside_is_named() -> None:
 
 
 def test_something_else_than_a_function_is_refused() -> None:
-    with pytest.raises(ProgramError, match=r"`from_drjax` was given 3, of type int.*pass the decorated function"):
+    with pytest.raises(ProgramError, match=r"`from_drjax` was given 3 \(type int\).*pass the decorated function"):
         from_drjax(3)  # pyright: ignore[reportArgumentType]
 
 

@@ -572,7 +572,7 @@ def test_faults_of_an_opaque_client_name_it(options: Any, clients: int, expected
 
 @needs_flower
 def test_only_client_apps_are_opaque_clients():
-    with pytest.raises(ProgramError, match=r"`from_flower` was given 3, of type int.*Pass the app"):
+    with pytest.raises(ProgramError, match=r"`from_flower` was given 3 \(type int\).*Pass the app"):
         from_flower(3, clients=2)  # pyright: ignore[reportArgumentType]
 
 

@@ -133,7 +133,7 @@ def test_server_stage_that_fails_is_named():
 
 
 def test_only_functions_run():
-    with pytest.raises(ProgramError, match=r"`Sequential.run` was given 3 as its program, of type int"):
+    with pytest.raises(ProgramError, match=r"`Sequential.run` was given 3 \(type int\) as its program"):
         Sequential().run(3)  # pyright: ignore[reportArgumentType]
 
 

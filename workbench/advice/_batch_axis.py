@@ -64,7 +64,7 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
             )
             reason = cause.sentence
         else:
-            title = f"From {place}, {size} devices along `{axis}` compute the same values."
+            title = f"From {place} on, {size} devices along `{axis}` compute the same values."
             reason = (
                 f"The batch is sharded over `{axis}`, but these values are not. About {lost.repeated:.0%} of a "
                 "device's planned work is repeated on the other devices."

@@ -179,7 +179,7 @@ def summa_by_panels(answer: Callable) -> str:
     )
     used = collectives(compiled(mapped, a, b, mesh=mesh))
     if any(record.kind == "all-gather" for record in used):
-        wrong("the program gathers a whole row or column of blocks: send one panel after the other.")
+        wrong("the program gathers a whole row or column of blocks: send one panel at a time.")
     if (traffic := sent_bytes(used)) > 4096:
         wrong(f"the product is right, but a device sends {traffic:,.0f} bytes; 4,096 bytes would be enough.")
     return f"a device sends {traffic:,.0f} bytes, and stores one panel of each matrix at a time."

@@ -57,7 +57,7 @@ def from_drjax(fn: Callable) -> Callable:
     """
     if not callable(fn):
         message = (
-            f"`from_drjax` was given {fn!r}, of type {type(fn).__name__}. `from_drjax` imports a function that calls "
+            f"`from_drjax` was given {fn!r} (type {type(fn).__name__}). `from_drjax` imports a function that calls "
             "DrJAX programs: pass the decorated function itself, then call the returned function with its arguments."
         )
         raise ProgramError(message)

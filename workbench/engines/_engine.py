@@ -84,7 +84,7 @@ class Engine(abc.ABC):
         """Runs a program, and returns its run record and the plan of this run."""
         if not callable(fn):
             message = (
-                f"`{type(self).__name__}.run` was given {fn!r} as its program, of type {type(fn).__name__}. `run` "
+                f"`{type(self).__name__}.run` was given {fn!r} (type {type(fn).__name__}) as its program. `run` "
                 "traces a call of a function: pass the function itself, then its arguments."
             )
             raise ProgramError(message)

@@ -450,7 +450,7 @@ def _count_workers(pool: Foreign) -> int:
 def _check(pool: object, clients_per_task: object) -> None:
     if not callable(getattr(pool, "submit", None)):
         message = (
-            f"`Executor` was given {pool!r}, of type {type(pool).__name__}, which has no `submit`. `Executor` submits "
+            f"`Executor` was given {pool!r} (type {type(pool).__name__}), which has no `submit`. `Executor` submits "
             "its tasks to an executor like those of `concurrent.futures`: pass a ThreadPoolExecutor, loky's "
             "`get_reusable_executor()`, or `distributed.Client(…).get_executor()`."
         )

@@ -270,8 +270,9 @@ def _unreadable_stablehlo(text: str, facts: tuple[str, ...], error: Exception) -
     reason = "; ".join(facts) or str(error)
     return (
         f"`inspect` received StableHLO text of {len(text)} characters, which jaxlib {_jax_compat.jaxlib_version()} "
-        f"cannot parse: {reason[:400]}. A module must be complete and of a version that this jaxlib reads: pass all of "
-        "`lowered.as_text()`, written by the JAX that is installed here, or portable bytecode of `jax.export`."
+        f"cannot parse: {reason[:400]}. A module must be complete and of a version that this jaxlib reads: pass the "
+        "full output of `lowered.as_text()`, written by the JAX that is installed here, or portable bytecode of "
+        "`jax.export`."
     )
 
 

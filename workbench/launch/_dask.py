@@ -333,8 +333,8 @@ class DaskEngine:
         if faults:
             message = (
                 f"`launch` on Dask was given program {program.name!r}, which this cluster cannot run: "
-                f"{'; '.join(faults)}. A Dask node runs separately in an existing worker process. Start "
-                "workers with the variables and `resources=` that the nodes need, and leave nodes uncolocated; "
+                f"{'; '.join(faults)}. A Dask node runs separately in an existing worker process. Either "
+                "start workers with the variables and `resources=` that the nodes need, and leave nodes uncolocated, "
                 "or launch on 'processes'."
             )
             raise ProgramError(message)

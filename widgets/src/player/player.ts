@@ -195,8 +195,8 @@ class CollectivePiece implements Piece {
     if (sent.line) rows.push(["source", sent.line]);
     const text = sent.pairs.length
       ? "Kind, devices, messages and bytes come from the compiled program; nothing was timed."
-      : "Kind, devices and bytes come from the compiled program. The order of the messages is the textbook algorithm: " +
-        "the compiler's own choice is not known, and nothing was timed.";
+      : "Kind, devices and bytes come from the compiled program. The messages are in the order of the textbook " +
+        "algorithm; the compiler's own choice is not known, and nothing was timed.";
     showDetails(this.context, pane, {
       title: sent.label,
       kind: "reduce",

@@ -122,7 +122,7 @@ class Playground {
       `Run α = ${ALPHAS.map((alpha) => (alpha > 12 ? "none" : alpha)).join(", ")}`,
       () => this.start(ALPHAS.map((alpha) => ({ ...this.chosen(), alpha }))),
       {
-        "data-tip": "Three runs, one after the other, that differ only in the heterogeneity of their labels.",
+        "data-tip": "Three runs, one after another, that differ only in the heterogeneity of their labels.",
       },
     );
     const seeds = button(

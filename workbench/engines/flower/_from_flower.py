@@ -83,7 +83,7 @@ def from_flower(
 
     if not isinstance(app, ClientApp):
         message = (
-            f"`from_flower` was given {app!r}, of type {type(app).__name__}. `from_flower` sends messages to a "
+            f"`from_flower` was given {app!r} (type {type(app).__name__}). `from_flower` sends messages to a "
             "`flwr.clientapp.ClientApp`. Pass the app of your project's client module, such as "
             "`from my_app.client_app import app`."
         )

@@ -1249,7 +1249,7 @@ def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
         raise EngineError(message)
     if not isinstance(session, str) and not hasattr(session, "sparkContext"):
         message = (
-            f"`Spark` was given {session!r} as its session, of type {type(session).__name__}. "
+            f"`Spark` was given {session!r} (type {type(session).__name__}) as its session. "
             "The engine runs on a Spark session: pass a session, or the master of a session that the "
             'engine starts, such as "local[2]".'
         )

@@ -301,8 +301,8 @@ def _fault(computation: Computation, computations: dict[str, Computation]) -> st
 def _cut_off(fact: str, computations: int) -> str:
     return (
         f"`inspect_module` was given HLO text of {computations} computation(s) in which {fact}. A module is read only "
-        "as a whole, because every cost in it depends on the call graph: pass all of `compiled.as_text()`, from "
-        "`HloModule` to the closing brace of ENTRY."
+        "as a whole, because every cost in it depends on the call graph: pass the full output of "
+        "`compiled.as_text()`, from `HloModule` to the closing brace of ENTRY."
     )
 
 
@@ -318,6 +318,6 @@ def _not_hlo(statement: Statement) -> str:
     shown = statement.text[:80]
     return (
         f"`inspect_module` was given text whose line {statement.number}, {shown!r}, is not a line of HLO. "
-        "`inspect_module` reads the text of one optimized HLO module: pass a `jax.stages.Compiled` or all of its "
-        "`as_text()` (StableHLO from `lowered.as_text()` has to be compiled first)."
+        "`inspect_module` reads the text of one optimized HLO module: pass a `jax.stages.Compiled` or the full "
+        "output of its `as_text()` (StableHLO from `lowered.as_text()` has to be compiled first)."
     )
