@@ -768,7 +768,7 @@ def hlo_of_proto(data: bytes) -> str | None:
 
 
 def _from_hlo_proto(data: bytes) -> _hlo.HloModule:
-    """An `HloProto` stores its `HloModuleProto` as field 1, as written by `xla_dump_hlo_as_proto`."""
+    """Reads the module of an `HloProto` (written by `xla_dump_hlo_as_proto`), which is the proto's field 1."""
     if data[:1] != b"\x0a":
         message = "no HloProto"
         raise ValueError(message)

@@ -82,7 +82,7 @@ def compile_hlo(serialized: bytes) -> Callable[[Sequence[np.ndarray]], list[np.n
 
 
 def _module_of(serialized: bytes) -> bytes:
-    """Returns whether bytes start like an `HloProto`, that is, with a module whose name contains no line break."""
+    """Returns the `HloModuleProto` in an `HloProto`; returns bytes that do not start like an `HloProto` unchanged."""
     if serialized[0] != 0x0A:
         return serialized
     length, shift, index = 0, 0, 1

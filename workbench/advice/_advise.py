@@ -213,7 +213,7 @@ class _Clock:
         self._cancel, self._until = cancel, until
 
     def over(self, recompile: Recompile) -> Recompile:
-        """The function, which raises `TimeLimitError` if the advice was stopped or too little time is left."""
+        """Makes `recompile` raise `TimeLimitError` if the advice was stopped or too little time is left."""
 
         def limited(**change: Any) -> ProgramRecord:
             start = time.monotonic()
@@ -229,7 +229,7 @@ class _Clock:
 
 
 def _too_late(number: int, of: int, until: float | None, compiling: float) -> list[str]:
-    """A note, if the remaining time is too short for one compilation."""
+    """A note if the remaining time is too short for one compilation."""
     budget = math.inf if until is None else max(0.0, until - time.monotonic())
     if compiling <= budget:
         return []
@@ -286,7 +286,7 @@ def _unknown_loops(program: Compiled) -> list[str]:
 
 
 def _overlaps(findings: list[FindingRecord]) -> list[str]:
-    """Notes about quantities of which the compiled changes together would save more than there is."""
+    """Notes about quantities for which the compiled changes' savings add up to more than the total."""
     saved: dict[str, float] = {}
     for finding in findings:
         for row in finding.compared if finding.is_verified else ():

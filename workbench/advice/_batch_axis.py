@@ -217,7 +217,7 @@ class _Graph:
         return tuple(candidates[:_MOST_LINES]), repeated
 
     def _work_after(self, values: Sequence[PlannedValueRecord], lost: dict[str, int]) -> float:
-        """The repeated work of some values and of all values without the axis that are computed from them."""
+        """The repeated work of some values, and of those values computed from them that lack the axis."""
         seen, waiting, work = set(), [value.name for value in values], 0.0
         while waiting:
             name = waiting.pop()

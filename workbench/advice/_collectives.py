@@ -251,5 +251,5 @@ def evidence_of(collective: CollectiveRecord) -> tuple[str, ...]:
 
 
 def share(program: Compiled, saved: float) -> float:
-    """The share of all bytes sent, from 0 to 1."""
+    """The saved bytes as a share of all bytes sent, from 0 to 1."""
     return min(1.0, saved / program.sent_bytes) if program.sent_bytes else 0.0

@@ -20,9 +20,9 @@ def compile_for_cpu(
 ) -> tuple[str, MemoryRecord]:
     """The optimized HLO and the memory of one device, as reported by jaxlib's CPU compiler.
 
-    All backends share the partitioner, so the compiled collectives are the real ones, even for an abstract mesh. Fusion
-    and the size of temporaries are specific to CPUs. Runs in a worker process, because a compilation can be stopped
-    only by terminating its process.
+    All backends share the partitioner, which inserts the collectives, even for an abstract mesh. Later changes to
+    collectives, fusion and the size of temporaries are specific to CPUs. Runs in a worker process, because a
+    compilation can be stopped only by terminating its process.
 
     Args:
         stablehlo: One module for all devices, lowered for `cpu`.

@@ -87,7 +87,7 @@ class LoadedProgram:
         self.__name__: str = header["name"]
 
     def __call__(self, *args: object, **kwargs: Argument) -> Argument:
-        """Runs it.
+        """Runs the program.
 
         Raises:
             InspectionError: if the platform, the number of devices or the arguments differ from the export.

@@ -46,7 +46,7 @@ class _Ended:
         self.problems = [problem for record in stored.history for problem in record.problems]
 
     def pause(self) -> None:
-        """Nothing is running."""
+        """Does nothing, because the run has ended."""
 
     resume = stop = pause
 

@@ -201,6 +201,7 @@ class TracedProgram(Inspected):
 
         Raises:
             InspectionError: if `clients` is neither "together" nor "probe".
+            MeshError: if `on` contains an `AbstractMesh`.
             EngineError: if the profiler is busy, or the program fails.
 
         Example:

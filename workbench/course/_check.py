@@ -52,8 +52,8 @@ class Grade:
 def check(exercise: str, answer: object, *evidence: object) -> Grade:
     """Grades the answer to an exercise of the course.
 
-    A function as an answer is called and traced, and also compiled if the exercise limits communication. The grade then
-    covers the function's values, its stages, and the bytes that it sends.
+    If the answer is a function, it is called and traced, and also compiled if the exercise limits communication. The
+    grade then covers the function's values, its stages, and the bytes that it sends.
 
     Args:
         exercise: The exercise's id, which consists of the notebook's number, a dot, and the exercise's number.

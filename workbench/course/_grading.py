@@ -92,7 +92,7 @@ def several(answer: object, count: int, what: str) -> Sequence[Any]:
 
 
 def specs(answer: object, *names: str) -> dict[str, PartitionSpec]:
-    """Returns the answer, if it is a dictionary of PartitionSpecs with these names."""
+    """Returns the answer if it is a dictionary of PartitionSpecs with these names."""
     if not isinstance(answer, dict) or set(answer) != set(names):
         wrong(f"the answer should be a dictionary of PartitionSpecs for {', '.join(f'`{name}`' for name in names)}.")
     if others := [name for name in names if not isinstance(answer[name], PartitionSpec)]:

@@ -1,4 +1,4 @@
-"""Exercises for notebooks 04 to 07, 14, 15, 18, 19 and 20: shardings, compiled programs, cost, layouts, populations."""
+"""Exercises of notebooks 04 to 07, 14, 15, 18, 19 and 20: shardings, compiled programs, cost, layouts, populations."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -83,10 +83,7 @@ class ArrayReader(ClientReader):
 
 
 def _forget(leaf: Foreign, start: int, stop: int) -> None:
-    """Releases the memory pages of rows that have been read.
-
-    Otherwise a mapped file would fill the process's memory.
-    """
+    """Releases the pages of rows that have been read; otherwise a mapped file would fill the process's memory."""
     mapped = getattr(leaf, "_mmap", None)
     if mapped is None or getattr(leaf, "mode", None) != "r" or not hasattr(mapped, "madvise"):
         return

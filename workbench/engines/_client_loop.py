@@ -252,7 +252,7 @@ class Pass:
             keyed: Number of keyed rows that arrived, and the sum of their tokens.
 
         Raises:
-            EngineError: if not.
+            EngineError: if a batch or row is missing or duplicated.
         """
         answers, tokens, keyed_answers, made_tokens = partial
         if self.phase.reductions and (answers, tokens) != (len(batches), sum(token(x.index) for x in batches)):

@@ -168,7 +168,7 @@ def converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Converts the numbers of a table to the dtype of a program.
 
     Raises:
-        ValueError: if an integer or bool would be another number.
+        ValueError: if `dtype` is an integer or bool type that cannot represent a number.
     """
     with np.errstate(invalid="ignore"):
         new = values.astype(dtype, copy=False)

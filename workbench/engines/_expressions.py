@@ -80,7 +80,7 @@ class _Flow:
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
-    """Returns whether an equation calls a library function whose users need only its result."""
+    """Returns whether an equation calls a library function; of such a call, only the result is shown."""
     if equation.primitive.name in _OPAQUE:
         return True
     if equation.primitive.name not in _NAMED_CALLS:

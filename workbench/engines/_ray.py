@@ -162,7 +162,7 @@ class _RayPool(concurrent.futures.Executor):
         return self._ray.put(values)
 
     def submit(self, fn: Callable, /, *args: Argument, **kwargs: Argument) -> Future:  # as `Executor.submit`
-        """One task."""
+        """Submits one task."""
         needs = dict(self._needs)
         call = self._ray.remote(fn).options(
             num_cpus=needs.pop("CPU", 0), num_gpus=needs.pop("GPU", 0), resources=needs or None,

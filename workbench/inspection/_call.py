@@ -300,7 +300,7 @@ class Version:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """Its stages."""
+        """The stages of the program on this mesh."""
         with on_mesh(self.mesh):
             return plan_jaxpr(self.closed, self.of.name)
 

@@ -94,7 +94,7 @@ def _status(values: Values) -> Status:
 
 
 def _presence(values: Values) -> Status:
-    """Like `_status`, for entries that are known to be absent."""
+    """Returns the status of an entry; None means that a program lacks the entry, not that its value is unknown."""
     if values[0] is None and values[-1] is not None:
         return "added"
     if values[0] is not None and values[-1] is None:

@@ -335,7 +335,7 @@ class _Reader:
         return _DIMENSIONS.findall(shape)[:1] == [local]
 
     def _is_border(self, collective: CollectiveRecord, value: PlannedValueRecord) -> bool:
-        """Returns whether neighbours exchange a part of a value that is narrower along one dimension only."""
+        """Returns whether neighbours exchange a border: a part of a value, cut along only one dimension."""
         names = self._operand_names(collective) if collective.kind == "collective-permute" else ()
         parts = [math.prod(self._sizes.get(_whole_axis(axis), 1) for axis in axes) for axes in value.spec]
         local = [size // part for size, part in zip(value.shape, parts, strict=True)]

@@ -62,8 +62,8 @@ class DaskEndpoint:
     """Calls a service in an actor, and finds the actor after restarts.
 
     Args (of the constructor):
-        client: Dask's.
-        label: The node's.
+        client: Dask's client.
+        label: Label of the node.
         methods: Public methods of the service.
         look: Function that waits up to the given number of seconds for the actor's location and returns it.
         actor: Class of the actors that run nodes.

@@ -35,7 +35,7 @@ def failure_error(
         engine: Name of the engine.
         failed: Traceback or reason, keyed by label.
         states: "raised", "killed" or "hung", keyed by label.
-        on_failure: Whether the other nodes were stopped.
+        on_failure: "stop" if the other nodes were stopped, or "continue".
     """
     first = next(iter(failed))
     ends = ", ".join(f"{label!r} ({states[label]})" for label in failed)

@@ -118,11 +118,11 @@ def calibrate(
     """Measures the rates of all attached devices at once.
 
     Runs matrix products by dtype and size, thin products, convolutions, elementwise operations (bound by memory and by
-    arithmetic), transcendental operations, reductions, transposes, gathers, scatters, sorts, factorisations, copies to
-    and from the host, and every collective by size and mesh axis. Also measures the cost of one additional operation,
-    of its first run in a call (on CPUs), of one additional call, and of one additional array per call. All programs run
-    in interleaved rounds; a program is finished when the quartiles of its times are within 5 % of each other. The bytes
-    of an operation are the bytes that `inspect` counts in the compiled program.
+    arithmetic), transcendental operations, reductions and transposes. Also runs gathers, scatters, sorts,
+    factorisations, copies to and from the host, and every collective by size and mesh axis. Measures the cost of one
+    additional operation, of its first run in a call (on CPUs), of one additional call, and of one additional array per
+    call. All programs run in interleaved rounds; a program is finished when the quartiles of its times are within 5 %
+    of each other. The bytes of an operation are the bytes that `inspect` counts in the compiled program.
 
     Args:
         mesh: Mesh whose axes are used for collectives; None means one axis with all devices.

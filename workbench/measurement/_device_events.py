@@ -414,7 +414,7 @@ def kernels_per_execution(kernels: list[str]) -> int:
     """Determines the number of kernels per execution of an instruction from its consecutive kernels.
 
     Args:
-        kernels: Their names.
+        kernels: Names of the kernels.
 
     Returns: The length of the shortest sequence that yields the kernels when repeated.
 

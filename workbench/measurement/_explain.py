@@ -136,7 +136,7 @@ class Heard:
         return bool(self.misses or self.durations)
 
     def note_duration(self, event: str, seconds: float, **reported: object) -> None:
-        """One phase of a compilation."""
+        """Records one phase of a compilation."""
         if event in _DURATIONS:
             name = re.sub(r"^jit\((.*)\)$", r"\1", str(reported.get("fun_name", "?")))
             self.durations.append((_DURATIONS[event], name, seconds, _user_line(sys._getframe())))

@@ -29,7 +29,7 @@ def graph_name(device: int, graph: object, node: object) -> str:
     """Name of a kernel in a command buffer, identical in all its runs.
 
     Args:
-        device: Its number.
+        device: Number of the device.
         graph: Number of the CUDA graph.
         node: Number of the kernel in the graph.
 

@@ -203,10 +203,7 @@ def _moment(item: JoinedEvent) -> tuple[float, int]:
 def _of_module(
     profile: Profile, name: str, instructions: Mapping[str, InstructionRecord]
 ) -> tuple[list[DeviceEvent], list[str]]:
-    """Selects the events of one program.
-
-    Among several programs with the same name, selects the program with matching instructions.
-    """
+    """Selects the events of one program; of several with its name, the program with matching instructions."""
     named = [event for event in profile.events if event.module in (name, "")]
     programs = {event.program for event in named}
     notes = []

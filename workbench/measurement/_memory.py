@@ -132,7 +132,7 @@ def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[Arr
     """Lists the live arrays that use the most memory over all devices, largest first.
 
     Args:
-        count: How many.
+        count: Number of arrays to list.
         arrays: Arrays to consider; None means all live arrays.
 
     Example:

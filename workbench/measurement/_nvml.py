@@ -62,7 +62,7 @@ class NvmlReader:
         )
 
     def close(self) -> None:
-        """Lets NVML go."""
+        """Shuts NVML down."""
         self._ask(self._nvml.nvmlShutdown)
 
     def _find(self, index: int) -> object:

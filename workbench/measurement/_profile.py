@@ -172,7 +172,7 @@ def describe_others(others: Iterable[OtherEvent]) -> list[str]:
     """Describes events that are not executions of instructions, by kind, longest first.
 
     Args:
-        others: These events, from all devices.
+        others: The events, from all devices.
 
     Example:
         >>> describe_others([OtherEvent(0, "memory copies and fills", "memcpy", 0.0, 0.5)])

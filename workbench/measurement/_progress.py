@@ -26,7 +26,7 @@ class Progress:
             self._bar = tqdm(total=rounds, initial=finished, unit=unit)
 
     def update(self, record: RoundRecord) -> None:
-        """One more round."""
+        """Shows one more round."""
         if self._bar is None:
             return
         self._problems += len(record.problems)

@@ -171,6 +171,7 @@ class Run:
         Raises:
             RoundError: if a round failed.
             KeyboardInterrupt: on Ctrl-C in the foreground; `error.run` is this run, after its last finished round.
+            MeasureError: if the run is already in progress, or in a forked child of a process that used JAX.
         """
         if self._status in ("running", "paused"):
             msg = (

@@ -53,8 +53,8 @@ def plot_comparison(
         kind: "curves" (mean and interval over rounds), "finals" (means with intervals and one dot per seed),
             "profile" (performance profile) or "fairness" (deciles of the clients).
         path: File to write; the suffix sets the format: .pdf, .svg, .eps, .png.
-        width_inches: Width; in most proceedings, a column is 3.3 inches wide and the text of a page 6.75 inches.
-        height_inches: Its height.
+        width_inches: Width of the figure; in most proceedings, a column is 3.3 inches wide, and a page's text 6.75.
+        height_inches: Height of the figure.
         log: Whether the value axis is logarithmic.
         target: Target for the profile; see `RunComparison.profile`.
         metric: Metric for the fairness figure; see `RunComparison.fairness`.

@@ -33,7 +33,7 @@ class StoredRun(Generic[R]):
     """A run stored in a folder.
 
     Attributes:
-        path: Its folder.
+        path: Folder of the run.
         about: Provenance: `name`, `code`, `versions`, `devices`, `key`, `data_sha256`, `state_sha256`, `status`, …
         history: The finished rounds; a truncated last line written by a killed process is omitted.
         make_run: `run_rounds`, which `rerun` calls.

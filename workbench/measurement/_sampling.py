@@ -139,7 +139,7 @@ class Sampler:
         return _NOTHING
 
     def _devices_per_chip(self, device: Device, chips: int) -> int:
-        """Maps duty cycles, which are measured per chip, to devices; on v2, v3 and v7x, a chip is two devices."""
+        """Returns the number of devices that share a chip and its duty cycle: two on v2, v3 and v7x."""
         if _TWO_CORES.fullmatch(str(device.device_kind)):
             return 2
         count = sum(peer.platform == "tpu" for peer in self._devices)

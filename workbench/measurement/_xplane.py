@@ -279,7 +279,7 @@ def _length(value: int) -> bytes:
 
 
 def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
-    """Yields a message's field numbers and values: integers, or a `Span` of bytes.
+    """Yields a message's field numbers and values: integers, or a `MessageSpan` of bytes.
 
     Raises:
         WireError: if the message is truncated or damaged.

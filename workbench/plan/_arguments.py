@@ -21,8 +21,8 @@ def check_call(
     Args:
         operation: The operation that received the call, such as "`trace`".
         fn: The function.
-        args: Its arguments.
-        kwargs: The call's keyword arguments.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
         symbolic: Whether to accept dimensions from `jax.export.symbolic_shape`.
 
     Raises:

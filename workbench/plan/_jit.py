@@ -36,8 +36,8 @@ def trace(
 
     Args:
         fn: The function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
         listening: Whether emitted values become additional outputs.
 
     Example:

@@ -143,7 +143,7 @@ class Contest:
         self._timed: dict[Candidate, list[tuple[float, float]]] = {}  # seconds, and ratio to the paired run of the rule
 
     def choose(self) -> PlanChoiceRecord:
-        """Returns the measured choice, or the rule's for a single candidate, side effects or several processes."""
+        """Returns the measured choice, or the rule's choice with one chunk size, side effects or several processes."""
         plan = self._plan()
         sizes = candidate_sizes(plan)
         if len(sizes) < 2:

@@ -28,7 +28,7 @@ _PRODUCT_FROM_ELEMENTS = 1 << 14
 
 
 def bind_broadcast(x: ArrayLike, placement: Placement, layout: Layout | None) -> jax.Array:
-    """Binds one array."""
+    """Binds the broadcast of one array."""
     with jax.named_scope(f"wb.broadcast[{placement.name}]"):
         return broadcast_p.bind(x, placement=placement, layout=layout)
 

@@ -84,7 +84,7 @@ class FindingRecord(Record):
 
     @property
     def saved_seconds(self) -> float | None:
-        """Share of the time that the compiled change saves: measured, or predicted if not measured; None if unknown."""
+        """Share of the time that the compiled change saves, measured or otherwise predicted; None if unknown."""
         shares = {row.quantity: row.saved_share for row in self.compared}
         return shares.get("measured seconds", shares.get("seconds"))
 

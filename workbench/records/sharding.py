@@ -79,7 +79,7 @@ class ShardingRecord(Record):
     notes: tuple[str, ...] = ()
 
     def groups(self, depth: int | None = None) -> tuple[ShardingGroupRecord, ...]:
-        """Groups the arrays by module path; outer groups come first, then those with more replicated bytes.
+        """Groups the arrays by module path: a group before its inner groups, most replicated bytes first.
 
         Args:
             depth: Number of path parts to distinguish; None means all, down to the modules that contain the arrays.

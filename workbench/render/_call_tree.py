@@ -80,9 +80,9 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
 
 
 def collective_lines(tree: CallTreeRecord, *, most: int = 16) -> list[str]:
-    """One line per place, for the `most` places that send most bytes: executions, collective, axes, line and module.
+    """One line for each of the `most` places that send the most bytes; a last line counts the remaining places.
 
-    Identical layers count as one place; a last line counts the remaining places.
+    A line has executions, collective, axes, source line and module. Identical layers count as one place.
     """
     tree = tree.fold(hidden=False, passes=False, layers=True)
     groups: dict[tuple, list[CallCollectiveRecord]] = {}

@@ -79,7 +79,7 @@ def render_graph_svg(
         states: States of a running program's nodes. Each mark then shows its node's state by symbol and colour, and
             each group lists how many nodes are in each state.
         dark: Colours for a dark page; None follows the reader's system setting.
-        live: For a live view: leave the colours to the page.
+        live: Whether to leave the colours to the page that embeds the picture.
 
     Example:
         >>> from workbench.records.launch import NodeRecord, ProgramGraphRecord

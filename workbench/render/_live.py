@@ -235,7 +235,7 @@ def ticks(end: float, *, most: int) -> list[float]:
 
 
 def natural(name: str) -> tuple[tuple[int, float, str], ...]:
-    """Sorts names by the numeric value of the numbers in them.
+    """Returns a sort key that orders names by the value of the numbers in them.
 
     Example:
         >>> sorted(["cpu:10", "cpu:9"], key=natural)

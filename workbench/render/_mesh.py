@@ -232,7 +232,7 @@ def cell_svg(
     Args:
         corner: The cell's top left corner.
         cell: Side length of the grid's squares.
-        fill: Its colour.
+        fill: Colour of the square.
         data: An attribute as markup, such as `data-device="3"`.
         tooltip: The tooltip text.
         lines: Returns the lines of text for a given side of the square and font size.

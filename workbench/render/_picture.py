@@ -46,7 +46,7 @@ def describe(record: object, **options: Option) -> str:
 
     Args:
         record: Any record; a list of finished rounds or of samples of devices.
-        options: For finished rounds, `rounds`, their planned number, and `unit`, the word for a round.
+        options: For finished rounds: `rounds` (their planned number) and `unit` (the word for a round).
 
     Example:
         >>> describe(MemoryRecord(peak_bytes=2**30, available_bytes=2**31, fits=True))
@@ -62,8 +62,7 @@ def svg(record: object, **options: Option) -> Markup:
     Args:
         record: A program, or its module, memory or cost; a mesh or a sharding; a run, a simulated round or several
             runs; a profile; a graph of services; a list of finished rounds or of device samples.
-        options: For most pictures, `width` in pixels and `dark`; with `None`, `dark` follows the reader's system
-            setting.
+        options: For most pictures: `width` in pixels, and `dark`; `dark=None` follows the reader's system setting.
 
     Raises:
         TypeError: if the record has no picture.

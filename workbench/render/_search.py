@@ -17,7 +17,7 @@ Style = Literal["rules", "in_shardings", "nnx"]
 
 
 def render_search_text(search: SearchRecord) -> str:
-    """Formats a search as a table: the choices with their specs, fastest fitting one first, or the smallest slices."""
+    """Formats a search as a table: choices with their specs, fastest fitting choice first, or the smallest slices."""
     if search.slices:
         return _slices_text(search)
     bar = f" ({search.error_bar})" if search.error_bar else ""

@@ -149,7 +149,7 @@ def _headline(collective: WhyCollectiveRecord) -> tuple[str, str]:
 
 
 def _callers(collective: WhyCollectiveRecord) -> str:
-    """The innermost lines that call the function around the collective's line."""
+    """The innermost calls that lead to the collective's function, as text."""
     names = [line_text(caller).rpartition("/")[2] for caller in collective.callers[:_MOST_CALLERS]]
     return f", called at {', '.join(names)}" if names else ""
 

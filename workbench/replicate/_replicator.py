@@ -132,6 +132,7 @@ class Replicator:
             were no steps).
 
         Raises:
+            PlacementError: if `steps` is not an int of at least 0.
             ProgramError: as in `step`, in the first step.
             DataError: if a replica has no batch for a step, or a batch with a different structure, shape or dtype.
         """

@@ -72,7 +72,7 @@ class Search:
         self._ended: Literal["complete", "time", "stopped"] = "complete"
 
     def run(self) -> SearchRecord:
-        """Seeds, descent, compilation."""
+        """Runs the search: seeds, descent and compilation."""
         try:
             self._seed()
             self._descend()
@@ -426,7 +426,7 @@ class Search:
                 self._on_record(self.record())
 
     def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
-        """The next choice to compile: by turns the best as planned, the best as corrected, or the most different."""
+        """The next choice to compile: in turn the best as planned, the best as corrected, and the most different."""
         options = [s for s in self.best(len(self._plans)) if s not in self._tried]
         options = [specs for specs in options if self.rank_of(specs) < (best[0], _SLACK * best[1])]
         kind = len(self._tried) % 3
@@ -460,7 +460,7 @@ class Search:
         return zip(self.program.groups, specs, strict=True)
 
     def _next_for_chip(self) -> tuple[Spec, ...] | None:
-        """The next choice: the best on CPU devices, one that may fit, the best planned one, or a named one."""
+        """The next choice: the best on CPU devices, a choice that may fit, the best as planned, or a named choice."""
         options = [specs for specs in self._plans if specs not in self._compiled and specs not in self._failed]
         if not options:
             return None

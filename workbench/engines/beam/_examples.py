@@ -84,7 +84,7 @@ class PackedExamples:
 
     @property
     def record(self) -> np.dtype:
-        """The bytes of one row."""
+        """The dtype of one row."""
         return np.dtype([(f"c{i}", dtype, shape) for i, (_, dtype, shape) in enumerate(self.columns)])
 
 
@@ -153,7 +153,7 @@ class _MergeFacts(beam.CombineFn):
     """Merges facts about rows."""
 
     def create_accumulator(self) -> Any:
-        """No rows."""
+        """Returns the facts about zero rows."""
         return _Facts()
 
     def add_input(self, mutable_accumulator: Any, element: Any) -> Any:

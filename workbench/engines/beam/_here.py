@@ -63,7 +63,7 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Foreign, chec
 
 
 def _do(job: str, arguments: Sequence[Any], runner: object, flags: Foreign) -> None:
-    """One pipeline, which passes over the clients, reads or counts a source, or writes to a sink."""
+    """Runs one pipeline, which passes over the clients, reads or counts a source, or writes to a sink."""
     from workbench.engines.beam import _examples, _io, _worker
 
     jobs = {

@@ -44,7 +44,7 @@ def export_app(
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
         folder: Project folder; must be new or empty.
-        *args: Its arguments; client data may be `jax.ShapeDtypeStruct`s.
+        *args: Arguments of `fn`; client data may be `jax.ShapeDtypeStruct`s.
         platforms: Platforms that nodes and server run on, such as ("cpu", "cuda"). Default: the platform of this
             process.
         package: Name of the app's Python package. One Flower project can contain several packages with different names.

@@ -1108,7 +1108,7 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
     """Checks that all kept rows of a pass were read back exactly once and unchanged.
 
     Raises:
-        EngineError: if not.
+        EngineError: if rows are missing, duplicated or changed.
     """
     from workbench.engines.spark._worker import crc_of
 

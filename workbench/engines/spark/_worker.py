@@ -598,7 +598,7 @@ def _exact(values: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
     """Converts numbers to a dtype.
 
     Raises:
-        ValueError: if an integer or bool would be another number; the message names the column.
+        ValueError: if an integer or bool dtype cannot represent a number; the message names the column.
     """
     try:
         return converted(values, dtype)

@@ -149,7 +149,7 @@ def _generator(workers: int, needed: int) -> np.ndarray:
 
 
 def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
-    """Expected time until the fastest `needed` of `workers` finish, if each does 1 / `needed` of the work.
+    """Computes the expected time until `needed` of `workers` finish, each doing 1 / `needed` of the work.
 
     One worker needs time 1 + Exp(`rate`) for the whole job, and proportionally less for a part of the job. Without
     a code all workers are needed: `expected_latency(n, n)`.
@@ -174,7 +174,7 @@ def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
 
 
 def best_needed(workers: int, *, rate: float = 1.0) -> int:
-    """The number k of needed workers that minimizes `expected_latency`.
+    """Finds the number k of needed workers that minimizes `expected_latency`.
 
     Example:
         >>> best_needed(100)  # for many workers (1 + 1 / W₋₁(−e⁻²)) n = 0.682 n

@@ -70,13 +70,13 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
 
 
 def _flat_form(rows: PyTree[Array]) -> tuple[int, Any]:
-    """Length of one client's flattened row, and the function that restores its structure."""
+    """Returns the length of one client's flattened row, and the function that restores its structure."""
     flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), rows))
     return flat.size, unravel
 
 
 def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
-    """Averages integers of a few bits per entry, several packed into one word.
+    """Averages updates rounded to a few bits per entry, with several entries per word.
 
     Packed words are added directly, so an all-reduce also moves packed words. Each number therefore needs room for the
     sum over all clients: `bits + log2(clients)` bits. The scale of an array is its largest entry at any client, found

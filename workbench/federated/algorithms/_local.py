@@ -52,8 +52,8 @@ def train_locally(
         loss: `loss(params, batch)`, a scalar.
         optimizer: The client's optimizer.
         params: The server's parameters.
-        batches: Pytree `[steps, ...]`. If there is a `mask` entry `[steps, batch]`, steps that contain only padding
-            change nothing and are not counted.
+        batches: Pytree `[steps, ...]`. With a `mask` entry of shape `[steps, batch]`, steps that contain only
+            padding change nothing and are not counted.
         adjust: `adjust(params, gradient)` returns the direction that is passed to the optimizer.
         optimizer_state: State to continue from. Default: a new state, which is not returned.
 

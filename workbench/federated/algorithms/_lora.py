@@ -93,8 +93,8 @@ def fedlora(
 
     Clients send only the adapters: r (n + m) numbers instead of n m for a matrix `[n, m]`. A plan counts the frozen
     parameters as broadcast in every round, because the plan cannot know that the clients already have them. The mean of
-    products `a @ b` is not the product of means. With `freeze_a` only `b` is trained, so the mean is exact and
-    communication is halved.
+    products `a @ b` is not the product of means. With `freeze_a` only `b` is trained, so the mean is exact. The plan
+    still counts `a`, which never changes and need not be sent.
 
     Args:
         loss: `loss(params, batch)`, a scalar that is the loss of the whole model.

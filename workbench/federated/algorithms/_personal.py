@@ -45,7 +45,7 @@ def ditto(
     """Trains a shared model and, for each client, a personal model pulled towards it.
 
     A personal model minimises `loss + λ/2 ‖v − w_server‖²`. Sends as many bytes as `fedavg`; personal models stay on
-    the client.
+    the clients.
 
     Args:
         loss: `loss(params, batch)`, a scalar.

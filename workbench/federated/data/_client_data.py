@@ -28,6 +28,9 @@ class ClientData:
         label: The field that contains the class indices, or None.
         classes: Class names for the integer labels 0, 1, … in `label`; empty if they have no names.
         metadata: For each client id, further information about the client, such as a writer's age or a hospital's town.
+
+    Raises:
+        DataError: if clients have different fields, dtypes or shapes, or if `label` or `metadata` is unknown.
     """
 
     arrays: Mapping[str, ClientArrays]
@@ -104,7 +107,7 @@ class ClientData:
         return f"ClientData({self.name!r}, {len(self)} clients, {counts.sum()} examples, {spread}; {shapes})"
 
     def select(self, clients: Iterable[str | int]) -> "ClientData":
-        """Selects clients by ids or positions, in the given order."""
+        """Selects clients by ids or positions, in the given order; a client may occur only once."""
         names = self.clients
         chosen = [names[c] if isinstance(c, int | np.integer) else c for c in clients]
         repeated = sorted({c for c in chosen if chosen.count(c) > 1}) if len(set(chosen)) < len(chosen) else []
@@ -202,7 +205,7 @@ def _from_frame(frame: Foreign, by: str, name: str, classes: Sequence[str]) -> C
 
 
 def _label(fields: ClientArrays) -> str | None:
-    """Returns "y" if the field contains class numbers."""
+    """Returns "y" if this field contains class numbers, or else None."""
     y = fields.get("y")
     return "y" if y is not None and y.ndim == 1 and np.issubdtype(y.dtype, np.integer) else None
 

@@ -235,7 +235,7 @@ _RARE = -math.log(1e-12)
 
 
 def _divergence(share: float, chance: float) -> float:
-    """Kullback-Leibler divergence in nats between coins with these probabilities; 0 if share <= chance."""
+    """Computes the Kullback-Leibler divergence in nats between two coins; 0 if share <= chance."""
     if share <= chance:
         return 0.0
     rest = 0.0 if share == 1 else (1 - share) * math.log((1 - share) / (1 - chance))

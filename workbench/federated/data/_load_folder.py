@@ -36,7 +36,7 @@ def load_folder(
             extension, such as `site/3`.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Whether to accept clients without examples.
-        allow_nan: Accept NaN.
+        allow_nan: Whether to accept NaN.
 
     Returns:
         The clients, sorted by path.

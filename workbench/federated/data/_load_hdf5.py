@@ -30,7 +30,7 @@ def load_tff_hdf5(
         clients: Ids to read, or N to read the first N clients; all by default.
         label: The field with the classes. "auto" uses `label` or another common name if present; None for no label.
         allow_empty: Whether to accept clients without examples.
-        allow_nan: Accept NaN.
+        allow_nan: Whether to accept NaN.
 
     Returns:
         The clients in the file's (sorted) order, or in the order of `clients`. Text is returned as numpy strings.

@@ -23,7 +23,7 @@ def load_leaf(
         path: A `.json` file, or a folder of `.json` files with different users.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Whether to accept clients without examples.
-        allow_nan: Accept NaN.
+        allow_nan: Whether to accept NaN.
 
     Returns:
         The clients in the order of `users`.

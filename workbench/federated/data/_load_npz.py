@@ -31,7 +31,7 @@ def load_npz(
         client: Name of the array that contains each row's client.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Whether to accept clients without examples.
-        allow_nan: Accept NaN.
+        allow_nan: Whether to accept NaN.
 
     Returns:
         The clients in the archive's order, or in sorted order if each row names its client.

@@ -27,7 +27,7 @@ def load_parquet(
         client: The column that contains each row's client.
         fields: The columns to keep; by default, all other columns. Columns of (nested) lists become arrays.
         label: The column with the classes. "auto" uses `y`, `label` or another common name if present.
-        allow_nan: Accept NaN.
+        allow_nan: Whether to accept NaN.
 
     Returns:
         The clients in sorted order.
@@ -72,7 +72,7 @@ def load_hugging_face(
         split: Name of the split, for folders with several splits.
         fields: The columns to keep; by default, all other columns.
         label: As in `load_parquet`. The names of a `ClassLabel` become the classes.
-        allow_nan: Accept NaN.
+        allow_nan: Whether to accept NaN.
 
     Returns:
         The clients in sorted order.

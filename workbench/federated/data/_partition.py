@@ -15,6 +15,9 @@ class Partition:
     Attributes:
         rows: Row numbers of each client.
         clients: The clients' ids; `client_0`, `client_1`, … (with leading zeros) if omitted.
+
+    Raises:
+        DataError: if `rows` is not a permutation of all row numbers, or ids are repeated.
     """
 
     rows: tuple[np.ndarray, ...]
@@ -52,6 +55,9 @@ class Partition:
 
 def iid(examples: int, clients: int, *, seed: int) -> Partition:
     """Distributes the examples at random in equal numbers (± 1), regardless of labels.
+
+    Raises:
+        DataError: if there are no clients or no examples.
 
     Example:
         >>> [len(rows) for rows in iid(10, 3, seed=0).rows]

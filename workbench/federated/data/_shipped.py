@@ -44,6 +44,9 @@ class Examples:
     def split(self, *, test_fraction: float = 0.2, seed: int = 0) -> tuple["Examples", "Examples"]:
         """Splits the examples at random into training and test examples.
 
+        Raises:
+            DataError: if `test_fraction` leaves either part without examples.
+
         Example:
             >>> train, test = shipped("iris").split(test_fraction=0.2, seed=0)
             >>> len(train), len(test)
@@ -89,7 +92,7 @@ class Split(NamedTuple):
 def shipped(name: ShippedName) -> Examples:
     """Loads a real data set from the workbench or scikit-learn, without a network.
 
-    | name | examples × features | what `y` is |
+    | name | examples × features | `y` |
     |---|---|---|
     | `breast_cancer` | 569 × 30 | malignant or benign |
     | `diabetes` | 442 × 10 | progression after one year, unscaled |

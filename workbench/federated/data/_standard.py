@@ -27,7 +27,7 @@ def load_femnist(path: str | Path, *, clients: int | Sequence[str] | None = None
 
     Args:
         path: `fed_emnist_train.h5`, or LEAF's folder of `.json` files.
-        clients: Writers to load, or N to load the first N writers; all by default. For `.h5` files.
+        clients: Writers to load, or N to load the first N writers; all by default. Only for `.h5` files.
 
     Returns:
         Clients with the fields `x`, float32 `[examples, 784]` (ink is 1), and `y`, int32.
@@ -60,7 +60,7 @@ def load_shakespeare(path: str | Path, *, clients: int | Sequence[str] | None = 
 
     Args:
         path: `shakespeare_train.h5`, or LEAF's folder of `.json` files.
-        clients: Roles to load, or N to load the first N roles; all by default. For `.h5` files.
+        clients: Roles to load, or N to load the first N roles; all by default. Only for `.h5` files.
         length: Number of characters in an example; LEAF's examples have 80.
 
     Returns:

@@ -122,6 +122,9 @@ class SuccessiveHalving(Grid):
         trials: Number of random draws, as in `RandomSearch`; None for the grid.
         seed: Seed for the draws.
 
+    Raises:
+        ProgramError: if `eta` is below 2, or `first_rounds` is below 1.
+
     References:
         Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016
         (arXiv 1502.07943), Figure 3.

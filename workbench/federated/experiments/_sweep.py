@@ -90,8 +90,9 @@ def sweep(
         progress: Whether to show a progress bar.
 
     Returns:
-        The result. A trial whose metrics are not finite ends as "diverged" in that round. A trial that cannot be traced
-        or lacks the strategy's metric ends as "failed", with the reason in `result.trials`. Other trials continue.
+        The result. A trial ends as "diverged" in the first round in which a metric is not finite. A trial that cannot
+        be traced or lacks the strategy's metric ends as "failed", with the reason in `result.trials`. Other trials
+        continue.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C; `error.result` has `status == "interrupted"`, and its `resume()` continues the

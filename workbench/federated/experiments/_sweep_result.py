@@ -179,7 +179,7 @@ class SweepResult(Results):
         return pd.DataFrame(columns=["trial", "seed", "round", "metric", "value", *CLIENT_STATISTICS])
 
     def final(self, metric: str) -> "pd.DataFrame":
-        """One row per finished trial: hyperparameters, mean, standard deviation, number of seeds."""
+        """One row per finished trial: hyperparameters, mean, standard deviation and number of seeds."""
         members, scores = self._store.members(), {}
         for trial, seed in sorted(members):
             values = self._store.metrics((trial, seed)).get(metric)

@@ -103,7 +103,7 @@ class Permutation:
         self.positions = int(self._base) ** 2
 
     def stretch(self, start: int, stop: int) -> Integer[np.ndarray, " n"]:
-        """Returns the numbers at some positions; fewer than `stop - start` if some are empty."""
+        """Returns the numbers at positions `start` to `stop - 1`, without empty positions."""
         positions = np.arange(start, min(stop, self.positions), dtype=np.uint64)
         left, right = np.divmod(positions, self._base)
         for key in self._keys:

@@ -74,7 +74,7 @@ def synchronous_steps(
 def _ask_enough(
     population: Population, load: Load, schedule: Synchronous, now: float, number: int, seed: int
 ) -> tuple[Asked, float, float]:
-    """Waits until enough clients are available for a round that can succeed."""
+    """Waits until enough clients are available for a round to succeed."""
     count, needed = math.ceil(schedule.cohort * schedule.over_selection), _needed(schedule)
     waited, pause = 0.0, _FIRST_WAIT
     while True:

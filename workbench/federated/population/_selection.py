@@ -57,7 +57,7 @@ def load_of(work: WorkRecord, protocol: ProtocolCostRecord | None, latency_secon
 
 
 def eligible(population: Population, devices: Devices, ids: np.ndarray, load: Load) -> Bool[np.ndarray, " n"]:
-    """Returns whether a device has enough memory and may spend enough energy."""
+    """Returns whether each device has enough memory and may spend enough energy."""
     watts = seconds_of(population, devices, ids, load)
     joules = watts[1] * devices.compute_watts + (watts[0] + watts[2]) * devices.radio_watts
     enough = joules <= population.battery_share * devices.battery_joules

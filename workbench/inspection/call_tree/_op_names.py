@@ -91,7 +91,7 @@ def _is_structure(part: str) -> bool:
 
 
 def _bare(part: str) -> str:
-    """Part of a name without the transformations around it."""
+    """A part of a name without the transformations around it."""
     while match := _TRANSFORM.match(part):
         part = match[2]
     return part

@@ -279,7 +279,7 @@ class _Inspection:
         )
 
     def _weight(self, computation: str) -> float:
-        """Weight of a conditional's branch: first by FLOPs, then by bytes."""
+        """Weighs a conditional's branch by its FLOPs or, at equal FLOPs, by its bytes."""
         if computation in self._weights:
             return self._weights[computation]
         weight = 0.0

@@ -1,8 +1,8 @@
 """Work of library routines that HLO does not state: factorisations, sorts and top-k.
 
-FLOPs of factorisations are textbook counts (LAPACK Working Note 41). Eigenvalues of symmetric matrices and singular
-values count a reduction, divide and conquer (4/3 n³ for each set of vectors) and a transformation of the vectors. A
-module's FLOPs do not include any of them, because XLA counts 0 for a custom call.
+FLOPs of factorisations are textbook counts (LAPACK Working Note 41). The counts for eigenvalues of symmetric matrices
+and for singular values include a reduction, divide and conquer (4/3 n³ for each set of vectors) and a transformation
+of the vectors. A module's FLOPs include none of these counts, because XLA counts 0 for a custom call.
 """
 
 import math
