@@ -209,7 +209,7 @@ def verdict(finding: Any, before: dict[str, float], after: dict[str, float]) -> 
         return "useless" if saved > -0.02 else "false: larger"
     # XLA counts the FLOPs of a loop's body once, so that their share is comparable and not their number.
     if gain.quantity != "FLOPs" and abs(saved - gain.saved_share) > 0.05:
-        return f"false: saves {saved:.0%}, but {gain.saved_share:.0%} was predicted"
+        return f"false: saves {100 * saved:.0f} %, but {100 * gain.saved_share:.0f} % was predicted"
     stated = {each.quantity for each in finding.costs}
     worse = [key for key in before if key not in stated and after[key] > 1.05 * before[key]]
     return f"false: {worse[0]} grows without a note" if worse else "true"
@@ -233,7 +233,7 @@ def judged(only: str) -> Iterator[tuple[str, str, str, str]]:
                 yield name, "no finding", "", ""
             for finding in findings:
                 gain = finding.gain
-                said = "" if gain is None else f"{gain.quantity} −{gain.saved_share:.0%}"
+                said = "" if gain is None else f"{gain.quantity} −{100 * gain.saved_share:.0f} %"
                 try:
                     made = changed(name, finding, fn, args)
                     word = "not made" if made is None else verdict(finding, before, figures(*made))

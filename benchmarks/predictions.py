@@ -33,6 +33,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 
 import workbench as wb
 from workbench.cost import family_of, known_chip
+from workbench.render.units import share_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).with_name("predictions.json")
@@ -690,7 +691,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             groups[point.kind, family_of(chip) if chip else "CPU"].append(abs(ratio - 1))
     lines = ["| kind | chips | evaluated points | median error | largest error |", "|---|---|--:|--:|--:|"]
     for (kind, family), errors in sorted(groups.items()):
-        lines.append(f"| {kind} | {family} | {len(errors)} | {statistics.median(errors):.0%} | {max(errors):.0%} |")
+        lines.append(
+            f"| {kind} | {family} | {len(errors)} | {share_text(statistics.median(errors), 0)} | {share_text(max(errors), 0)} |"
+        )
     lines += ["", "| point | program | chip | measured time | predicted / measured | used for | source |",
               "|---|---|---|--:|--:|---|---|"]  # fmt: skip
     for point, ratio in known:

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.render.units import share_text
+
 FOLDER = Path(__file__).with_name("predictions_here")
 PAGE = Path(__file__).parents[1] / "docs" / "predictions.md"
 BEGIN, END = "<!-- table: made by benchmarks/predictions_here.py -->", "<!-- end of the table of this machine -->"
@@ -426,8 +428,9 @@ def sentences(ratios: list[float], losses: list[float]) -> list[str]:
     error = statistics.median(abs(ratio - 1) for ratio in ratios)
     right = sum(loss <= NEAR for loss in losses)
     return [
-        f"The interquartile range of a program's call times is {statistics.median(spreads):.0%} of their median "
-        f"(median over all rows). The target of a median error of 25 % is {'met' if error <= 0.25 else 'missed'}.",
+        f"The interquartile range of a program's call times is {share_text(statistics.median(spreads), 0)} of their "
+        "median (median over all rows). "
+        f"The target of a median error of 25 % is {'met' if error <= 0.25 else 'missed'}.",
         f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)} programs run faster than predicted. The **order** of "
         f"variants, on which advice and search depend, is right in {right} of {len(losses)} groups.",
     ]
@@ -437,7 +440,11 @@ def row_of(ratios: list[float]) -> str:
     errors = [abs(ratio - 1) for ratio in ratios]
     within = sum(0.5 <= ratio <= 2 for ratio in ratios) / len(ratios)
     factor = max(max(ratio, 1 / ratio) for ratio in ratios)
-    return f"{len(ratios)} | {statistics.median(errors):.0%} | {within:.0%} | {factor:.2g} |".rstrip(" |")
+    return (
+        f"{len(ratios)} | {share_text(statistics.median(errors), 0)} | {share_text(within, 0)} | {factor:.2g} |".rstrip(
+            " |"
+        )
+    )
 
 
 def groups_of(results: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -458,7 +465,7 @@ def loss_of_choice(members: list[dict[str, Any]]) -> float:
 def order_of(found: list[tuple[float, str]]) -> str:
     near = sum(loss <= NEAR for loss, _ in found)
     loss, name = max(found)
-    return f"{near} ({near / len(found):.0%}) | {loss:.2f} × ({name})"
+    return f"{near} ({share_text(near / len(found), 0)}) | {loss:.2f} × ({name})"
 
 
 def main() -> None:

@@ -34,13 +34,13 @@ def main() -> None:
             low, middle, high = statistics.quantiles([with_it / without - 1 for without, with_it in pairs], n=4)
             added = statistics.median(1e6 * (with_it - without) for without, with_it in pairs)
             kind = "waits" if blocking else "does not wait"
-            spread = f"{low:.2%} to {high:.2%}"
+            spread = f"{100 * low:.2f} % to {100 * high:.2f} %"
             times = f"{1e3 * plain:>10.3f}{1e3 * watched:>12.3f}"
             print(f"{width:>6}{kind:>14}{times}{middle:>10.2%}{spread:>20}{added:>10.1f}", flush=True)
     names = ("calling thread", "all threads")
     for name, added in zip(names, added_processor_seconds(arguments.turns), strict=True):
         low, middle, high = (1e6 * each for each in statistics.quantiles(added, n=4))
-        share = f"{middle / 1e4:.2%} of a step of 10 ms"
+        share = f"{middle / 100:.2f} % of a step of 10 ms"
         print(f"processor time added, {name}: {middle:.1f} µs ({low:.1f} to {high:.1f}), {share}")
     if arguments.profile:
         show_profile()

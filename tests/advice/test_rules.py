@@ -228,7 +228,7 @@ def test_padding_of_clients_is_reported_with_its_share():
 
     advice = wb.advise(total, verify=False, examples_per_client=([1, 1, 1, 16], 16))(jnp.ones((4, 16, 8)))
     assert "unbalanced clients" in rules(advice)
-    assert "70% of the clients' work is padding" in advice.findings[0].what
+    assert "70 % of the clients' work is padding" in advice.findings[0].what
 
 
 def test_a_planned_record_is_refused():

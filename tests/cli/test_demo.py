@@ -18,7 +18,7 @@ def test_training_section_says_when_it_passed_ninety_percent():
     section = sections.training_section([2.0, 1.0, 0.5], [0.5, 0.92, 0.95], 12.5)
     (text,) = pieces(section, ReportText)
     assert (
-        "After 3 rounds the network classifies 95.0% of the held-out digits correctly. "
+        "After 3 rounds the network classifies 95.0 % of the held-out digits correctly. "
         "Its accuracy reached 90 % in round 2." in text.text
     )
     (image,) = pieces(section, ReportImage)

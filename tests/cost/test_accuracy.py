@@ -56,8 +56,9 @@ def test_no_point_is_fitted_and_judged_and_every_group_is_judged():
 def test_predictions_of_a_family_state_its_errors():
     row = accuracy_of(known_chip("v5e"), "memory")
     assert row is not None
-    assert f"memory ±{row.median:.0%} (at most {row.largest:.0%}, {row.points} points)" in accuracy_text(
-        known_chip("v5e")
+    assert (
+        f"memory ±{100 * row.median:.0f} % (at most {100 * row.largest:.0f} %, {row.points} points)"
+        in accuracy_text(known_chip("v5e"))
     )
 
 

@@ -332,7 +332,7 @@ def test_module_name_is_enough_where_one_program_has_it():
 
 
 def test_only_the_chosen_program_is_in_the_note():
-    assert any("jit__psum is read: 3.4% of the seconds" in note for note in open_profile(V6E, "jit__psum").notes)
+    assert any("jit__psum is read: 3.4 % of the seconds" in note for note in open_profile(V6E, "jit__psum").notes)
 
 
 def test_unknown_program_is_refused_with_the_names_that_there_are(v6e):

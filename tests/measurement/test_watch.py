@@ -548,7 +548,7 @@ def test_a_second_version_says_what_changed():
     new = wb.watch(make(4), show=False)
     new(jnp.ones(8))
     changes = _cost_of(new).changes
-    assert "work: 32 FLOP → 64 FLOP (+100%)" in changes
+    assert "work: 32 FLOP → 64 FLOP (+100 %)" in changes
 
 
 def test_a_second_version_with_few_steps_says_nothing_of_times():
@@ -557,7 +557,7 @@ def test_a_second_version_with_few_steps_says_nothing_of_times():
         return _watch_core.changes_of(*records, **options)
 
     slow, fast = {"step_seconds": 0.2, "flops": 1e9}, {"step_seconds": 0.1, "flops": 1e9 + 1}
-    assert changed(slow, fast) == ("time of a call: 200 ms → 100 ms (-50%)",)  # 1 GFLOP → 1 GFLOP is no difference
+    assert changed(slow, fast) == ("time of a call: 200 ms → 100 ms (-50 %)",)  # 1 GFLOP → 1 GFLOP is no difference
     assert changed(slow, fast, is_timed=False) == ()
 
     def make(width):
@@ -849,9 +849,9 @@ def test_a_loop_without_outputs_says_how_to_choose_some():
 @pytest.mark.parametrize(
     ("share", "steps", "text"),
     [
-        (0.6, 0.9, "60% of the time (input-bound)"),
-        (0.6, 0.02, "60% of the time; only 2.0% of the steps start after a long wait"),
-        (0.1, 0.0, "10% of the time"),
+        (0.6, 0.9, "60 % of the time (input-bound)"),
+        (0.6, 0.02, "60 % of the time; only 2.0 % of the steps start after a long wait"),
+        (0.1, 0.0, "10 % of the time"),
     ],
 )
 def test_a_loop_is_input_bound_only_if_most_steps_wait(share, steps, text):

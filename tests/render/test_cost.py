@@ -142,7 +142,7 @@ def test_text_says_predicted_bounds_waste_and_assumptions():
         "  1 clients train: 400 FLOP, 20 B of HBM, sends 3 B over model, 10 s (compute-bound)",
         "  2 reduce mean: 5 FLOP, 10 B of HBM, sends 6 B over clients, 1 B over model, 8 s (collective-bound)",
         "  2 clients: 100 FLOP to 300 FLOP each, 200 FLOP on average",
-        "  wasted by padding: 25.0%",
+        "  wasted by padding: 25.0 %",
         "Assumes: no overlap",
     ]
 

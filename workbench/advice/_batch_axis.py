@@ -13,6 +13,7 @@ from workbench.inspection import constraint_advice
 from workbench.records.advice import FindingRecord
 from workbench.records.program import SourceLine
 from workbench.records.sharding import PlannedValueRecord, WhyCauseRecord
+from workbench.render.units import share_text
 
 RULE = "activations without the batch axis"
 Spec = tuple[tuple[str, ...], ...]
@@ -66,8 +67,8 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
         else:
             title = f"From {place} on, {size} devices along `{axis}` compute the same values."
             reason = (
-                f"The batch is sharded over `{axis}`, but these values are not. About {lost.repeated:.0%} of a "
-                "device's planned work is repeated on the other devices."
+                f"The batch is sharded over `{axis}`, but these values are not. About "
+                f"{share_text(lost.repeated, 0)} of a device's planned work is repeated on the other devices."
             )
         traffic = sum(collective.sent_bytes for collective in collectives)
         yield FindingRecord(

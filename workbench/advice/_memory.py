@@ -13,7 +13,7 @@ from workbench.advice._remat import KEPT, Kept, kept_for_backward
 from workbench.advice.search import pattern_argument
 from workbench.records.advice import FindingRecord
 from workbench.records.sharding import ShardingRecord
-from workbench.render.units import bytes_text, line_text
+from workbench.render.units import bytes_text, line_text, share_text
 
 _ROOT = re.compile(r"ROOT %?([^ ]+) = .*")
 _CARRYING = frozenset(("tuple", "get-tuple-element", "while", "conditional", "call"))
@@ -80,7 +80,7 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="one buffer dominates the peak",
         what=f"One temporary value of {bytes_text(largest.size_bytes)} makes up "
-        f"{largest.size_bytes / memory.peak_bytes:.0%} of the peak memory.",
+        f"{share_text(largest.size_bytes / memory.peak_bytes, 0)} of the peak memory.",
         why="A value occupies memory from its computation to its last use.",
         change="Compute the value in chunks (`jax.lax.map(..., batch_size=…)`, a scan over rows), recompute the "
         "value (`jax.checkpoint`), or shard its largest dimension.",
@@ -105,7 +105,7 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
     room = memory.available_bytes and memory.peak_bytes and memory.peak_bytes < 0.5 * memory.available_bytes
     yield FindingRecord(
         rule="recomputation",
-        what=f"{again / total:.0%} of all FLOPs recompute values of the forward pass."
+        what=f"{share_text(again / total, 0)} of all FLOPs recompute values of the forward pass."
         + (" Half of the memory is free." if room else ""),
         why="`jax.checkpoint` (remat) discards values and recomputes them for the gradient.",
         change="Keep the expensive values: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`, or "
@@ -146,7 +146,8 @@ def kept_activations(program: Compiled) -> Iterator[FindingRecord]:
         place = f"{'loop' if loop.is_scan else 'repeated'} at {line_text(loop.source)}"
         yield FindingRecord(
             rule=KEPT,
-            what=f"{calls} keep {bytes_text(size)} for the backward pass, {size / peak:.0%} of the peak memory.",
+            what=f"{calls} keep {bytes_text(size)} for the backward pass, {share_text(size / peak, 0)} of the peak "
+            "memory.",
             why="The gradient of a layer needs values of its forward pass. These values stay in memory until the "
             "backward pass reaches the layer.",
             change=f"{change} The backward pass then computes each layer again: less memory, more FLOPs.",

@@ -9,7 +9,7 @@ from workbench.records.advice import FindingRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord
 from workbench.render import spec_code
-from workbench.render.units import bytes_text
+from workbench.render.units import bytes_text, share_text
 
 _LARGE = 0.1  # of the arguments of one device
 _LARGE_BYTES = 1 << 16  # for smaller arrays, a collective is not worthwhile
@@ -48,7 +48,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
             else f"Its spec omits `{axis}`, and the program needs more than half of the memory.",
             change=f"Shard {all_of(leaves)} as `{spec_code(spec)}`, over `{axis}`.",
             evidence=(
-                f"{held_bytes / total:.0%} of one device's argument bytes",
+                f"{share_text(held_bytes / total, 0)} of one device's argument bytes",
                 f"sharded over {axis}, one device would store {bytes_text(held_bytes // sizes[axis])}",
             ),
             weight=held_bytes / total,
@@ -144,9 +144,10 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
     shares = [padding, waiting / (1 + waiting), apart / (1 + apart)]
     worst = 0 if padding > max(shares) - 0.01 else shares.index(max(shares))
     costs = [
-        f"{padding:.0%} of the clients' work is padding",
-        f"Clients that run together wait for the slowest client, which takes {waiting:.0%} longer than their mean",
-        f"The slowest device takes {apart:.0%} longer than the mean of all devices",
+        f"{share_text(padding, 0)} of the clients' work is padding",
+        f"Clients that run together wait for the slowest client, which takes {share_text(waiting, 0)} longer than "
+        "their mean",
+        f"The slowest device takes {share_text(apart, 0)} longer than the mean of all devices",
     ]
     changes = [
         "Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size, so that few "
@@ -218,7 +219,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="uneven shards",
             what=f"Dimension {dim} of a value with shape {list(value.shape)} has {n} entries, which cannot be divided "
-            f"evenly among {count} devices: {waste:.0%} of the stored entries are padding.",
+            f"evenly among {count} devices: {share_text(waste, 0)} of the stored entries are padding.",
             why=f"Every device holds {-(-n // count)} entries, including padding.",
             change=f"Make the dimension {up}" + (f" or {down}" if down else "") + f", a multiple of {count}, or shard "
             "another dimension.",

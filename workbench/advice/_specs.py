@@ -11,7 +11,7 @@ from workbench.errors import WorkbenchError
 from workbench.records.advice import FindingRecord
 from workbench.records.program import SourceLine
 from workbench.render import spec_code
-from workbench.render.units import bytes_text
+from workbench.render.units import bytes_text, share_text
 
 _LESS = 0.9  # a change must reduce the bytes sent to this share or less
 _SMALL_BYTES = 1 << 12
@@ -94,7 +94,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             "increase the bytes sent.",
             change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_code(spec)}`.",
             evidence=(
-                f"{held_bytes / total:.0%} of one device's argument bytes",
+                f"{share_text(held_bytes / total, 0)} of one device's argument bytes",
                 _planned_bytes(program, before, sum(tried.sent.values())),
             ),
             weight=0.5 * held_bytes / total,
@@ -184,7 +184,8 @@ def _planned_bytes(program: Compiled, before: float, after: float) -> str:
     """Planned bytes before and after, or only their ratio if the length of a loop is unknown."""
     if all(collective.executions is not None for collective in program.module.collectives):
         return f"planned: one device sends {bytes_text(before)} per call now, and {bytes_text(after)} after the change"
-    return f"planned: one device sends {1 - after / (before or 1):.0%} fewer bytes; the length of a loop is unknown"
+    saved = share_text(1 - after / (before or 1), 0)
+    return f"planned: one device sends {saved} fewer bytes; the length of a loop is unknown"
 
 
 def _planned(planner: SearchProgram, specs: tuple, *, without: tuple[int, ...] = ()) -> Priced | None:

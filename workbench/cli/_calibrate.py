@@ -4,7 +4,7 @@ from pathlib import Path
 
 from workbench.errors import CommandError
 from workbench.measurement import calibrate
-from workbench.render.units import seconds_text
+from workbench.render.units import seconds_text, share_text
 
 
 def write_calibration(out: Path | None, *, seconds: float) -> int:
@@ -30,7 +30,7 @@ def write_calibration(out: Path | None, *, seconds: float) -> int:
     for rate in chip.rates:
         size = f"{rate.amount:.3g} {'FLOP' if rate.kind == 'matrix product' else 'B'}" if rate.amount else ""
         name = " ".join(filter(None, (rate.kind, rate.dtype, rate.axis, size)))
-        print(f"{name:42} {seconds_text(rate.seconds):>10}  ±{rate.spread / 2:.0%} ({rate.runs} runs)")
+        print(f"{name:42} {seconds_text(rate.seconds):>10}  ±{share_text(rate.spread / 2, 0)} ({rate.runs} runs)")
     print(f'{chip.source}. Refer to the devices with on="here".')
     if out is not None:
         try:

@@ -18,6 +18,7 @@ from workbench.federated.data import describe
 from workbench.mesh import make_mesh, simulate_devices
 from workbench.records import write_whole
 from workbench.render.report import ReportSection, render_report
+from workbench.render.units import share_text
 
 DEVICES = 8
 TITLE = f"{_training.CLIENTS} clients train one network"
@@ -44,11 +45,14 @@ def write_demo(out: Path, *, rounds: int) -> int:
 
         def report(number: int, loss: float, accuracy: float) -> None:
             bar.update()
-            bar.set_postfix_str(f"loss {loss:.3f}, test accuracy {accuracy:.1%}")
+            bar.set_postfix_str(f"loss {loss:.3f}, test accuracy {share_text(accuracy)}")
 
         trained = _training.train(mesh, rounds, report)
     seconds = time.perf_counter() - began
-    print(f"trained {rounds} rounds: test accuracy {trained.accuracies[-1]:.1%}; inspecting the program …", flush=True)
+    print(
+        f"trained {rounds} rounds: test accuracy {share_text(trained.accuracies[-1])}; inspecting the program …",
+        flush=True,
+    )
     write_whole(out, render_report(TITLE, lead_of(trained), look(mesh, trained, seconds)))
     print(f"wrote {out.resolve().as_uri()}")
     print("Open it in a browser: play the round, and click through the program.")
@@ -62,7 +66,7 @@ def lead_of(trained: _training.TrainedModel) -> str:
     return (
         f"Each of {len(counts)} clients keeps its own {min(counts)} to {max(counts)} handwritten digits. After "
         f"{len(trained.accuracies)} rounds of federated averaging, their shared network classifies "
-        f"{trained.accuracies[-1]:.1%} of new digits correctly."
+        f"{share_text(trained.accuracies[-1])} of new digits correctly."
     )
 
 

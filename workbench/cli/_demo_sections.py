@@ -10,7 +10,7 @@ from workbench.records.compiled import ProgramRecord
 from workbench.records.program import ClientDataRecord
 from workbench.render import palette
 from workbench.render.report import ReportCode, ReportImage, ReportSection, ReportText, ReportView
-from workbench.render.units import axes_text, seconds_text
+from workbench.render.units import axes_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def training_section(losses: Sequence[float], accuracies: Sequence[float], secon
     good = next((n + 1 for n, accuracy in enumerate(accuracies) if accuracy >= 0.9), None)
     reached = f" Its accuracy reached 90 % in round {good}." if good else ""
     text = (
-        f"After {len(accuracies)} rounds the network classifies {accuracies[-1]:.1%} of the held-out digits "
+        f"After {len(accuracies)} rounds the network classifies {share_text(accuracies[-1])} of the held-out digits "
         f"correctly.{reached} Compiling and training took {seconds_text(seconds)} on this machine."
     )
     caption = "Test accuracy after each round, and the clients' loss on their own examples during that round."

@@ -11,6 +11,7 @@ from workbench.cost._rates import Family, family_of
 from workbench.cost._timeline import InstructionTime, is_compiled_elsewhere
 from workbench.records.compiled import ModuleRecord
 from workbench.records.hardware import ChipRecord
+from workbench.render.units import share_text
 
 _DOMINANT = 0.8  # minimum share of a module's seconds at which one instruction determines the module's class
 
@@ -120,6 +121,8 @@ def accuracy_text(chip: ChipRecord) -> str:
     if not rows:
         return f"The error in predicted seconds on {chip.name} is unknown."
     parts = [
-        f"{kind} ±{a.median:.0%} (at most {a.largest:.0%}, {a.points} point{'s' * (a.points != 1)})" for kind, a in rows
+        f"{kind} ±{share_text(a.median, 0)} (at most {share_text(a.largest, 0)}, "
+        f"{a.points} point{'s' * (a.points != 1)})"
+        for kind, a in rows
     ]
     return f"Errors of predicted seconds on {family} chips, median of measured points: {'; '.join(parts)}."

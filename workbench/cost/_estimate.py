@@ -16,6 +16,7 @@ from workbench.errors import InspectionError
 from workbench.records.compiled import CollectiveRecord, CostRecord, ModuleRecord, StageCostRecord
 from workbench.records.hardware import ChipRecord, MeshRecord
 from workbench.records.program import PlanRecord, StageKind, StageRecord
+from workbench.render.units import share_text
 
 OUTSIDE = "outside"
 UNNAMED = "unnamed"
@@ -386,8 +387,8 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
     if not chip.rates:
         fixed = "" if elsewhere else f", and each operation adds {rates.operation_seconds * 1e6:.3g} µs"
         yield (
-            f"operations reach {rates.matrix['matrix product']:.0%} of the matrix unit's peak and "
-            f"{rates.memory['elementwise']:.0%} of the bandwidth (chips of {family_of(chip)}){fixed}"
+            f"operations reach {share_text(rates.matrix['matrix product'], 0)} of the matrix unit's peak and "
+            f"{share_text(rates.memory['elementwise'], 0)} of the bandwidth (chips of {family_of(chip)}){fixed}"
         )
     if elsewhere:
         yield (
@@ -404,7 +405,7 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
     if not chip.rates:
         links = "their port" if chip.topology == "switch" else "all links of the sub-torus that their group fills"
         yield (
-            f"collectives use {links}, at {rates.links['']:.0%} of the bandwidth, with "
+            f"collectives use {links}, at {share_text(rates.links[''], 0)} of the bandwidth, with "
             f"{rates.collective_seconds * 1e6:.3g} µs to start and {rates.hop_seconds * 1e6:.3g} µs per step; "
             "contention is not modelled"
         )

@@ -15,6 +15,7 @@ from workbench.errors import EngineError
 from workbench.records import deferred
 from workbench.records.program import DisclosedRecord
 from workbench.records.run import ClientRunRecord, RunRecord, StageRunRecord
+from workbench.render.units import share_text
 
 
 class RunRecorder:
@@ -79,9 +80,9 @@ class RunRecorder:
             self._progress(stage, progress)
         if self._cancel is not None and self._cancel.is_set():
             message = (
-                f"the run of `{self.name}` was cancelled in stage {stage}, after {progress:.0%} of that stage. A "
-                "cancelled run has no results: finished rounds are in this error's `run`. Start a new run without "
-                "setting `cancel`."
+                f"the run of `{self.name}` was cancelled in stage {stage}, after "
+                f"{share_text(progress, 0)} of that stage. A cancelled run has no results: finished rounds are in "
+                "this error's `run`. Start a new run without setting `cancel`."
             )
             raise EngineError(message, stage=stage)
 

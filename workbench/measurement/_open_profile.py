@@ -40,6 +40,7 @@ from workbench.records.profile import (
     UnjoinedRecord,
 )
 from workbench.records.run import EventRecord
+from workbench.render.units import share_text
 
 _TRACES = ("*.trace.json.gz", "*.trace.json", "trace.json.gz", "trace.json")
 _GROUPS = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\{[\d,{}]*\}\})")
@@ -431,9 +432,9 @@ class _Recorder:
         inside, outside = sum(operation.seconds for operation in operations), sum(self._read.left_out.values())
         share = inside / (inside + outside) if inside + outside else 0.0
         return (
-            f"Only {self._read.only} is read: {share:.1%} of the seconds of all programs. The following are ignored: "
-            f"{len(self._read.left_out)} other programs (their seconds between runs of this program count as the "
-            "devices' other time), asynchronous operations, waiting, and events without a program."
+            f"Only {self._read.only} is read: {share_text(share)} of the seconds of all programs. The following are "
+            f"ignored: {len(self._read.left_out)} other programs (their seconds between runs of this program count as "
+            "the devices' other time), asynchronous operations, waiting, and events without a program."
         )
 
     def _final_notes(self, operations: Sequence[ProfiledOperationRecord]) -> Iterator[str]:

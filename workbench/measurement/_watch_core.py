@@ -683,7 +683,7 @@ def changes_of(
         before, now = (0.0 if value is None and row.status in ("added", "removed") else value for value in row.values)
         if before is None or now is None:
             continue
-        ratio = "" if row.ratio is None else f" ({row.ratio - 1:+.0%})"
+        ratio = "" if row.ratio is None else f" ({100 * (row.ratio - 1):+.0f} %)"
         texts = amount_text(before, row.unit), amount_text(now, row.unit)
         if texts[0] == texts[1]:
             continue

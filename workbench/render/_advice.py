@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from workbench.records import shorten_paths
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
-from workbench.render.units import bytes_text, counted_text, flops_text, line_text, seconds_text
+from workbench.render.units import bytes_text, counted_text, flops_text, line_text, seconds_text, share_text
 
 
 def render_advice_text(advice: AdviceRecord) -> str:
@@ -61,7 +61,7 @@ def price_text(finding: FindingRecord) -> str:
     texts = []
     for cost in finding.costs:
         write = amount_writer(cost.quantity)
-        more = f" (+{cost.after / cost.before - 1:.0%})".replace("%", " %") if cost.before else ""
+        more = f" (+{share_text(cost.after / cost.before - 1, 0)})" if cost.before else ""
         texts.append(f"{cost.quantity} {write(cost.before)} -> {write(cost.after)}{more}")
     return ", ".join(texts)
 

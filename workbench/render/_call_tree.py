@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
-from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text, source_text
+from workbench.render.units import (
+    bytes_text,
+    count_text,
+    counted_text,
+    flops_text,
+    seconds_text,
+    share_text,
+    source_text,
+)
 
 _MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[float | None], str]]] = {
     "flops": ("FLOPs", lambda f: f.flops_matmul, flops_text),
@@ -122,7 +130,7 @@ def _size_text(payload: float, executions: float, together: Sequence[CallCollect
 
 
 def _part(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.01 else "less than 1 %"
+    return share_text(share, 0) if share >= 0.01 else "less than 1 %"
 
 
 def node_label(node: CallNodeRecord) -> str:

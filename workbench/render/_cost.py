@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from workbench.records.compiled import CostRecord, ModuleRecord, StageCostRecord
-from workbench.render.units import bytes_text, count_text, flops_text, seconds_text, work_text
+from workbench.render.units import bytes_text, count_text, flops_text, seconds_text, share_text, work_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,7 +125,7 @@ def render_cost_text(cost: CostRecord) -> str:
     }
     for name, share in wastes.items():
         if share is not None:
-            lines.append(f"  wasted by {name}: {share:.1%}")
+            lines.append(f"  wasted by {name}: {share_text(share)}")
     lines += [f"Assumes: {assumption}" for assumption in cost.assumptions]
     return "\n".join(lines)
 

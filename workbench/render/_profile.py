@@ -2,7 +2,7 @@
 
 from workbench.records.profile import ProfileRecord
 from workbench.render._call_tree import tree_lines
-from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text, share_text
 
 _OPERATIONS = 10
 _TREE_LINES = 16
@@ -22,7 +22,8 @@ def render_profile_text(profile: ProfileRecord) -> str:
     ]
     if profile.operations or profile.unjoined:
         lines.append(
-            f"  joined to HLO: {profile.joined:.1%} of the events, {profile.joined_seconds:.1%} of the seconds"
+            f"  joined to HLO: {share_text(profile.joined)} of the events, "
+            f"{share_text(profile.joined_seconds)} of the seconds"
         )
     for device in profile.devices:
         parts = {
@@ -43,13 +44,13 @@ def render_profile_text(profile: ProfileRecord) -> str:
     total = profile.seconds or 1.0
     if profile.operations:
         reported = ", ".join(
-            f"{n or 'unknown'} {s / total:.1%}" for n, s in list(profile.seconds_by_category().items())[:8]
+            f"{n or 'unknown'} {share_text(s / total)}" for n, s in list(profile.seconds_by_category().items())[:8]
         )
         lines.append(f"  by category: {reported}")
     for operation in profile.operations[:_OPERATIONS]:
         rate = operation.flops_per_second
         predicted = operation.predicted_seconds
-        reported = [f"{operation.seconds / total:.1%}", f"{seconds_text(operation.seconds_per_execution)} each"]
+        reported = [share_text(operation.seconds / total), f"{seconds_text(operation.seconds_per_execution)} each"]
         reported += [f"{flops_text(rate)}/s"] if rate else []
         reported += [f"{bytes_text(operation.bytes_per_second)}/s"] if operation.bytes_per_second else []
         bound = f", {operation.bound}-bound" if operation.bound else ""

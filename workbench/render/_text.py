@@ -35,7 +35,16 @@ from workbench.render._watch import render_watch_text
 from workbench.render._what_if import render_what_if_text
 from workbench.render._why import render_why_text
 from workbench.render.launch import render_graph_text, render_launched_text
-from workbench.render.units import axes_text, bytes_text, count_text, flops_text, line_text, seconds_text, work_text
+from workbench.render.units import (
+    axes_text,
+    bytes_text,
+    count_text,
+    flops_text,
+    line_text,
+    seconds_text,
+    share_text,
+    work_text,
+)
 
 _SHOWN = 12
 
@@ -70,8 +79,8 @@ def render_module_text(module: ModuleRecord) -> str:
         f"Module {module.name} for {module.platform}, {count_text(module.devices)} devices: "
         f"{count_text(len(module.instructions))} instructions, {work_text(module.flops, module.elementwise_flops)}, "
         f"{bytes_text(module.accessed_bytes)} of memory traffic per device per call.",
-        f"  attributed to a stage: {module.attributed_instructions:.1%} of instructions, {module.attributed_flops:.1%} "
-        f"of FLOPs, {module.attributed_bytes:.1%} of bytes",
+        f"  attributed to a stage: {share_text(module.attributed_instructions)} of instructions, "
+        f"{share_text(module.attributed_flops)} of FLOPs, {share_text(module.attributed_bytes)} of bytes",
     ]
     for collective in module.collectives:
         times = (

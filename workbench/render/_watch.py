@@ -3,7 +3,7 @@
 import math
 
 from workbench.records.live import RoundRecord, WatchRecord
-from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text, share_text
 
 _SHOWN_PROBLEMS = 8
 _WAITING_SHARE, _TYPICAL_SHARE = 0.3, 0.5
@@ -63,8 +63,10 @@ def _host(record: WatchRecord) -> str:
         if record.idle_share > _WAITING_SHARE:
             steps = record.idle_steps_share
             is_typical = steps is None or steps >= _TYPICAL_SHARE
-            waiting = " (input-bound)" if is_typical else f"; only {steps:.1%} of the steps start after a long wait"
-        parts.append(f"devices wait for the host {record.idle_share:.0%} of the time{waiting}")
+            waiting = (
+                " (input-bound)" if is_typical else f"; only {share_text(steps)} of the steps start after a long wait"
+            )
+        parts.append(f"devices wait for the host {share_text(record.idle_share, 0)} of the time{waiting}")
     return ", ".join(parts)
 
 
@@ -72,10 +74,12 @@ def _work(record: WatchRecord) -> str:
     parts = []
     if record.flops is not None:
         rate = "" if record.flops_per_second is None else f", {flops_text(record.flops_per_second)}/s"
-        share = "" if record.peak_flops_share is None else f", {record.peak_flops_share:.1%} of the peak"
+        share = "" if record.peak_flops_share is None else f", {share_text(record.peak_flops_share)} of the peak"
         parts.append(f"{flops_text(record.flops)} per step and device{rate}{share}")
     if record.bytes_per_second is not None:
-        share = "" if record.peak_bandwidth_share is None else f", {record.peak_bandwidth_share:.1%} of the peak"
+        share = (
+            "" if record.peak_bandwidth_share is None else f", {share_text(record.peak_bandwidth_share)} of the peak"
+        )
         parts.append(f"{bytes_text(record.bytes_per_second)}/s of memory traffic{share}")
     if record.collectives:
         traffic = "an unknown number of bytes" if record.sent_bytes is None else bytes_text(record.sent_bytes)

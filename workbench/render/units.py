@@ -229,14 +229,14 @@ def metric_text(name: str, value: float) -> str:
     return FORMATS.get(name.rsplit("_", 1)[-1], count_text)(value)
 
 
-def share_text(value: float | None) -> str:
+def share_text(value: float | None, digits: int = 1) -> str:
     """A share as a percentage; "unknown" for None.
 
     Example:
-        >>> share_text(0.421), share_text(None)
-        ('42.1 %', 'unknown')
+        >>> share_text(0.421), share_text(0.421, 0), share_text(None)
+        ('42.1 %', '42 %', 'unknown')
     """
-    return "unknown" if value is None else f"{100 * value:.1f} %"
+    return "unknown" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def bandwidth_text(value: float | None) -> str:

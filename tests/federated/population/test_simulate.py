@@ -253,7 +253,7 @@ def test_devices_without_the_memory_are_not_asked():
 def test_work_that_no_device_can_do_is_refused():
     with pytest.raises(ProgramError, match="none of 10,000 sampled devices"):
         simulate(PEOPLE, WORK.replace(memory_bytes=10**12), Synchronous(cohort=10), rounds=1)
-    with pytest.raises(ProgramError, match="spend at most 10% of a battery"):
+    with pytest.raises(ProgramError, match="spend at most 10 % of a battery"):
         simulate(PEOPLE, WORK.replace(flops=1e18), Buffered(10, 5), rounds=1)
 
 

@@ -61,7 +61,7 @@ def test_memory_that_the_compiler_shares_counts_less(compiled):
     reached = inspect_module(text).call_tree.root.total.peak_bytes
     tree = inspect_module(text, peak_bytes=int(reached) // 2).call_tree
     assert tree.root.total.peak_bytes == pytest.approx(reached / 2)
-    assert "each value counts for 50% of its bytes" in tree.notes[0]
+    assert "each value counts for 50 % of its bytes" in tree.notes[0]
 
 
 def test_addresses_are_of_who_lives_there_at_the_peak_else_of_the_largest():

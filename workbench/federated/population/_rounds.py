@@ -14,6 +14,7 @@ from workbench.federated.population._schedules import Synchronous
 from workbench.federated.population._selection import Asked, Load, eligible, select
 from workbench.federated.population._servers import Servers
 from workbench.records.run import ProtocolCostRecord, SimulatedRoundRecord
+from workbench.render.units import share_text
 
 _FIRST_WAIT, _LONGEST_WAIT, _PATIENCE = 60.0, 3600.0, 2 * 86_400.0
 
@@ -107,7 +108,7 @@ def check_able(population: Population, load: Load) -> None:
         message = (
             f"`simulate` received work of {work.total_flops:.3g} FLOPs and {work.memory_bytes / 1e6:,.0f} MB, which "
             f"none of 10,000 sampled devices can handle: they have up to {devices.memory_bytes.max() / 1e6:,.0f} "
-            f"MB, and spend at most {population.battery_share:.0%} of a battery of up to "
+            f"MB, and spend at most {share_text(population.battery_share, 0)} of a battery of up to "
             f"{devices.battery_joules.max() / 1e3:.0f} kJ. Use a smaller model or fewer local steps, or raise "
             "`battery_share`."
         )

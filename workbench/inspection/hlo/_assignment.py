@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from workbench._jax_compat.hlo import buffer_assignment_of
 from workbench.inspection.hlo._memory import Buffer
 from workbench.inspection.hlo._text import Hlo, Instruction
+from workbench.render.units import share_text
 
 RESERVED = "reserved by the compiler"
 _ALIGNMENT = 64  # in bytes: the gap between two buffers in an arena counts as part of the first
@@ -77,7 +78,7 @@ def divide_peak(
         return (*alive, *rest), f"{note}; memory reserved beyond it is a separate node"
     factor = peak_bytes / reached
     return tuple(HeldAtPeak(value.instruction, value.size_bytes * factor) for value in alive), (
-        f"{note}: values share memory, so each value counts for {factor:.0%} of its bytes"
+        f"{note}: values share memory, so each value counts for {share_text(factor, 0)} of its bytes"
     )
 
 
