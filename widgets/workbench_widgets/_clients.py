@@ -21,7 +21,7 @@ class ClientsView(RunController):
 
     Args:
         record: The program, whose predicted cost, if available, supplies the per-client figures.
-        run: A measured run of the program, which adds measured times and steps.
+        run: A measured run of the program; it adds measured times and steps.
         rounds: A run of many rounds, whose per-client metrics are shown live.
         timeline: A simulated round, which adds the simulated time of each client.
         tap: Evaluates the program and returns the values of a client; without it, clients cannot be opened.

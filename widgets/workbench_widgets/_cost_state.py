@@ -31,7 +31,7 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
 
 
 def _other_size(record: ProgramRecord) -> str:
-    """Code for a cell that compares the program with itself on larger arguments, which are given as shapes."""
+    """Code for a cell that compares the program with itself on larger arguments, given as shapes."""
     match = re.match(r"[\w]+:", record.target)
     target = record.target if match else "v5e"
     if record.cost is not None and record.cost.chip is not None and not match:

@@ -98,7 +98,7 @@ def plain_state(state: Mapping[str, object]) -> dict[str, Any]:
 
 
 def pack(value: object) -> str:
-    """JSON as gzip in base64, which is shorter than the JSON and cannot close a script element early."""
+    """JSON as gzip in base64; the result is shorter than the JSON and cannot close a script element early."""
     text = json.dumps(value).encode()
     return base64.b64encode(gzip.compress(text, 6 if len(text) < 2**21 else 2, mtime=0)).decode()
 

@@ -126,9 +126,9 @@ def _participants(collective: CollectiveRecord) -> str:
 
 
 def arguments_of(name: str, instructions: Mapping[str, InstructionRecord]) -> list[str]:
-    """The arguments that a collective's operand is computed from, which distinguish layers of a Python list.
+    """The arguments from which a collective's operand is computed; they distinguish the layers of a Python list.
 
-    Empty for collectives that the compiler combined, most of whose operands come from no argument directly.
+    Empty for collectives that the compiler combined, because few of their operands come from an argument directly.
     """
     producers = _producers(name, instructions)
     if len(producers) != 1:

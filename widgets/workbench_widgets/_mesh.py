@@ -20,7 +20,7 @@ MOST_CORNERS = 1_000_000  # maximum number of shard indices
 
 
 class MeshView(WorkbenchWidget):
-    """Live view of a mesh of up to thousands of devices and their contents, by mesh axis, torus or host.
+    """Live view of a mesh's devices (up to thousands) and their contents, by mesh axis, torus or host.
 
     Args:
         record: The mesh.

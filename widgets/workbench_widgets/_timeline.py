@@ -26,7 +26,7 @@ class TimelineView(WorkbenchWidget):
 
     Args:
         run: A measured run with events.
-        program: Record of the program that ran, which supplies the functions that contain each operation.
+        program: Record of the program that ran; it supplies the functions around each operation.
     """
 
     view_name = "timeline"

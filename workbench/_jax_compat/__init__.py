@@ -418,7 +418,7 @@ def zero_cotangent(aval: Aval) -> ad.Zero:
 
 
 def transpose_jaxpr(closed: ClosedJaxpr, operands: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-    """Pulls cotangents back through a jaxpr that is linear in the inputs that are None in `operands`.
+    """Pulls cotangents back through a jaxpr; its linear inputs are those that are None in `operands`.
 
     None means a zero cotangent, both in `cotangents` and in the result, which has one entry per linear input.
     """
@@ -768,7 +768,7 @@ def hlo_of_proto(data: bytes) -> str | None:
 
 
 def _from_hlo_proto(data: bytes) -> _hlo.HloModule:
-    """Reads the module of an `HloProto` (written by `xla_dump_hlo_as_proto`), which is the proto's field 1."""
+    """Reads field 1, the module, of an `HloProto` (as written by `xla_dump_hlo_as_proto`)."""
     if data[:1] != b"\x0a":
         message = "no HloProto"
         raise ValueError(message)

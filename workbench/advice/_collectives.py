@@ -182,7 +182,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def is_runtime_shift(program: Compiled, collective: CollectiveRecord) -> bool:
-    """Returns whether the names of a collective or of its users show that it implements a `jnp.roll` by an array."""
+    """Returns whether a collective's name or its users' names show that it implements a `jnp.roll` by an array."""
     read_by = [program.lines.get(user.name, "") for user in program.real_users(collective.name)]
     return any(_RUNTIME_SHIFT in name for name in (*collective.op_names, *read_by))
 

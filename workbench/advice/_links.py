@@ -105,7 +105,7 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> dict[tuple[str, ...], float] | None:
-    """Product of the bytes that one device sends and the mean number of links in its group, per tuple of mesh axes.
+    """Bytes that one device sends, times the mean number of links in its group, per tuple of mesh axes.
 
     Args:
         mesh: The mesh with the torus positions of its devices.

@@ -116,7 +116,7 @@ class LoadedProgram:
 def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
     """Loads a program written by `export`.
 
-    A program from another process is first read in a child process, which takes about two seconds. A maliciously
+    A program from another process is first read in a child process; this takes about two seconds. A maliciously
     damaged module can abort the process that reads it.
 
     Args:

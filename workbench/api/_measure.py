@@ -34,7 +34,7 @@ def measure_program(
 ) -> RunRecord:
     """Runs a traced call and times it; see `Traced.measure`.
 
-    `replayed` returns the call as a function, and its arguments; it is used for clients that the devices do not time.
+    `replayed` returns the call as a function with its arguments, for clients that the devices do not time.
     """
     if clients not in ("together", "probe"):
         message = (

@@ -261,7 +261,7 @@ def laid_out(widget: W, layout: Layout | None) -> W:
 def _elsewhere(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., ProgramRecord]:
     """Returns a function, callable from any thread, that compiles the program for a target that a view requests.
 
-    Stores the arguments' shapes rather than the arrays, and the current mesh, which other threads lack.
+    Stores shapes instead of the arguments' arrays. Also stores the current mesh, because other threads lack it.
     """
     shapes = traced.with_shapes()
     mesh = options["mesh"] or current_mesh()

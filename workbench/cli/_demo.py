@@ -114,7 +114,7 @@ def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: floa
 
 
 def mean_loss(parameters: _training.Parameters, data: dict[str, jax.Array]) -> jax.Array:
-    """The clients' mean loss in one round, which is differentiable."""
+    """The clients' mean loss in one round, as a differentiable function."""
     return _training.fedavg(parameters, data)[1]
 
 

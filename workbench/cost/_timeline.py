@@ -222,7 +222,7 @@ class _Schedule:
         clock.now = end
 
     def _fused_collectives(self, instruction: InstructionRecord, seconds: float, clock: _Clock) -> None:
-        """Predicts the times of collectives inside a fusion, which run while the fusion computes."""
+        """Predicts the times of a fusion's collectives, which run while the fusion computes."""
         for callee in instruction.calls if instruction.opcode == "fusion" else ():
             for inner in self._computations.get(callee, ()):
                 if inner.name in self._collectives:

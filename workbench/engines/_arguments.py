@@ -13,7 +13,7 @@ from workbench.errors import ProgramError
 
 
 def argument_of_source(engine: str, source: str, args: Sequence[Any]) -> int:
-    """Finds the argument given only as shapes, which `read_from` provides.
+    """Finds the only argument given as shapes; `read_from` provides its values.
 
     Args:
         engine: Engine name, for the message.

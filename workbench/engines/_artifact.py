@@ -1,6 +1,6 @@
 """Serialized exported programs with a header that is checked before loading.
 
-The bytes start with the output of `jax.export.Exported.serialize`. `jax.export.deserialize` can read them because it
+The bytes start with the output of `jax.export.Exported.serialize`. `jax.export.deserialize` can read them, because it
 ignores bytes after the flatbuffer. A trailer follows this output, with the header as JSON, the header's length, the
 SHA-256 of all preceding bytes, and the name of the format.
 """
@@ -110,7 +110,7 @@ def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[st
 
     Args:
         data: The artifact.
-        reader: The process that reads the body. None starts a process for this call, which takes about two seconds.
+        reader: The process that reads the body. None starts a process for this call; this takes about two seconds.
 
     Raises:
         InspectionError: as for `unpack`, or if the body crashes the reading process.

@@ -21,7 +21,7 @@ class ArrayReader(ClientReader):
     """A `ClientReader` for arrays `[clients, ...]` on disk or in memory, read slice by slice.
 
     Args (of the constructor):
-        arrays: Pytree of array-like objects with a shape and a dtype, which can be sliced along the first axis.
+        arrays: Pytree of objects that have a shape and a dtype, and can be sliced along the first axis.
             Examples are `numpy.load(file, mmap_mode="r")`, `numpy.memmap`, HDF5 and zarr data sets, and arrays in
             memory.
 

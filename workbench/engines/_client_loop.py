@@ -247,8 +247,8 @@ class Pass:
 
         Args:
             batches: Number of batches in the pass.
-            partial: Number of merged batches and the sum of their tokens, then the number of their keyed rows and the
-                sum of those rows' tokens.
+            partial: Number of merged batches, sum of their tokens, number of their keyed rows, and sum of these rows'
+                tokens.
             keyed: Number of keyed rows that arrived, and the sum of their tokens.
 
         Raises:

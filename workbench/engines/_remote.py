@@ -51,7 +51,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """The stage and the server's values, which all batches of a pass share, and a fingerprint of both."""
+    """The stage and the server's values, shared by all batches of a pass, with a fingerprint of both."""
 
     stage: bytes
     arrays: Sequence[Any]

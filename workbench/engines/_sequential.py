@@ -22,8 +22,8 @@ class Sequential(Engine):
 
     Args (of the constructor):
         debug: Run each client's operations one by one.
-        watch: With `debug`, a function that is called with one `Observed` per operation, which contains the operation's
-            stage, client, line, inputs and outputs.
+        watch: With `debug`, a function that receives one `Observed` per operation, with the operation's stage, client,
+            line, inputs and outputs.
         check_nan: Stop the run at the first NaN that a client returns or, with `debug`, that any operation returns.
 
     Example:

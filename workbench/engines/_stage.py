@@ -122,7 +122,7 @@ def leading(phase: Phase) -> Step:
 
 
 class Totals:
-    """Compiled functions for the server's side of reductions, which merge and finish partial results."""
+    """The server's side of reductions: compiled functions that merge and finish partial results."""
 
     def __init__(self, phase: Phase) -> None:
         equations = [step.equation for step in phase.reductions]

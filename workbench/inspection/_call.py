@@ -429,7 +429,7 @@ def _trace_on(
 
 
 def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
-    """Replaces an array on a mesh of a different size with its shape, with the same spec on this mesh."""
+    """Replaces an array on a mesh of a different size with a shape that has the same spec on this mesh."""
     placed = isinstance(x, jax.Array | jax.ShapeDtypeStruct) and not isinstance(x, Tracer)
     sharding = x.sharding if placed else None  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) == dict(mesh.shape):

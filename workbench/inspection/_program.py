@@ -145,7 +145,7 @@ _ONLY_PLANNED = (
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """A program compiled for the devices of a mesh, which `inspect` reads and `measure` runs."""
+    """A program compiled for the devices of a mesh; `inspect` reads it, and `measure` runs it."""
 
     plan: PlanRecord
     lowered: jax.stages.Lowered

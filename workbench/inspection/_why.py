@@ -613,7 +613,7 @@ class _Reader:
         return [cause for cause in causes if cause not in vague][:1]
 
     def _elsewhere(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
-        """The operation that needs a collective after the compiler moved it, if only one fits its kind and size."""
+        """The operation that needs a moved collective, if only one operation fits the collective's kind and size."""
         causes: list[_Cause] = []
         lines = [(source.file, source.line) for source in collective.sources]
         if any(value.op_name in collective.op_names and _line_of(value) in lines for value in self.propagation.values):

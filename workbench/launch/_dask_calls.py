@@ -24,7 +24,7 @@ Look = Callable[[float], Place | None]
 
 
 class _Asked:
-    """An actor and its calls, which are numbered because Dask may deliver calls in any order."""
+    """An actor and its calls; the calls are numbered, because Dask may deliver them in any order."""
 
     def __init__(self, place: Place, actor: Foreign, loop: asyncio.AbstractEventLoop) -> None:
         self.place = place

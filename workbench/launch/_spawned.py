@@ -1,7 +1,8 @@
 """The first code that a spawned process of `workbench.launch` runs.
 
-Importing `workbench` and `workbench.launch` does not import JAX, which takes 1 s and 150 MB. Nodes without JAX avoid
-this cost. `multiprocessing`'s fork server, a process without threads or JAX, imports this module once for all children.
+Importing `workbench` and `workbench.launch` does not import JAX. Importing JAX takes 1 s and 150 MB; nodes without JAX
+avoid this cost. `multiprocessing`'s fork server, a process without threads or JAX, imports this module once for all
+children.
 """
 
 import pickle

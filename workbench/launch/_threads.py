@@ -108,7 +108,7 @@ class Threads:
         """Creates one host for each node of `program`.
 
         Raises:
-            ProgramError: if a group sets environment variables, which threads share.
+            ProgramError: if a group sets environment variables, because threads share them.
         """
         asking = sorted({spec.group for spec in program.specs if spec.environment})
         if asking:

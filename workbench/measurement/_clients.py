@@ -132,7 +132,7 @@ class _Nest:
         return instruction is not None and self.bodies[loop] in self.around[instruction.computation]
 
     def iterations(self, executed: Mapping[str, int]) -> dict[str, int]:
-        """Iterations of every loop, from instructions directly in its body, which run once per iteration."""
+        """Iterations of every loop, from instructions directly in its body, because these run once per iteration."""
         ran: Counter[str] = Counter()
         for name, times in executed.items():
             if name in self.instructions:
@@ -211,7 +211,7 @@ def _belongs(path: str | None, stage: str) -> bool:
 
 
 def _iteration_starts(inside: Sequence[JoinedEvent], body: str, count: int | None) -> list[float]:
-    """Start of each iteration, from operations directly in the body, which run once per iteration.
+    """Start of each iteration, from operations directly in the body, because these run once per iteration.
 
     A profiler can lose events, and can split an operation over several threads. If the number of iterations is known,
     only operations with this number of events are used.

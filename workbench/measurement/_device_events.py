@@ -432,7 +432,7 @@ def kernels_per_execution(kernels: list[str]) -> int:
 def execution_shares(
     events: Iterable[DeviceEvent], *, key: Callable[[DeviceEvent], Any] | None = None
 ) -> Iterator[tuple[DeviceEvent, float]]:
-    """Yields events with their share of an execution, which is below 1 if a GPU runs several kernels.
+    """Yields events with their share of an execution; it is below 1 if a GPU runs several kernels.
 
     Consecutive kernels of one instruction form one execution if no other instruction of their program runs between
     them, unless their names repeat from the beginning.

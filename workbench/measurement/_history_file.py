@@ -30,8 +30,8 @@ class HistoryFile:
             rounds: All rounds.
             finished: Number of finished rounds, from the first.
 
-        Returns: The number of rounds, and the length in bytes and the SHA-256 of their part of the file; pass them to
-            `read`.
+        Returns: The number of rounds, and for their part of the file, the length in bytes and the SHA-256; pass all
+            three to `read`.
         """
         new = "".join(f"{line_of(record)}\n" for record in rounds[self.rounds : finished]).encode()
         with self.path.open("r+b" if self.path.exists() else "w+b") as opened:

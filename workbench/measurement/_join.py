@@ -69,7 +69,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
         profile: Profile captured while the module ran.
         module: The compiled module, from `inspect_module`.
         mesh: Mesh that determines which devices take part in a collective over some of its axes. Without a mesh, all
-            devices are assumed to take part, which can only underestimate the work and overestimate the waiting time.
+            devices are assumed to take part; this can only underestimate the work and overestimate the waiting time.
 
     Returns:
         The events in time order, and the shares of events with an instruction and with a stage.
@@ -203,7 +203,7 @@ def _moment(item: JoinedEvent) -> tuple[float, int]:
 def _of_module(
     profile: Profile, name: str, instructions: Mapping[str, InstructionRecord]
 ) -> tuple[list[DeviceEvent], list[str]]:
-    """Selects the events of one program; of several with its name, the program with matching instructions."""
+    """Selects a program's events; if several programs have its name, of the one with matching instructions."""
     named = [event for event in profile.events if event.module in (name, "")]
     programs = {event.program for event in named}
     notes = []

@@ -52,7 +52,7 @@ def kind_of(name: str, category: str, instruction: InstructionRecord | None) -> 
 
 
 def dtype_of(instruction: InstructionRecord, module: ModuleRecord) -> str:
-    """Dtype of the largest operand of a fusion's matrix product or, without a product, of the operation itself."""
+    """Dtype of the largest operand, either of a fusion's matrix product or, without a product, of the operation."""
     inside = [i for i in module.instructions if i.computation in instruction.calls] if instruction.calls else []
     product = next((i for i in inside if i.opcode in ("dot", "convolution")), instruction)
     where = {i.name: i for i in inside} if product is not instruction else instructions_of(module)

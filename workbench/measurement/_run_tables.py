@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def values_of(history: History, metric: str) -> np.ndarray | None:
-    """The metric over rounds, NaN if a round lacks it; None if no round has it."""
+    """The metric over rounds, with NaN for rounds that lack it; None if no round has it."""
     if metric not in history.metrics():
         return None
     return np.array([float(np.mean(np.asarray(r.metrics.get(metric, np.nan), np.float64))) for r in history])

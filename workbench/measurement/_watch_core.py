@@ -674,7 +674,7 @@ def changes_of(
         old: The version before.
         new: The current version.
         codes: The source code of both, as in `compare_measured`.
-        is_timed: Whether both have enough steps to compare their times.
+        is_timed: Whether both versions have enough steps to compare their times.
     """
     totals, lines = [], []
     for row in compare_measured([old, new], codes).differences:

@@ -36,7 +36,7 @@ def present_of(placement: Placement, rows: object) -> jax.Array | None:
     """The mask of present clients for reducing `rows`; None if all clients are present.
 
     Different clients may be present in each iteration of a loop. Differentiation moves loop-invariant values out of
-    a loop, so the mask is made to depend on the rows, which keeps it inside the loop.
+    a loop. The mask is therefore made to depend on the rows, so that it stays inside the loop.
     """
     present = (_PRESENT.get() or {}).get(placement)
     if present is None:

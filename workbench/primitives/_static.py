@@ -54,7 +54,7 @@ def is_opaque(leaf: object) -> bool:
 
 
 def is_static(leaf: object) -> bool:
-    """Returns whether a leaf can be a static part, that is, a value without a dtype that JAX can compare."""
+    """Returns whether a leaf can be a static part: it has no dtype, and JAX can compare it."""
     if hasattr(leaf, "dtype") or is_opaque(leaf):
         return False
     try:

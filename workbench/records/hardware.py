@@ -110,7 +110,7 @@ class RateRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipRecord(Record):
-    """A chip's published peaks, which `devices_per_chip` JAX devices share, or its measured rates."""
+    """A chip's published peaks (shared by its `devices_per_chip` JAX devices), or its measured rates."""
 
     name: str
     peak_flops_per_second: dict[str, float]  # by JAX's dtype name: "bfloat16", "float8_e4m3fn", "int4"

@@ -37,7 +37,7 @@ class ReportCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPicture:
-    """An SVG with a caption, which also serves as the text for screen readers."""
+    """An SVG with a caption; the caption is also the text for screen readers."""
 
     svg: str
     caption: str

@@ -140,7 +140,7 @@ class ReplicaContext:
 
         Args:
             tree: This replica's pytree of arrays.
-            to: Maps each sender to its receiver; alternatively, an int, the distance to the receiver in the ring of
+            to: Maps each sender to its receiver; alternatively, an int: the distance to the receiver in the ring of
                 replicas.
 
         Raises:

@@ -174,7 +174,7 @@ def _owner(
     shape: tuple[int, ...],
     tails: Mapping[tuple[tuple[str, ...], tuple[int, ...]], int],
 ) -> int:
-    """The parameter leaf whose path, without its argument, is the end of this leaf's path; otherwise this leaf."""
+    """The parameter leaf whose path (without the argument) ends this leaf's path; this leaf if there is none."""
     for start in range(2, len(words)):
         parameter = tails.get((words[start:], shape))
         if parameter is not None and parameter != number:

@@ -501,7 +501,7 @@ class Search:
         return {*self._on_cpu, *self._failed}
 
     def rehearse(self, specs: tuple[Spec, ...], *, timeout_seconds: float | None = None) -> None:
-        """Compiles one choice for CPU devices, which is the only compilation if the chip's compiler is missing."""
+        """Compiles one choice for CPU devices; without the chip's compiler, this is the only compilation."""
         start = time.monotonic()
         try:
             self._on_cpu[specs] = self.program.rehearse(specs, cancel=self._cancel, timeout_seconds=timeout_seconds)

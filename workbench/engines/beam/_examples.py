@@ -23,7 +23,7 @@ MISSING, TEXT, CLIENT = "missing", "text", "client"  # kinds of values that are 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleRows:
-    """A PCollection of rows and the part of its pipeline that makes it, which can be sent to another process."""
+    """A PCollection of rows, with the part of its pipeline that makes it; both can be sent to another process."""
 
     pipeline: bytes
     collection: str

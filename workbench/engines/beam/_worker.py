@@ -22,7 +22,7 @@ _MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 
 @dataclasses.dataclass(frozen=True)
 class BeamPass:
-    """Description of a pass, which is stored in its folder and contains the kind of each stage output."""
+    """Description of a pass, stored in the pass's folder, with the kind of each stage output."""
 
     digest: str
     kept: int

@@ -56,7 +56,7 @@ class Flower(Engine):
         start_seconds: Time limit for starting the runtime.
         port: Port of the SuperLink. Default: a free port.
         insecure: Allow every user of this machine to use the deployment's SuperLink, and thereby to run code as you. By
-            default, the SuperLink accepts only your own user's connections, which requires Linux.
+            default, the SuperLink accepts only your own user's connections; this requires Linux.
         ray_options: Options for `ray.init` in the simulation.
         quorum: Once a quorum has answered, continue without the other clients, as in `Executor`. A node that is
             still computing an earlier round is absent and receives no request.

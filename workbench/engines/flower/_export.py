@@ -38,8 +38,8 @@ def export_app(
     Every function of the plan is versioned StableHLO, in text files that are checked before they run. The app contains
     no pickled code, and `flwr run <folder>` needs only flwr, JAX and numpy. Arguments whose rows the clients read are
     client data. Client data are never sent; each node reads its own data (replace `workbench_app/data.py` with your
-    reader). If arrays are passed for them, the arrays are written to `data/`, one folder per node, so that you can try
-    out the app.
+    reader). Arrays that are passed for client data are written to `data/`, one folder per node, so that you can try out
+    the app.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
@@ -115,7 +115,7 @@ def _names(texts: Sequence[str]) -> list[str]:
 def _inputs(
     traced: PlannedCall, walk: PlanInterpreter, block: FlowerBlock, args: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """The kind of each argument, which is client data or a server value."""
+    """The kind of each argument: client data or a server value."""
     variables = walk.plan.closed.jaxpr.invars
     returned = {v for v in walk.plan.closed.jaxpr.outvars if v in block.uses}
     names, leaves = _names(traced.in_names), jax.tree.leaves(args)

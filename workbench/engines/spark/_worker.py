@@ -429,7 +429,7 @@ class ReadFiles:
 
 
 class PackExamples:
-    """Packs sorted examples into batches of clients, which are padded and stored as bytes.
+    """Packs sorted examples into batches of clients, padded and stored as bytes.
 
     The columns of the examples are "client", "index" (number of the client), "batch", and "v0", "v1" and so on. No
     client has more than `most` examples; without `most`, clients are truncated.

@@ -70,7 +70,7 @@ def server_step(
     Args:
         optimizer: The server's optimizer; `optax.sgd(1.0)` adds the update unchanged.
         state: Before.
-        update: The clients' mean update; an update is the parameters after local training minus those before it.
+        update: The clients' mean update; an update is the change of the parameters in local training.
         aggregation: The aggregator's new state.
 
     References:

@@ -30,7 +30,7 @@ class Trained(NamedTuple):
 
     @property
     def squared_drift(self) -> Float[Array, ""]:
-        """Squared distance between the client's parameters and the server's, which is not differentiated."""
+        """Squared distance between the client's and the server's parameters; it is not differentiated."""
         squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(jax.lax.stop_gradient(self.update))]
         return sum(squares[1:], squares[0])
 

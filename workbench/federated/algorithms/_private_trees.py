@@ -145,7 +145,7 @@ def adaptive_clip_mean(
     clients − quantile)). The state is `(round, C)`. All present clients have the same weight.
 
     Args:
-        noise_multiplier: z for the updates, which is the standard deviation of their noise divided by C.
+        noise_multiplier: z for the updates: the standard deviation of their noise, divided by C.
         first_clip: C in the first round.
         quantile: γ, the long-run share of clients whose updates are not clipped.
         learning_rate: η_C.

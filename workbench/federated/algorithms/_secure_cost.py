@@ -26,7 +26,7 @@ def secure_aggregation_cost(
         clients: Number of clients in one aggregation.
         values: Number of values in one client's update.
         threshold: As in `SecureSession`. Default: two thirds of the clients, rounded up.
-        dropouts: Number of clients that drop out after the share exchange, which affects the server's work.
+        dropouts: Number of clients that drop out after the share exchange; it affects the server's work.
         bits: Number of bits of a masked value; a plain value has 32.
         neighbours: Number of other clients with which each client shares masks. Default: all other clients, as in the
             2017 protocol. In the 2020 protocol, this number grows with the logarithm of the number of clients.

@@ -21,7 +21,7 @@ def hypergradient(
     is stored.
 
     Args:
-        make: Function that builds the algorithm from the settings, which are tracers, such as
+        make: Function that builds the algorithm from the settings (tracers), such as
             `lambda lr: fedavg(..., optax.sgd(lr))`.
         objective: `objective(params)`, a scalar such as the mean loss on held-out examples. It may be a program.
         rounds: Number of rounds to differentiate through.

@@ -1,4 +1,4 @@
-"""Loaders for standard federated data sets, which read the files that the authors publish."""
+"""Loaders for standard federated data sets, from the files that their authors publish."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -109,7 +109,7 @@ class Experiment:
         run: The rounds; start them with `run.start()`. Metrics: `test accuracy`; `loss`, the clients' training loss;
             `client loss`, the server model's loss on each client's examples, `[clients]`; `clients`, the number of
             clients that answered; `sent up (MiB)`, the total for all clients in all rounds so far. Values that the
-            algorithm emits are also metrics, such as `client drift`, the distance that each client moved, `[clients]`.
+            algorithm emits are also metrics, such as `client drift` (the distance that each client moved, `[clients]`).
         plan: The stages of one round.
         sent_down_bytes: Bytes that one client receives in a round.
         sent_up_bytes: Bytes that one client sends in a round.

@@ -1,4 +1,4 @@
-"""The compiled program for a group of trials, which scans over the rounds."""
+"""The compiled program for a group of trials: a scan over the rounds."""
 
 import functools
 import inspect

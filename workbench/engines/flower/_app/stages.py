@@ -1,4 +1,4 @@
-"""Stages as files with StableHLO and a header, which are checked before use and compiled once per process."""
+"""Stages as files with StableHLO and a header; they are checked before use and compiled once per process."""
 
 import base64
 import hashlib
