@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.records import _source, read_source_line, read_source_lines
+from workbench.records import _source, package_of, read_source_line, read_source_lines
 
 
 @pytest.fixture
@@ -116,3 +116,11 @@ def test_devices_and_names_of_no_file_are_not_read(name: str):
 def test_device_that_is_linked_as_source_is_not_read(here: Path):
     (here / "zero.py").symlink_to("/dev/zero")
     assert read_source_lines("zero.py") == ()
+
+
+def test_shipped_programs_count_as_user_programs_in_an_installed_package(monkeypatch):
+    home = "/venv/lib/python3.11/site-packages/workbench/"
+    monkeypatch.setattr(_source, "_OURS", home)
+    monkeypatch.setattr(_source, "_TAUGHT", (f"{home}federated/",))
+    assert package_of(f"{home}federated/algorithms/_fedavg.py") is None
+    assert package_of(f"{home}plan/_plan.py") == "workbench"

@@ -243,15 +243,15 @@ def package_of(file: str) -> str | None:
         >>> package_of("/venv/lib/python3.11/site-packages/optax/_src/base.py"), package_of("/project/train.py")
         ('optax', None)
     """
+    if file.startswith(_TAUGHT):  # also where the package is installed in site-packages
+        return None
+    if file.startswith(_OURS):
+        return "workbench"
     match = _PACKAGE.search(file)
     if match is not None:
         return match[1]
     if "/jax/_src/" in file:  # a checkout
         return "jax"
-    if file.startswith(_TAUGHT):
-        return None
-    if file.startswith(_OURS):
-        return "workbench"
     if file.startswith(_STANDARD) or file.startswith("<frozen "):
         return "python"
     for folder in sys.path:  # as filled by `pip install --target`
