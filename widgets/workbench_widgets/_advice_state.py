@@ -14,13 +14,7 @@ from workbench_widgets._operations import visible_rows
 def advice_state(
     advice: AdviceRecord, tree: CallTreeRecord | None = None, leaves: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """State of the advice view: one card per finding, most important first, and the checked rules.
-
-    Args:
-        advice: The findings.
-        tree: The call tree of the program, used to name rows of the operations view.
-        leaves: Maps the paths of arrays in the arguments to their names in the sharding view.
-    """
+    """State of the advice view: one card per finding, most important first, and the checked rules."""
     rows = {} if tree is None else visible_rows(tree)
     return {
         "sentence": render.text(advice).splitlines()[0],

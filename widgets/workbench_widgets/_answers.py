@@ -368,11 +368,7 @@ def _cancel(jobs: Mapping[str, Job]) -> None:
 
 
 def _needed(function: _F | None, call: str, *, mesh: bool = False) -> _F:
-    """Returns `function`, which is None in a view that shows only a record.
-
-    Raises:
-        RuntimeError: if `function` is None.
-    """
+    """Returns `function`, which is None in a view that shows only a record."""
     if function is not None:
         return function
     without, on = (", or a program without a mesh of several devices", ", on=…") if mesh else ("", "")

@@ -54,12 +54,7 @@ else:
 
 
 class Answering:
-    """Answers requests from a view's page.
-
-    Attributes:
-        requests: Requests from the browser, and the methods that answer them.
-        background: Slow requests, which run in separate threads; their methods receive `report`.
-    """
+    """Answers requests from a view's page."""
 
     requests: ClassVar[dict[str, str]] = {}
     background: ClassVar[frozenset[str]] = frozenset()
@@ -319,11 +314,7 @@ def to_html(widgets: Sequence[WorkbenchWidget], *, title: str = "Workbench", aut
 
 
 def require_dock(dock: str | None) -> None:
-    """Checks that `dock` is a place that the front ends support.
-
-    Raises:
-        ValueError: if `dock` is neither "right" nor None.
-    """
+    """Checks that `dock` is a place that the front ends support."""
     if dock not in (None, "right"):
         message = (
             f"a view was given dock={dock!r}, but a view can be shown only below its cell (None) or next to the "

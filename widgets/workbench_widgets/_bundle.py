@@ -41,11 +41,7 @@ def chunk_models() -> dict[str, Chunk]:
 
 @functools.cache
 def chunk(name: str) -> dict[str, str]:
-    """The code of one part; the first part includes the style sheet.
-
-    Raises:
-        ValueError: if the part does not exist.
-    """
+    """The code of one part; the first part includes the style sheet."""
     if name not in CHUNKS:
         message = f"a page requested {name!r}, but the front end has only the parts {', '.join(CHUNKS)}"
         raise ValueError(message)

@@ -16,11 +16,7 @@ MOST_STEPS = 500
 
 
 class ClientCourses(Answering):
-    """The per-client metrics of the latest rounds; every round is read once.
-
-    Args:
-        clients: Number of clients; metrics whose length differs are ignored.
-    """
+    """The per-client metrics of the latest rounds; every round is read once."""
 
     requests: ClassVar[dict[str, str]] = {"client_course": "of", "clients_in_round": "at"}
 

@@ -85,14 +85,7 @@ def clients_view_state(
     timeline: TimelineRecord | None = None,
     clients: tuple[dict[str, Any], Arrays] | None = None,
 ) -> tuple[dict[str, Any], Arrays]:
-    """State of the clients view: first the program's columns, then the measured and the simulated columns.
-
-    Args:
-        record: The program.
-        run: A measured run of the program.
-        timeline: A simulated round of the program.
-        clients: `clients_state(record)`, if the caller has already computed it.
-    """
+    """State of the clients view: first the program's columns, then the measured and the simulated columns."""
     base, columns = clients_state(record) if clients is None else clients
     state, arrays = {**base, "columns": list(base["columns"])}, dict(columns)
     stage = client_stage(record)

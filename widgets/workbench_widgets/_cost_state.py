@@ -15,13 +15,7 @@ from workbench_widgets._scaling_state import scaling_choices
 
 
 def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, can_compile: bool = False) -> dict:
-    """The complete state of the cost view.
-
-    Args:
-        record: The program.
-        others: The same program compiled for other targets.
-        can_compile: Whether the view can compile for more targets.
-    """
+    """The complete state of the cost view."""
     return {
         "targets": [target_state(program, program.cost) for program in (record, *others) if program.cost is not None],
         "elsewhere": _elsewhere(record) if can_compile else [],

@@ -41,16 +41,7 @@ class SavedView(NamedTuple):
 
 
 def page(views: Sequence[SavedView], *, title: str, author: str | None) -> str:
-    """Returns one self-contained page with the views one below the other.
-
-    Args:
-        views: The views.
-        title: The page's title.
-        author: The page's author; by default the system's user name. "" omits the author.
-
-    Returns:
-        The page, including its date and the source code of the programs in the views.
-    """
+    """Returns one self-contained page with the views one below the other."""
     by = _user() if author is None else author
     state = [{"esm": view.script, "state": view.state} for view in views]
     return _PAGE.format(

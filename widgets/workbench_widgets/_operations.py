@@ -20,14 +20,7 @@ MOST_SOURCES = 4_000  # maximum number of lines whose code is sent
 def operations_state(
     tree: CallTreeRecord, files: Iterable[str] = (), *, measured: bool = False
 ) -> tuple[OperationsState, Arrays]:
-    """State of the operations view: names and places as lists, figures as columns, library frames folded.
-
-    Args:
-        tree: The call tree of the program, with its figures.
-        files: Files that contain the program's instructions; needed because other views select a notebook cell by file,
-            while the tree names it by number.
-        measured: Whether to show only the times measured in an entire profile, summed over all devices and per device.
-    """
+    """State of the operations view: names and places as lists, figures as columns, library frames folded."""
     cells = _cells(files)
     nodes, parents, places = _shown(tree)
     number = {node.id: at for at, node in enumerate(nodes)}

@@ -13,15 +13,7 @@ MOST_LINES = 200
 
 
 def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict[str, Any] | None:
-    """One dot per source line with matrix products: FLOPs per byte, FLOP/s, and predicted time per call.
-
-    Args:
-        module: The compiled module; its figures are for one device.
-        chip: The chip of the prediction; None uses `ASSUMED`, marked as assumed.
-
-    Returns:
-        The chip's rooflines and the dots, slowest first; None for a module without matrix products.
-    """
+    """One dot per source line with matrix products: FLOPs per byte, FLOP/s, and predicted time per call."""
     if module is None:
         return None
     on = chip or CHIPS[ASSUMED]

@@ -222,11 +222,7 @@ def _problem_text(problem: ProblemRecord, unit: str) -> str:
 
 
 class MergedMap:
-    """Columns of numbers, one per round; if there are too many, neighbouring columns are averaged.
-
-    Args:
-        most: Maximum number of columns; must be even.
-    """
+    """Columns of numbers, one per round; if there are too many, neighbouring columns are averaged."""
 
     def __init__(self, most: int) -> None:
         self.most, self.each = most, 1  # `each`: number of rounds per column

@@ -22,13 +22,7 @@ _MOST_UNPACKED = 2**28
 
 
 class DiskCache:
-    """A directory of JSON objects; above a size limit, the least recently used objects are removed.
-
-    Args:
-        directory: Folder of the stored objects.
-        limit_bytes: Maximum compressed size; None means `$WORKBENCH_CACHE_BYTES`, or 512 MiB if the variable is not
-            set.
-    """
+    """A directory of JSON objects; above a size limit, the least recently used objects are removed."""
 
     def __init__(self, directory: str | Path, *, limit_bytes: int | None = None) -> None:
         self.directory: Path = Path(directory)
@@ -146,11 +140,7 @@ def _unpacked(data: bytes) -> bytes:
 
 
 def cache_directory(name: str) -> Path:
-    """The directory for one kind of entry, in `$WORKBENCH_CACHE` or otherwise in the user's cache directory.
-
-    Raises:
-        MissingDependencyError: if neither the variable is set nor platformdirs is installed.
-    """
+    """The directory for one kind of entry, in `$WORKBENCH_CACHE` or otherwise in the user's cache directory."""
     root = os.environ.get("WORKBENCH_CACHE")
     if root:
         return Path(root) / name

@@ -612,14 +612,7 @@ def has_manual_axes() -> bool:
 
 
 def pretty_jaxpr(jaxpr: Jaxpr, *, source: bool = False, most: int | None = None) -> str:
-    """A jaxpr as text, optionally with the source line of each equation.
-
-    Args:
-        jaxpr: An open jaxpr.
-        source: Whether to include source lines.
-        most: Maximum number of equations, including inner equations; the first equation is always printed. None
-            prints all equations.
-    """
+    """A jaxpr as text, optionally with the source line of each equation."""
     shown, budget = len(jaxpr.eqns), most
     if budget is not None:
         for index, equation in enumerate(jaxpr.eqns):

@@ -36,11 +36,7 @@ def jaxlib_version() -> str:
 
 
 def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> list[Any]:
-    """The devices of a topology that is not attached, in the compiler's order; for "cpu", see `arguments`.
-
-    Raises:
-        NoSuchTopologyError: if the compiler does not know the topology.
-    """
+    """The devices of a topology that is not attached, in the compiler's order; for "cpu", see `arguments`."""
     if platform == "cpu":  # a separate client with any number of devices, used only for compilation
         return list(_xla.make_cpu_client(num_devices=arguments["devices"]).devices())
     try:

@@ -21,11 +21,7 @@ class ProfilerBusyError(RuntimeError):
 
 
 def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, bytes] | None:
-    """Runs `fn` under the profiler without writing files; returns None if this jaxlib lacks `ProfilerSession`.
-
-    Returns:
-        The result of `fn`, and the profile as a serialized `XSpace`.
-    """
+    """Runs `fn` under the profiler without writing files; returns None if this jaxlib lacks `ProfilerSession`."""
     session_type = getattr(_profiler, "ProfilerSession", None)
     if session_type is None or not hasattr(session_type, "stop"):
         return None
@@ -79,12 +75,7 @@ def start_profile() -> Callable[[], list[bytes]]:
 
 
 def user_frame_of(array: object, is_users: Callable[[str], bool]) -> tuple[str, int, str] | None:
-    """File, line and function in the user's code that created a live array; None if JAX does not know them.
-
-    Args:
-        array: A live array.
-        is_users: Function that returns whether a file belongs to the user.
-    """
+    """File, line and function in the user's code that created a live array; None if JAX does not know them."""
     traceback = getattr(array, "traceback", None)
     if traceback is None:
         return None

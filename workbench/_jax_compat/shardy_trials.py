@@ -69,11 +69,7 @@ class Trial:
 
 
 class ShardyTrials:
-    """A program lowered once, with a sharding over `mesh` on every argument, for trying other shardings.
-
-    Args:
-        text: The program's StableHLO, lowered with `keep_unused=True` and a named sharding on every argument.
-    """
+    """A program lowered once, with a sharding over `mesh` on every argument, for trying other shardings."""
 
     def __init__(self, text: str) -> None:
         self._lock = threading.Lock()
@@ -91,13 +87,7 @@ class ShardyTrials:
     def plan(
         self, inputs: Mapping[int, Spec | None], outputs: Mapping[int, Spec], *, without: Sequence[int] = ()
     ) -> Trial:
-        """Propagates shardings and sums costs; a spec of None leaves the argument's sharding to Shardy.
-
-        Args:
-            inputs: Specs by argument position.
-            outputs: Specs by result position.
-            without: Positions of the sharding constraints to omit, counted among all constraints in the program.
-        """
+        """Propagates shardings and sums costs; a spec of None leaves the argument's sharding to Shardy."""
         with self._lock, _errors(), self._context, _ir.Location.unknown():
             module = self._inlined.operation.clone()
             try:

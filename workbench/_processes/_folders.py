@@ -19,12 +19,7 @@ _removers: list[ChildProcess] = []  # one remover while paths are registered
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[Path]:
-    """Creates a private folder that is removed after the block, even if this process is killed.
-
-    Args:
-        prefix: Prefix of the folder's name.
-        parent: Parent folder; None means the system's folder of temporary files.
-    """
+    """Creates a private folder that is removed after the block, even if this process is killed."""
     folder = make_folder(prefix, parent)
     try:
         yield folder
@@ -33,12 +28,7 @@ def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[
 
 
 def make_folder(prefix: str, parent: str | Path | None = None) -> Path:
-    """Creates a private folder, removed by `remove_folder` or when this process exits.
-
-    Args:
-        prefix: Prefix of the folder's name.
-        parent: Parent folder; None means the system's folder of temporary files.
-    """
+    """Creates a private folder, removed by `remove_folder` or when this process exits."""
     folder = Path(parent or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(4)}"
     remove_with_this_process(folder)  # register first: this process may be killed in between
     folder.mkdir(mode=0o700)

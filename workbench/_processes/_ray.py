@@ -71,9 +71,6 @@ def close_folder_of_ray() -> Path | None:
 
     By default (Ray 2.60), other users may write to the folder, and the umask determines whether they can read the
     tokens.
-
-    Returns:
-        The folder, or None if this process started no cluster.
     """
     try:
         node = getattr(import_module("ray._private.worker"), "_global_node", None)  # None without `ray.init`

@@ -106,32 +106,6 @@ def advise_record(
 ) -> AdviceRecord:
     """Returns ranked findings about an inspected program.
 
-    Args:
-        record: The record of a compiled program, from `inspect`.
-        recompile: Compiles a variant of the program. It is used to verify the gains of changes that need no edit to the
-            program (donation, specs). None leaves all gains unverified.
-        planner: Predicts the program's cost with other specs; required by the rules that try specs.
-        fn: The function, used to determine its wrapper (`jax.jit`, `nnx.jit`) and how often it was compiled in this
-            process.
-        chunk_size: The chunk size used for compilation, as given by the user.
-        at_most: Maximum number of findings.
-        trials: Runs the program before and after each verified change; requires `recompile`.
-        progress: Called with the current activity and the elapsed seconds.
-        cancel: An event that stops the rules and the verification once it is set. Findings not yet verified are kept as
-            estimates. An interrupt of the main thread has the same effect.
-        found: Called with the record so far after each rule that has findings, and after each verified change.
-        until: Latest time to finish a compilation, on the clock of `time.monotonic()`; None means no limit.
-        compiling: Expected duration of one compilation in seconds; later compilations are expected to take as long as
-            the slowest so far.
-
-    Returns:
-        The findings and the rules that were checked. Findings are ranked by the predicted time saved or, without a
-        prediction, by the share of the program's total that they affect. Changes that make the program fit come first,
-        and trade-offs that do not save time come last. There may be no findings.
-
-    Raises:
-        InspectionError: if the record has no compiled module.
-
     Example:
         >>> record = wb.inspect(jax.jit(lambda x: x * 2))(jnp.ones(4))
         >>> advise_record(record).checked[-2]
@@ -251,11 +225,7 @@ def advise_call(
     until: float | None = None,
     compiling: float = 0.0,
 ) -> AdviceRecord:
-    """Ranked findings about a traced call and its record; changes are compiled and, with `measure`, run.
-
-    Raises:
-        InspectionError: for `measure` without `verify`, or for a target without attached devices.
-    """
+    """Ranked findings about a traced call and its record; changes are compiled and, with `measure`, run."""
     if measure and (not verify or variants.options.get("target") is not None):
         message = (
             f"`advise` was given measure=True for {record.name} with "

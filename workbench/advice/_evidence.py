@@ -12,12 +12,7 @@ _MOST_NODES = 8
 
 
 def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
-    """The finding with its call tree nodes, bytes and, if a chip is known, predicted time.
-
-    Args:
-        finding: The finding of a rule; it may name instructions or source lines.
-        program: The program.
-    """
+    """The finding with its call tree nodes, bytes and, if a chip is known, predicted time."""
     names = set(finding.instructions)
     collectives = [collective for collective in program.module.collectives if collective.name in names]
     size = finding.size_bytes

@@ -16,11 +16,7 @@ Spec = tuple[tuple[str, ...], ...]
 
 
 class AtLines(Rewriting):
-    """A pass over selected lines of a program; `count` is the number of equations changed.
-
-    Args:
-        lines: File and line number of the lines to rewrite; empty for all lines.
-    """
+    """A pass over selected lines of a program; `count` is the number of equations changed."""
 
     enters_shard_maps = True
 
@@ -148,17 +144,7 @@ def _is_transposed(equation: JaxprEqn) -> bool:
 def with_constraints(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program with a sharding constraint on the values that these lines compute, and on their cotangents.
-
-    Args:
-        closed: The program.
-        lines: The lines that compute the values.
-        mesh: The program's mesh.
-        specs: The requested sharding for each shape of a value.
-
-    Returns:
-        The program, and the number of constrained values.
-    """
+    """The program with a sharding constraint on the values that these lines compute, and on their cotangents."""
     return _Constrained(lines, mesh, specs).program(closed)
 
 
@@ -254,17 +240,7 @@ def _is_again(equation: JaxprEqn) -> bool:
 def with_written_gathers(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program, with `jax.lax.all_gather` in `jax.shard_map` in place of recomputed constraints that replicate.
-
-    Args:
-        closed: The program, a derivative of the user's program.
-        lines: The lines that contain the constraints.
-        mesh: The program's mesh.
-        specs: The sharding of the values before the constraint, for each shape.
-
-    Returns:
-        The program, and the number of replaced constraints.
-    """
+    """The program, with `jax.lax.all_gather` in `jax.shard_map` in place of recomputed constraints that replicate."""
     return _Gathered(lines, mesh, specs).program(closed)
 
 

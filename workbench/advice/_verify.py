@@ -70,13 +70,7 @@ _FREE = 1.01  # maximum factor by which a change that is advised as free may inc
 
 
 def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The finding with a verified gain, or with the reason why the gain cannot be verified.
-
-    Args:
-        finding: A finding with or without an estimated gain.
-        program: The unchanged program.
-        recompile: Compiles a variant, as in `recompile(donate=(0,))` or `recompile(specs={"w": …})`.
-    """
+    """The finding with a verified gain, or with the reason why the gain cannot be verified."""
     check = _CHECKS.get(finding.rule)
     if check is None:
         return finding

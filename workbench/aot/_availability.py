@@ -80,11 +80,7 @@ def installed_compiler(platform: str) -> str:
 
 
 def require_compiler(target: TargetRecord) -> str:
-    """Name and version of the compiler for `target`.
-
-    Raises:
-        MissingDependencyError: if the compiler is not installed.
-    """
+    """Name and version of the compiler for `target`."""
     if compiler := installed_compiler(target.platform):
         return compiler
     library = _DISTRIBUTIONS[target.platform][0]

@@ -11,13 +11,7 @@ _FORMAT = 1
 
 
 class CompilationCache(DiskCache):
-    """A directory of compilations with a size limit and least-recently-used eviction.
-
-    Args:
-        directory: The directory; None means `targets` in `$WORKBENCH_CACHE`, or otherwise in the user's cache
-            directory.
-        limit_bytes: Maximum compressed size; None means `$WORKBENCH_CACHE_BYTES`, or otherwise 512 MiB.
-    """
+    """A directory of compilations with a size limit and least-recently-used eviction."""
 
     def __init__(self, directory: str | Path | None = None, *, limit_bytes: int | None = None) -> None:
         super().__init__(cache_directory("targets") if directory is None else directory, limit_bytes=limit_bytes)

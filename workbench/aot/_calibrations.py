@@ -29,11 +29,7 @@ def store_calibration(chip: ChipRecord) -> str:
 
 
 def named_calibration(name: str) -> ChipRecord | None:
-    """The calibrated chip named by "here" or by the path of a JSON file; None for other names.
-
-    Raises:
-        MeshError: if the devices were never calibrated, or the file is not a calibration.
-    """
+    """The calibrated chip named by "here" or by the path of a JSON file; None for other names."""
     if name == HERE:
         chip = calibration_of_devices()
         if chip is None:

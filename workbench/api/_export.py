@@ -55,11 +55,7 @@ def write(
     platforms: Sequence[str] | None,
     derivatives: int,
 ) -> ExportedProgram:
-    """Serializes a result of `jax.jit` as StableHLO.
-
-    Raises:
-        InspectionError: as `Traced.export`.
-    """
+    """Serializes a result of `jax.jit` as StableHLO."""
     args, kwargs = call
     try:
         with without_folders(folders_pattern()):

@@ -42,12 +42,7 @@ def question(method: Method[P, R]) -> Question[P, R]:
 
 
 def open_question(answer: Callable[..., Any], takes: str) -> Callable[[Method[P, R]], OpenQuestion[P, R]]:
-    """The one-line form of a method that also accepts values that are not functions.
-
-    Args:
-        answer: Called with such a value and the options.
-        takes: Description of the accepted values, for the documentation.
-    """
+    """The one-line form of a method that also accepts values that are not functions."""
 
     def decorate(method: Method[P, R]) -> OpenQuestion[P, R]:
         return cast("OpenQuestion[P, R]", _form(method, takes, answer))

@@ -55,12 +55,7 @@ def inspect_options(
     cancel: threading.Event | None = None,
     timeout_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Converts options of `Traced.inspect` to options of `workbench.inspection.inspect_call`.
-
-    Raises:
-        ProgramError: for target options if `on=` does not name a target.
-        MeshError: if `on=` is not a machine.
-    """
+    """Converts options of `Traced.inspect` to options of `workbench.inspection.inspect_call`."""
     machine = machine_of(on, question)
     unused = [name for name, is_given in {"order": order != "topology", "force": force}.items() if is_given]
     if unused and machine.target is None:

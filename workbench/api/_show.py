@@ -155,11 +155,7 @@ def _refuse_views(question: str, view: str | None, options: Mapping[str, Any]) -
 
 
 def check_view(question: str, record: Record, view: str | None) -> None:
-    """Raises an error for a view that a record lacks.
-
-    Raises:
-        InspectionError: for an unknown view; the message lists the available views.
-    """
+    """Raises an error for a view that a record lacks."""
     if view is not None:
         import workbench_widgets
 
@@ -226,12 +222,7 @@ def _live_view_of(x: object) -> "WorkbenchWidget | None":
 def view_of_thing(
     question: str, x: object, *, view: str | None = None, layout: Layout | None = None, **options: Option
 ) -> "WorkbenchWidget":
-    """The view of a value that is not a function; see `explore`.
-
-    Raises:
-        InspectionError: if `x` has no record, or its record has no such view.
-        ProgramError: for options that are not used.
-    """
+    """The view of a value that is not a function; see `explore`."""
     import workbench_widgets
 
     live = _live_view_of(x)

@@ -43,17 +43,7 @@ class Inspected(ABC):
 
 
 def record_of_thing(x: object, question: str, **options: Option) -> Record:  # the value's own record
-    """The record of a value that is not a function.
-
-    Args:
-        x: The value.
-        question: Name of the function that the user called, used in errors.
-        **options: Options of `Traced.inspect`; an option that does not apply to the value raises an error.
-
-    Raises:
-        InspectionError: if `x` has no record.
-        ProgramError: for options that are not used.
-    """
+    """The record of a value that is not a function."""
     if isinstance(x, Inspected):
         return x.inspect(**options)
     record = _record_as_it_is(x)

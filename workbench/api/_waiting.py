@@ -73,13 +73,7 @@ class _Line:
 
 @contextlib.contextmanager
 def waiting(name: str, phase: str, *, shown: bool) -> Iterator[None]:
-    """Shows `name: phase, 3 s` under the cell until the block exits; a nested call only sets the phase.
-
-    Args:
-        name: Name of the program.
-        phase: Current activity, such as "tracing".
-        shown: Whether there is a notebook to show the line in.
-    """
+    """Shows `name: phase, 3 s` under the cell until the block exits; a nested call only sets the phase."""
     line = _current.get()
     if line is not None or not shown:
         if line is not None:

@@ -14,12 +14,6 @@ def choose_platform(devices: Path = Path("/dev")) -> str | None:
     Applies to this process and its child processes. JAX tries libtpu whenever it is installed. Without a TPU it falls
     back to the CPU, after five lines of warnings in every notebook. If `JAX_PLATFORMS` is set or an accelerator is
     present, nothing changes.
-
-    Args:
-        devices: The directory of device files.
-
-    Returns:
-        The new value; None if nothing was set.
     """
     if "JAX_PLATFORMS" in os.environ or importlib.util.find_spec("libtpu") is None:
         return None

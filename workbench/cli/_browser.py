@@ -23,11 +23,7 @@ FIX = "sudo apt-get install --no-install-recommends chromium   (or: playwright i
 
 
 def find_browser() -> Path | None:
-    """Finds a browser: the one named by `CHROMIUM`, or one on the search path, in the usual places or from Playwright.
-
-    Raises:
-        CommandError: if `CHROMIUM` names a file that does not exist.
-    """
+    """Finds a browser: the one named by `CHROMIUM`, or on the search path, in the usual places or from Playwright."""
     if named := os.environ.get("CHROMIUM"):
         if executable := shutil.which(named):
             return Path(executable)

@@ -8,18 +8,7 @@ from workbench.render.units import seconds_text, share_text
 
 
 def write_calibration(out: Path | None, *, seconds: float) -> int:
-    """Calibrates the attached devices, prints the rates, and optionally writes them to a file.
-
-    Args:
-        out: A JSON file to share; None stores the rates only on this machine.
-        seconds: Measuring time.
-
-    Returns:
-        0, the exit status of the command.
-
-    Raises:
-        CommandError: if the file cannot be written.
-    """
+    """Calibrates the attached devices, prints the rates, and optionally writes them to a file."""
     if out is not None and out.suffix != ".json":
         message = (
             f"`workbench calibrate` was given --out {out}. A calibration file has the suffix `.json`: use "

@@ -25,18 +25,7 @@ TITLE = f"{_training.CLIENTS} clients train one network"
 
 
 def write_demo(out: Path, *, rounds: int) -> int:
-    """Trains, inspects the program, and writes the report.
-
-    Args:
-        out: The HTML file to write.
-        rounds: Rounds of federated averaging.
-
-    Returns:
-        0, the exit status of the command.
-
-    Raises:
-        CommandError: if the file cannot be written.
-    """
+    """Trains, inspects the program, and writes the report."""
     require_writable(out)
     mesh = _make_mesh()
     began = time.perf_counter()
@@ -79,11 +68,7 @@ def command() -> str:
 
 
 def require_writable(out: Path) -> None:
-    """Checks, before training starts, that the report can be written.
-
-    Raises:
-        CommandError: if it cannot be written.
-    """
+    """Checks, before training starts, that the report can be written."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with out.open("a"):

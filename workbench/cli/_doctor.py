@@ -50,11 +50,7 @@ class Check:
 
 
 def report_health(form: Literal["short", "long", "json"] = "short") -> int:
-    """Prints the findings and returns 1 if something is broken, else 0.
-
-    Args:
-        form: "short" (a summary and every problem), "long" (every finding) or "json" (every finding as JSON).
-    """
+    """Prints the findings and returns 1 if something is broken, else 0."""
     checks = list(examine())
     broken = [check for check in checks if check.state == "broken"]
     if form == "json":

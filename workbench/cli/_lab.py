@@ -74,11 +74,7 @@ def course_names(course: Path) -> dict[str, Path]:
 
 
 def find_notebook(notebook: str | None, folder: Path) -> Path:
-    """Copies the course; returns the path of the notebook to open, or the folder.
-
-    Raises:
-        CommandError: if the notebook or the course does not exist, or if the folder is not writable.
-    """
+    """Copies the course; returns the path of the notebook to open, or the folder."""
     if notebook is not None and (path := Path(notebook)).suffix == ".ipynb" and path.is_file():
         return path.resolve()
     course = find_course()
@@ -102,11 +98,7 @@ def find_notebook(notebook: str | None, folder: Path) -> Path:
 
 
 def copy_course(course: Path, folder: Path) -> list[Path]:
-    """Copies the course files that are missing from `folder`; returns the newly copied files. Nothing is overwritten.
-
-    Raises:
-        CommandError: if the folder cannot be written.
-    """
+    """Copies the course files missing from `folder`, and returns them; overwrites nothing."""
     copies = []
     try:
         for source in sorted(path for path in course.rglob("*") if path.is_file()):
@@ -127,11 +119,7 @@ def copy_course(course: Path, folder: Path) -> list[Path]:
 
 
 def require_free_port(port: int | None) -> int:
-    """Checks that the requested port is free; if no port was requested, finds a free port.
-
-    Raises:
-        CommandError: if another program listens on the port, or this user is not allowed to open it.
-    """
+    """Checks that the requested port is free; if no port was requested, finds a free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

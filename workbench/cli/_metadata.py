@@ -9,21 +9,13 @@ from workbench.cli._name import DISTRIBUTION
 
 
 def read_requirements() -> list[Requirement]:
-    """The required libraries on this platform.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError: if the workbench itself is not installed.
-    """
+    """The required libraries on this platform."""
     requirements = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
     return [r for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
 
 
 def read_extras() -> dict[str, list[Requirement]]:
-    """The libraries of every optional extra on this platform.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError: if the workbench itself is not installed.
-    """
+    """The libraries of every optional extra on this platform."""
     names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
     always = {canonicalize_name(requirement.name) for requirement in read_requirements()}
     extras: dict[str, list[Requirement]] = {}

@@ -37,18 +37,7 @@ HLO names the source files of the programs. Look through the files before you sh
 
 
 def write_recording(out: Path, *, profile: Path | None = None) -> int:
-    """Writes a zip file that contains a recording of standard programs, or an existing profile.
-
-    Args:
-        out: The file to write.
-        profile: An existing log directory or `*.xplane.pb`; None runs the standard programs.
-
-    Returns:
-        0, the exit status of the command.
-
-    Raises:
-        CommandError: if the file cannot be written, or there is nothing to record.
-    """
+    """Writes a zip file that contains a recording of standard programs, or an existing profile."""
     contents: dict[str, bytes] = {"README.txt": _README.encode()}
     try:
         if profile is None:

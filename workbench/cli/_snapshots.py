@@ -11,15 +11,7 @@ _MOST_LINES = 80  # maximum number of lines of one file's difference
 
 
 def describe_since(ref: str, files: Sequence[str]) -> str:
-    """Lists the changes in snapshot files since a commit, for a pull-request comment.
-
-    Args:
-        ref: A git commit or branch.
-        files: Files and folders. Default: all files in folders named `snapshots`.
-
-    Raises:
-        CommandError: if git does not know the commit, or this is not a repository.
-    """
+    """Lists the changes in snapshot files since a commit, for a pull-request comment."""
     root = Path(_git("rev-parse", "--show-toplevel").strip())
     paths = [str(Path(file).resolve()) for file in files] or [_SNAPSHOTS]
     listed = _git("diff", "--name-status", "--no-renames", "-z", ref, "--", *paths, folder=root).split("\0")

@@ -114,13 +114,7 @@ Sent = list[tuple[CollectiveRecord, float]]  # a collective and the share that b
 def compiled_stages(
     module: ModuleRecord, plan: PlanRecord | None, times: Mapping[str, InstructionTime] | None = None
 ) -> list[tuple[StageCostRecord, Sent]]:
-    """Sums costs by the stage of every instruction, in plan order; unknown stages come last.
-
-    Args:
-        module: The module.
-        plan: Its plan.
-        times: From `time_module`; if None or empty, no stage has a time.
-    """
+    """Sums costs by the stage of every instruction, in plan order; unknown stages come last."""
     flops: dict[str, float | None] = {}
     accessed: dict[str, float | None] = {}
     elementwise: dict[str, float | None] = {}

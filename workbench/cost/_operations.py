@@ -68,10 +68,6 @@ def classify_operation(category: str, opcode: str, flops: float) -> OperationCla
 def nearest_dtype(dtype: str, chip: ChipRecord) -> str:
     """The dtype whose published peak is used for `dtype`: itself, another float8, bfloat16 or float16.
 
-    Args:
-        dtype: JAX's name.
-        chip: Chip with published peaks.
-
     Example:
         >>> from workbench.cost import known_chip
         >>> nearest_dtype("float8_e4m3b11fnuz", known_chip("v6e")), nearest_dtype("float32", known_chip("v6e"))
@@ -321,10 +317,6 @@ def _measured_class(instruction: InstructionRecord, chip: ChipRecord) -> RateKin
 
 def seconds_of_call(chip: ChipRecord, arrays: int) -> float:
     """Time in seconds that a call adds to its operations, at measured rates; 0 without measured rates.
-
-    Args:
-        chip: From `wb.calibrate`.
-        arrays: Total number of arguments and results of the program.
 
     Example:
         >>> seconds_of_call(wb.calibrate(kinds=("call", "array"), seconds=1, progress=False, store=False), 8) > 0

@@ -122,11 +122,7 @@ def family_of(chip: ChipRecord) -> Family:
 
 
 def rates_of(chip: ChipRecord) -> Rates:
-    """Attained shares of a chip's peaks; 1 if its rates were measured.
-
-    Args:
-        chip: A row in the table, or a calibrated chip.
-    """
+    """Attained shares of a chip's peaks; 1 if its rates were measured."""
     rates = _FAMILIES[family_of(chip)]
     if chip.rates:
         shares = _same(1.0, 1.0)

@@ -53,14 +53,7 @@ def read(path: Path) -> Any:
 
 
 def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 900) -> None:
-    """Runs all cells of a notebook in a new kernel, and writes the outputs into the notebook.
-
-    Args:
-        notebook: The notebook, changed in place.
-        folder: The working directory of the kernel.
-        go_on: Whether later cells run after an error.
-        seconds: The time limit for one cell.
-    """
+    """Runs all cells of a notebook in a new kernel, and writes the outputs into the notebook."""
     with needs_library("nbclient", needed_for="`workbench course`", extra="course-pages"):
         from nbclient import NotebookClient
 
@@ -90,11 +83,7 @@ def _execute_all(notebook: Any, path: Path) -> None:
 
 
 def executed(path: Path, target: Path, report: Callable[[str], None] = lambda line: None) -> Any:
-    """Returns a notebook with outputs, using a cache in the folder `target` that is keyed by the notebook's source.
-
-    Raises:
-        CourseError: if a cell raises an error.
-    """
+    """Returns a notebook with outputs, using a cache in the folder `target` that is keyed by the notebook's source."""
     import nbformat
 
     from workbench._version import __version__

@@ -98,11 +98,7 @@ def copy_reveal(folder: Path) -> Path:
 
 
 def require_page_libraries() -> None:
-    """Checks that the libraries for pages are installed, before the notebooks run for several minutes.
-
-    Raises:
-        MissingDependencyError: with the command that installs the libraries.
-    """
+    """Checks that the libraries for pages are installed, before the notebooks run for several minutes."""
     for library in ("latex2mathml", "nbclient"):
         with needs_library(library, needed_for="`workbench course`", extra="course-pages"):
             importlib.import_module(library)

@@ -44,9 +44,6 @@ def parts_of(notebooks: Sequence[Path]) -> dict[str, list[Path]]:
 def difficulty_of(number: str) -> str:
     """Returns the difficulty of a notebook, or "" for a notebook outside the course.
 
-    Args:
-        number: Number of the notebook, such as "08".
-
     Example:
         >>> difficulty_of("08")
         'first steps'
@@ -63,16 +60,6 @@ def prerequisites_of(path: Path) -> list[str]:
 
 def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
     """Draws the dependencies between notebooks, with one column per part and one box per notebook.
-
-    Args:
-        notebooks: The `.ipynb` files.
-        links: The page of each notebook, keyed by notebook number.
-
-    Returns:
-        An SVG whose boxes are links.
-
-    Raises:
-        CourseError: if a file is not a notebook.
 
     Example:
         >>> concept_map([], {}).startswith("<svg")
@@ -130,12 +117,6 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
 
 def titles_of(notebooks: Sequence[Path]) -> dict[str, Title]:
     """Reads the title in the first cell of each notebook; returns the titles keyed by notebook number.
-
-    Args:
-        notebooks: The `.ipynb` files.
-
-    Raises:
-        CourseError: if a file is not a notebook.
 
     Example:
         >>> titles_of([])

@@ -192,13 +192,7 @@ def keep_shades(notebook: Any) -> None:
 
 
 def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
-    """Puts views into frames, and removes links and hints to content that the slides lack.
-
-    Args:
-        notebook: The notebook, changed in place.
-        title: The notebook's title, which becomes the page's title.
-        names: Names of the notebooks that have slides in the same folder.
-    """
+    """Puts views into frames, and removes links and hints to content that the slides lack."""
 
     def linked(match: re.Match[str]) -> str:
         return f"[{match[1]}]({match[2]}.slides.html)" if match[2] in names else match[1]

@@ -9,17 +9,6 @@ from workbench.records.run import RunRecord
 def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
     """Merges the records of one run from several hosts.
 
-    Args:
-        runs: One record per host, in the order of the host indices.
-
-    Returns:
-        The merged record. The record contains the stages and events of all hosts' devices and, for each client, the
-        measurement from that client's host. It also contains the slowest host's time, the memory of the host that used
-        the most memory, and the first host's `results`.
-
-    Raises:
-        InspectionError: if there are no records, or the records come from different programs.
-
     Example:
         >>> run = wb.measure(jnp.sin)(jnp.ones(8))
         >>> merge_runs([run, run]).notes[-1]

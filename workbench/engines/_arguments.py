@@ -13,16 +13,7 @@ from workbench.errors import ProgramError
 
 
 def argument_of_source(engine: str, source: str, args: Sequence[Any]) -> int:
-    """Finds the only argument given as shapes; `read_from` provides its values.
-
-    Args:
-        engine: Engine name, for the message.
-        source: Kind of source that provides the clients, such as "table".
-        args: The program's arguments.
-
-    Raises:
-        ProgramError: unless exactly one argument is given as shapes.
-    """
+    """Finds the only argument given as shapes; `read_from` provides its values."""
     as_shapes = [i for i, x in enumerate(args) if _is_abstract(x)]
     if len(as_shapes) != 1:
         message = (
@@ -42,18 +33,7 @@ def _is_abstract(x: object) -> bool:
 def check_batch_size(
     engine: str, batch: str, size: object, *, option: str = "clients_per_batch", auto: str = ""
 ) -> None:
-    """Rejects an invalid number of clients per batch.
-
-    Args:
-        engine: Engine name, for the message.
-        batch: Description of what holds one batch, such as "one row of the DataFrame".
-        size: The option's value.
-        option: The option's name.
-        auto: What "auto" means for this option, or "" if the option does not accept "auto".
-
-    Raises:
-        ProgramError: unless `size` is a positive int, or "auto" for an option that accepts "auto".
-    """
+    """Rejects an invalid number of clients per batch."""
     if (auto and size == "auto") or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
         return
     hint = f', or "auto" for {auto}.' if auto else "; 32 is fast for small clients."
@@ -65,15 +45,7 @@ def check_batch_size(
 
 
 def check_folder(engine: str, folder: str | Path | None) -> None:
-    """Rejects a folder in which temporary row files cannot be written.
-
-    Args:
-        engine: Engine name, for the message.
-        folder: The folder that the user passed.
-
-    Raises:
-        ProgramError: if no file can be written there.
-    """
+    """Rejects a folder in which temporary row files cannot be written."""
     if folder is None:
         return
     try:

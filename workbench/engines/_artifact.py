@@ -129,12 +129,7 @@ def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[st
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
-    """Unpacks the header and the module from trusted bytes, in this process.
-
-    Raises:
-        InspectionError: as for `read_header`; also if this JAX version cannot run the module, or if the module calls
-            targets that JAX does not keep stable, such as callbacks.
-    """
+    """Unpacks the header and the module from trusted bytes, in this process."""
     header = read_header(data)
     _check_version(header)
     try:

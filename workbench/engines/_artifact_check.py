@@ -46,14 +46,7 @@ class BodyReader:
             child.stdout.close()
 
     def read(self, body: bytes) -> dict[str, object]:
-        """Reads a body in the process and returns its result.
-
-        Args:
-            body: A serialized `jax.export.Exported`; it is not run.
-
-        Returns:
-            `{"unknown": [...]}` with the custom calls that JAX does not keep stable, or `{"error": why}`.
-        """
+        """Reads a body in the process and returns its result."""
         try:
             return self._ask(body)
         except BaseException:

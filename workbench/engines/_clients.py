@@ -165,11 +165,7 @@ def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDty
 
 
 def converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Converts the numbers of a table to the dtype of a program.
-
-    Raises:
-        ValueError: if `dtype` is an integer or bool type that cannot represent a number.
-    """
+    """Converts the numbers of a table to the dtype of a program."""
     with np.errstate(invalid="ignore"):
         new = values.astype(dtype, copy=False)
     if new.dtype.kind in "iub" and not np.array_equal(new, values):

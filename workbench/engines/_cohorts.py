@@ -62,11 +62,7 @@ class Cohorts:
 
 
 def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | None) -> Quorum | None:
-    """Checks the options `quorum` and `deadline_seconds` of an engine.
-
-    Raises:
-        ProgramError: if `quorum` is neither a number nor a share of clients, or if `deadline_seconds` is not positive.
-    """
+    """Checks the options `quorum` and `deadline_seconds` of an engine."""
     timed = deadline_seconds is None or (isinstance(deadline_seconds, int | float) and deadline_seconds > 0)
     if quorum is None and deadline_seconds is None:
         return None
@@ -109,12 +105,7 @@ def of_present(fn: Callable, placements: Sequence[Placement]) -> Callable:
 
 
 def check_rows(plan: Plan) -> None:
-    """Rejects programs that need rows of clients that may be missing.
-
-    Raises:
-        ProgramError: if the server reads rows of clients, if a loop carries such rows from round to round, or if
-            clients are computed both inside and outside a loop over rounds.
-    """
+    """Rejects programs that need rows of clients that may be missing."""
     if find_phases(plan, alike=False) and any(placements_of(plan_jaxpr(body, plan.name)) for body in _bodies(plan)):
         _refuse(plan, "it runs clients both inside and outside the loop over its rounds")
     _check_rows(plan, set())

@@ -159,9 +159,6 @@ def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> t
     """Collects the client ids, and all results with one row per client, named "out[0]" and so on.
 
     If a loop returns a result for every client in every round, a client's row has shape `[rounds, ...]`.
-
-    Raises:
-        ProgramError: if no result has such rows, or if the rows belong to clients of several placements.
     """
     axes = _axes_of_rows(walk.plan)
     paths, _ = jax.tree_util.tree_flatten_with_path(record.results)

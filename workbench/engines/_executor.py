@@ -393,12 +393,7 @@ def _end_workers(pool: Foreign) -> None:
 
 
 def _check_dask(client: Foreign) -> None:
-    """Checks that every Dask worker can import this version of the package.
-
-    Raises:
-        EngineError: if some workers cannot import the package; the message names these workers. Dask resends a task
-            forever if it fails to load.
-    """
+    """Checks that every Dask worker can import this version of the package."""
     addresses = client.__dict__.setdefault("_workbench_checked", set())
     workers = set(client.scheduler_info(n_workers=-1)["workers"])
     if not (new := sorted(workers - addresses)):

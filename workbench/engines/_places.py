@@ -15,12 +15,7 @@ from workbench.errors import needs_library
 
 
 def place(path: str | Path) -> Path:
-    """Returns a path on this machine, or a path-like object for an fsspec address.
-
-    Raises:
-        ImportError: if a package for the address is missing (`MissingDependencyError` if it is universal-pathlib).
-        ValueError: if fsspec does not support this kind of address.
-    """
+    """Returns a path on this machine, or a path-like object for an fsspec address."""
     address = re.match(r"([a-z][a-z0-9+.-]+):/", str(path))  # a drive has one letter
     if address is None:
         return Path(path)

@@ -148,11 +148,7 @@ class _RayPool(concurrent.futures.Executor):
         return self._count()
 
     def put(self, values: Values) -> object:
-        """Puts values into the object store.
-
-        Raises:
-            EngineError: if Ray was shut down.
-        """
+        """Puts values into the object store."""
         if not self._ray.is_initialized():  # every other call would start a cluster
             message = (
                 "`Ray` has lost its cluster: Ray was shut down in this process. Stages are sent to the cluster that "

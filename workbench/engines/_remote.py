@@ -136,11 +136,7 @@ _LOCK = threading.Lock()
 
 
 def _rows_of_parts(task: Task, parts: Sequence[Any]) -> list[Any]:
-    """Returns the operands, with rows read from parts.
-
-    Raises:
-        ValueError: if a part was recomputed with different clients.
-    """
+    """Returns the operands, with rows read from parts."""
     if [part.mark for part in parts] != [x.mark for x in task.slices]:
         message = (
             "a part of the table was read again and returned different clients: write the table to files first, "

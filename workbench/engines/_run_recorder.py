@@ -71,11 +71,7 @@ class RunRecorder:
             entry[1] += clients if row else 1
 
     def check(self, stage: str, progress: float) -> None:
-        """Reports the progress, and stops the run if it was cancelled.
-
-        Raises:
-            EngineError: if the run was cancelled.
-        """
+        """Reports the progress, and stops the run if it was cancelled."""
         if self._progress is not None:
             self._progress(stage, progress)
         if self._cancel is not None and self._cancel.is_set():

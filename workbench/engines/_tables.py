@@ -200,11 +200,7 @@ def _whole_clients(cluster: Cluster, frame: Foreign, by: str) -> list[Any]:
 
 
 def _check_texts(frame: Foreign, names: Sequence[str]) -> None:
-    """Rejects text columns of a Dask DataFrame, because they may have been lists.
-
-    Raises:
-        ProgramError: if there are such columns; the message names them.
-    """
+    """Rejects text columns of a Dask DataFrame, because they may have been lists."""
     texts = [name for name in names if "string" in str(frame.dtypes[name])]
     if texts:
         message = (

@@ -29,11 +29,6 @@ def line_rows(trees: Sequence[CallTreeRecord], codes: Sequence[Codes] | None = N
     Lines are matched by function and code, because an edit above a line changes its number. A replaced line is compared
     with its replacement.
 
-    Args:
-        trees: Call trees of the programs, in order.
-        codes: The source code of each program; pass it if the files may have been edited since. Default: the current
-            source code.
-
     Example:
         >>> once, twice = (wb.trace(lambda x: x @ x)(jnp.ones((n, n))).call_tree for n in (4, 8))
         >>> [(row.group, row.values) for row in line_rows([once, twice])][0]

@@ -10,11 +10,7 @@ _MOST_PATHS = 200
 
 
 def compare_profiles(profiles: Sequence[ProfileRecord]) -> ComparisonRecord:
-    """Compares profiles per call path, category and program; all seconds are means over devices.
-
-    Args:
-        profiles: Two or more profiles, in order.
-    """
+    """Compares profiles per call path, category and program; all seconds are means over devices."""
     rows = [
         _row("profile", "devices", [float(len(profile.devices)) for profile in profiles], "count"),
         _row("profile", "seconds per device", [_per_device(profile, profile.seconds) for profile in profiles]),

@@ -17,13 +17,6 @@ def check_survivable(stablehlo: str, name: str) -> None:
 
     XLA in jaxlib 0.10 to 0.12 is known to abort on a gather or scatter inside a `shard_map` that leaves two or more
     axes of its mesh to the compiler. For all other programs, the only cost is one search of the text.
-
-    Args:
-        stablehlo: The program, lowered for any platform; all platforms share the partitioner.
-        name: The user's name for the program, used in the error.
-
-    Raises:
-        InspectionError: if the compiler aborted on the program.
     """
     axes = _partly_manual(stablehlo)
     if axes is None:

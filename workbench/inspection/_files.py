@@ -96,11 +96,7 @@ def _inspect_exported(x: jax.export.Exported, options: dict[str, Any]) -> Progra
 
 
 def inspect_source(x: str | bytes | bytearray | Path, **options: object) -> Record:
-    """Creates the record of a program given as text, bytes, a file or a directory of dumps.
-
-    Raises:
-        InspectionError: if the argument is not such a program or is truncated; the message describes the argument.
-    """
+    """Creates the record of a program given as text, bytes, a file or a directory of dumps."""
     if isinstance(x, str) and _is_path(x):
         x = Path(x)
     if isinstance(x, Path):

@@ -16,12 +16,7 @@ class RebaseError(ValueError):
 
 
 def retarget(closed: ClosedJaxpr, mesh: AbstractMesh) -> ClosedJaxpr:
-    """The program as if it had been traced under another mesh.
-
-    Raises:
-        RebaseError: if the program must be traced again, because it enters a `shard_map`, constrains values over axes
-            that the mesh lacks, or has value types that depend on other Explicit axes.
-    """
+    """The program as if it had been traced under another mesh."""
     program_mesh = mesh_of_program(closed)
     if program_mesh is not None and program_mesh.shape == mesh.shape:
         closed = _OverOtherDevices(mesh).closed(closed)

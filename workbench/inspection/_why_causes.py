@@ -18,16 +18,7 @@ def find_causes(
     named: Callable[[PlannedValueRecord], str],
     origin: Callable[[PlannedValueRecord, str], str],
 ) -> tuple[WhyCauseRecord, ...]:
-    """The first value at which the batch loses each axis, and the number of collectives that depend on that value.
-
-    Args:
-        values: Values of the propagation, in program order.
-        collectives: The explanation of each collective.
-        factors: Function that returns the factors of all dimensions of a value's operands and result; None if they are
-            unknown.
-        named: Function that returns the user's name for a value.
-        origin: Function that returns the origin of a value's axis, in words.
-    """
+    """The first value at which the batch loses each axis, and the number of collectives that depend on that value."""
     by_name = {value.name: value for value in values}
     causes: dict[str, WhyCauseRecord] = {}
     for value in values:

@@ -59,15 +59,7 @@ class _Sent:
 
 
 class DaskEndpoint:
-    """Calls a service in an actor, and finds the actor after restarts.
-
-    Args (of the constructor):
-        client: Dask's client.
-        label: Label of the node.
-        methods: Public methods of the service.
-        look: Function that waits up to the given number of seconds for the actor's location and returns it.
-        actor: Class of the actors that run nodes.
-    """
+    """Calls a service in an actor, and finds the actor after restarts."""
 
     def __init__(self, client: Foreign, label: str, methods: tuple[str, ...], look: Look, actor: type) -> None:
         self._class = actor

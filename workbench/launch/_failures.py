@@ -28,15 +28,7 @@ def with_source_lines(traceback: str) -> str:
 def failure_error(
     program: str, engine: str, failed: Mapping[str, str], states: Mapping[str, str], on_failure: str
 ) -> NodeError:
-    """Creates the error that lists all failed nodes, with reasons and tracebacks.
-
-    Args:
-        program: Name of the program.
-        engine: Name of the engine.
-        failed: Traceback or reason, keyed by label.
-        states: "raised", "killed" or "hung", keyed by label.
-        on_failure: "stop" if the other nodes were stopped, or "continue".
-    """
+    """Creates the error that lists all failed nodes, with reasons and tracebacks."""
     first = next(iter(failed))
     ends = ", ".join(f"{label!r} ({states[label]})" for label in failed)
     outcome = "was stopped" if on_failure == "stop" else "went on"

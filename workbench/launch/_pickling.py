@@ -21,11 +21,6 @@ def pickled(value: object, folder: Path | None = None) -> bytes:
 
     The notebook's process pickles its definitions by value, because other processes cannot import them. A spawned
     process tries standard pickle first: its modules can be imported, and importing cloudpickle is slow.
-
-    Args:
-        value: Value to send.
-        folder: Folder for NumPy arrays of 1 MiB or more, if the other process is on this computer. Loading the bytes
-            removes the files.
     """
     large: list[pickle.PickleBuffer] = []
     data = _dumped(value, None if folder is None else large)
@@ -62,11 +57,7 @@ def _dumped(value: object, large: list[pickle.PickleBuffer] | None) -> bytes:
 
 
 def pickled_nodes(specs: Sequence[NodeSpec], engine: str) -> bytes:
-    """Pickles the nodes of one process.
-
-    Raises:
-        ProgramError: if a node's target or arguments cannot be pickled; the message names the nodes.
-    """
+    """Pickles the nodes of one process."""
     try:
         return pickled(specs)
     except Exception as error:

@@ -13,10 +13,6 @@ class DaemonPool(Executor):
     """A thread pool that never keeps the interpreter alive.
 
     `ThreadPoolExecutor` joins its threads at exit, so one hung call would prevent a script or kernel from ending.
-
-    Args (of the constructor):
-        max_workers: Maximum number of threads, which are started when needed.
-        name: Prefix for the threads' names.
     """
 
     def __init__(self, max_workers: int, name: str) -> None:

@@ -41,12 +41,7 @@ class Connection(managers.BaseProxy):
     _exposed_ = ("ask",)
 
     def ask(self, label: str, payload: bytes) -> bytes:
-        """Sends one call and waits for its answer.
-
-        Raises:
-            NotSentError: if the other process cannot have received the call.
-            EOFError, OSError: if the other process exited during the call.
-        """
+        """Sends one call and waits for its answer."""
         try:
             if not hasattr(self._tls, "connection"):  # pyright: ignore[reportAttributeAccessIssue]
                 self._connect()  # pyright: ignore[reportAttributeAccessIssue]

@@ -7,13 +7,7 @@ from workbench.launch._nodes import NodeSpec
 
 
 class ReportingHost:
-    """Nodes that run together elsewhere.
-
-    Args:
-        specs: The nodes.
-        place: Where the nodes run, such as "process".
-        patience_seconds: A node counts as hung if no report arrives for `hang_seconds` plus this time.
-    """
+    """Nodes that run together elsewhere."""
 
     def __init__(self, specs: tuple[NodeSpec, ...], *, place: str, patience_seconds: float) -> None:
         self.specs = specs

@@ -105,11 +105,7 @@ class Threads:
     kills = False
 
     def open(self, program: Program, emit: Emit) -> list[ThreadHost]:
-        """Creates one host for each node of `program`.
-
-        Raises:
-            ProgramError: if a group sets environment variables, because threads share them.
-        """
+        """Creates one host for each node of `program`."""
         asking = sorted({spec.group for spec in program.specs if spec.environment})
         if asking:
             message = (

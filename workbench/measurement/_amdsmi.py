@@ -15,12 +15,7 @@ _VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES
 
 
 class AmdSmiReader:
-    """Queries AMD SMI about the GPUs that JAX sees, in the order of `HIP_VISIBLE_DEVICES`.
-
-    Raises:
-        MissingDependencyError: if ROCm's Python package `amdsmi` is not installed.
-        RuntimeError: if AMD SMI cannot be started, for example because there is no driver.
-    """
+    """Queries AMD SMI about the GPUs that JAX sees, in the order of `HIP_VISIBLE_DEVICES`."""
 
     def __init__(self, amdsmi: ModuleType | Any = None, visible: str | None = None) -> None:
         self._amdsmi = _import_amdsmi() if amdsmi is None else amdsmi

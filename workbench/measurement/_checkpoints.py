@@ -151,11 +151,7 @@ class Checkpoints:
 
     @_UNCONFIGURED_LOG
     def lock(self) -> None:
-        """Locks the folder against other runs until `close`, or until this process exits or is killed.
-
-        Raises:
-            MeasureError: if another run is writing to the folder.
-        """
+        """Locks the folder against other runs until `close`, or until this process exits or is killed."""
         if self._lock is not None or os.name != "posix":
             return
         import fcntl

@@ -75,12 +75,6 @@ def client_runs(
 def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
     """Estimates the waste of running a device's clients together, each for the maximum number of steps.
 
-    Args:
-        clients: Records with steps, measured while the clients ran one after another.
-
-    Returns: For each device, the maximum number of steps divided by the mean, minus one; 0 if all clients take the same
-        number of steps.
-
     Example:
         >>> lockstep_waste([ClientRunRecord(stage="1", client=i, steps=1 + 2 * i, where="cpu:0") for i in range(2)])
         {'cpu:0': 0.5}

@@ -190,11 +190,7 @@ def several(runs: object) -> list[Any]:
 
 
 def first_metric(named: Results | Mapping[Any, Any]) -> str:
-    """The metric to show first: "loss" if present, otherwise the first metric.
-
-    Raises:
-        DataError: if no run has finished a round.
-    """
+    """The metric to show first: "loss" if present, otherwise the first metric."""
     metrics = _metrics_of(named)
     if not metrics:
         message = (

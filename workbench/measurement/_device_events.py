@@ -413,11 +413,6 @@ def _integer(value: str | float | None) -> int | None:
 def kernels_per_execution(kernels: list[str]) -> int:
     """Determines the number of kernels per execution of an instruction from its consecutive kernels.
 
-    Args:
-        kernels: Names of the kernels.
-
-    Returns: The length of the shortest sequence that yields the kernels when repeated.
-
     Example:
         >>> kernels_per_execution(["im2col", "gemm", "im2col", "gemm"]), kernels_per_execution(["mul", "mul"])
         (2, 1)

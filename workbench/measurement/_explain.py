@@ -146,11 +146,7 @@ class Heard:
         return _compilations(self.durations)
 
     def retraces(self, *, compiled_only: bool = False) -> tuple[RetraceRecord, ...]:
-        """Retraced functions, with reasons.
-
-        Args:
-            compiled_only: Whether to omit functions that were traced as a part of another function.
-        """
+        """Retraced functions, with reasons."""
         retraces = _retraces(self.misses)
         if not compiled_only:
             return retraces

@@ -28,11 +28,6 @@ _Item = TypeVar("_Item")
 def graph_name(device: int, graph: object, node: object) -> str:
     """Name of a kernel in a command buffer, identical in all its runs.
 
-    Args:
-        device: Number of the device.
-        graph: Number of the CUDA graph.
-        node: Number of the kernel in the graph.
-
     Example:
         >>> graph_name(0, 26, 7)
         'cuda graph 0.26.7'

@@ -111,12 +111,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
 
 
 def event_records(joined: Iterable[JoinedEvent], labels: Mapping[int, str]) -> Iterator[EventRecord]:
-    """Yields one span per event, or two if a device waited: first waiting, then work.
-
-    Args:
-        joined: The events to draw.
-        labels: The name of each device, such as "cpu:3".
-    """
+    """Yields one span per event, or two if a device waited: first waiting, then work."""
     for item in joined:
         event, source = item.event, item.instruction.source if item.instruction else None
         where = labels.get(event.device, str(event.device))
@@ -177,10 +172,6 @@ def find_instruction(instructions: Mapping[str, InstructionRecord], name: str) -
     """Finds the instruction that an event names.
 
     Older GPU profiles add numbers to the names of library calls, as in `cudnn-conv.1.0`.
-
-    Args:
-        instructions: Instructions of the module, by name.
-        name: Name in the event.
     """
     instruction = instructions.get(name)
     if instruction is None:

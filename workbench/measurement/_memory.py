@@ -33,16 +33,7 @@ def device_label(device: Device) -> str:
 
 
 def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMemory:
-    """Reads a device's memory use from the backend, or otherwise from its live arrays.
-
-    Args:
-        device: A JAX device.
-        live: Bytes of live arrays, keyed by device id, as returned by `live_bytes`; computed if omitted.
-
-    Returns:
-        Bytes in use, the peak and the limit. On a TPU the peak includes the memory currently reserved for programs.
-        A sum over live arrays has neither a peak nor a limit, and omits the temporary memory of running programs.
-    """
+    """Reads a device's memory use from the backend, or otherwise from its live arrays."""
     if not is_here(device):
         return DeviceMemory(None, None, None, "another host")
     stats = device.memory_stats()
@@ -130,10 +121,6 @@ def _shard_views(arrays: Sequence[Any]) -> set[int]:
 
 def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[ArrayRecord, ...]:
     """Lists the live arrays that use the most memory over all devices, largest first.
-
-    Args:
-        count: Number of arrays to list.
-        arrays: Arrays to consider; None means all live arrays.
 
     Example:
         >>> import jax.numpy as jnp

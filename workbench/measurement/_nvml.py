@@ -22,12 +22,7 @@ class GpuFigures(NamedTuple):
 
 
 class NvmlReader:
-    """Queries NVML about the GPUs that JAX sees, in the order of `CUDA_VISIBLE_DEVICES`.
-
-    Raises:
-        MissingDependencyError: if the Python package `nvidia-ml-py` is not installed.
-        RuntimeError: if NVML cannot be started, for example because there is no driver.
-    """
+    """Queries NVML about the GPUs that JAX sees, in the order of `CUDA_VISIBLE_DEVICES`."""
 
     def __init__(self, nvml: ModuleType | Any = None, visible: str | None = None) -> None:
         self._nvml = _import_nvml() if nvml is None else nvml

@@ -103,11 +103,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
 
 
 class RunningProfile:
-    """A profile that starts without waiting, and is stopped by another thread.
-
-    Raises:
-        EngineError: if another profile is being captured.
-    """
+    """A profile that starts without waiting, and is stopped by another thread."""
 
     def __init__(self) -> None:
         if _RUNNING:  # a second session starts silently, and both profiles would be lost
@@ -170,9 +166,6 @@ def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "di
 
 def describe_others(others: Iterable[OtherEvent]) -> list[str]:
     """Describes events that are not executions of instructions, by kind, longest first.
-
-    Args:
-        others: The events, from all devices.
 
     Example:
         >>> describe_others([OtherEvent(0, "memory copies and fills", "memcpy", 0.0, 0.5)])

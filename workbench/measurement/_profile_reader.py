@@ -82,13 +82,7 @@ class ThinnedLine:
 
 
 class ProfileReader:
-    """Sums the events in profile files.
-
-    Args:
-        max_events: Maximum number of events in the timeline, per device.
-        given: Modules whose instructions are matched to the events.
-        only: The program to read, by its name or module name; for all other programs, only the total time is recorded.
-    """
+    """Sums the events in profile files."""
 
     def __init__(self, max_events: int, modules: Sequence[ModuleRecord], only: str | None = None) -> None:
         self.max_events = max_events

@@ -69,12 +69,7 @@ def measured_tree(
 
 
 def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> CallTreeRecord:
-    """Makes a tree from the operation names in the profile if there is no HLO.
-
-    Args:
-        name: Name of the program.
-        operations: Measured operations, with `op_name` such as "jit(step)/decoder/dot_general".
-    """
+    """Makes a tree from the operation names in the profile if there is no HLO."""
     children: dict[tuple[str, ...], dict[str, None]] = {(): {}}
     leaves: dict[tuple[str, ...], list[ProfiledOperationRecord]] = {}
     for operation in operations:

@@ -103,11 +103,7 @@ def _same(old: object, new: object) -> bool:
 
 
 def load_run(path: str | Path, make_run: Callable[..., R]) -> StoredRun[R]:
-    """Reads a run from a folder that `log=` wrote.
-
-    Raises:
-        DataError: if there is no run.
-    """
+    """Reads a run from a folder that `log=` wrote."""
     place = Path(path).expanduser()
     try:
         about = json.loads((place / ABOUT).read_text(encoding="utf-8"))

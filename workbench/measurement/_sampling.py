@@ -23,15 +23,7 @@ _NOTHING = GpuFigures(None, None, None)
 
 
 class Sampler:
-    """Samples devices through their monitoring libraries.
-
-    Args:
-        devices: The devices to watch.
-        arrays: Number of live arrays to list in a sample, largest first.
-        nvml: Reader for NVIDIA GPUs; if None, a reader is created if there is such a device.
-        tpu: Reader for TPUs; if None, a reader is created if there is such a device.
-        amd: Reader for AMD GPUs; if None, a reader is created if there is such a device.
-    """
+    """Samples devices through their monitoring libraries."""
 
     def __init__(
         self,

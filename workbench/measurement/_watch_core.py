@@ -528,11 +528,7 @@ class Core:
             self.problem(max(self.finished - 1, 0), text)
 
     def start_trackers(self, about: Mapping[str, Any]) -> None:
-        """Starts the trackers' runs.
-
-        Raises:
-            MissingDependencyError: if a tracker's library is not installed.
-        """
+        """Starts the trackers' runs."""
         program = {"cannot": "a watched loop is user code: run its cell or script again"}
         for tracker in list(self.trackers):
             self._with_tracker(tracker, lambda tracker: tracker.start({**about, "earlier": []}, program))
@@ -668,14 +664,7 @@ def changes_of(
     *,
     is_timed: bool = True,
 ) -> tuple[str, ...]:
-    """Describes differences between two versions of a step: first those of the whole call, then those of a few lines.
-
-    Args:
-        old: The version before.
-        new: The current version.
-        codes: The source code of both, as in `compare_measured`.
-        is_timed: Whether both versions have enough steps to compare their times.
-    """
+    """Describes differences between two versions of a step: the whole call first, then a few lines."""
     totals, lines = [], []
     for row in compare_measured([old, new], codes).differences:
         if row.name in _TIMES and not is_timed:

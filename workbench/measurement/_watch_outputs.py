@@ -139,9 +139,6 @@ class Reader:
 def outputs_by_name(selection: Wanted) -> dict[str, str | Callable[[Any], Any]]:
     """Maps names to chosen outputs.
 
-    Raises:
-        MeasureError: if an output is neither a name nor a function.
-
     Example:
         >>> outputs_by_name(["loss", "metrics.accuracy"])
         {'loss': 'loss', 'metrics.accuracy': 'metrics.accuracy'}

@@ -114,13 +114,7 @@ class Plane:
     def events(
         self, line: Line, *, stating: Iterable[str] = (), kinds: Container[str] | None = None
     ) -> Iterator[PlaneEvent]:
-        """The events of a line, in file order.
-
-        Args:
-            line: One of `lines()`.
-            stating: Names of required statistics. If the plane does not define one of them, no events are yielded.
-            kinds: Names of kinds; other events are skipped. None means all kinds.
-        """
+        """The events of a line, in file order."""
         if not set(stating) <= self._stated:
             return
         named = None if kinds is None else {key for key in self._kind_spans if self.kind(key).name in kinds}
@@ -210,17 +204,7 @@ class Space:
 
 
 def read_space(source: Path | bytes) -> Space:
-    """Opens a profile and maps its file; planes are decoded on access.
-
-    Args:
-        source: A `*.xplane.pb` file, or its bytes.
-
-    Returns:
-        The planes that could be read.
-
-    Raises:
-        ProfileError: if the source has no plane.
-    """
+    """Opens a profile and maps its file; planes are decoded on access."""
     where = f"{len(source)} bytes" if isinstance(source, bytes) else f"`{source}`"
     buffer = source if isinstance(source, bytes) else _mapped(source)
     planes: list[Plane] = []
@@ -279,11 +263,7 @@ def _length(value: int) -> bytes:
 
 
 def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
-    """Yields a message's field numbers and values: integers, or a `MessageSpan` of bytes.
-
-    Raises:
-        WireError: if the message is truncated or damaged.
-    """
+    """Yields a message's field numbers and values: integers, or a `MessageSpan` of bytes."""
     index, stop = span
     while index < stop:
         key = buffer[index]

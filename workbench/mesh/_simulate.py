@@ -112,12 +112,7 @@ def make_mesh(
 
 
 def check_axis_names(operation: str, names: Iterable[str]) -> None:
-    """Checks that XLA can read the names of mesh axes and placements.
-
-    Raises:
-        MeshError: if a name would make XLA abort the process; the message lists all such names. XLA prints names
-            unescaped and parses them again.
-    """
+    """Checks that XLA can read the names of mesh axes and placements."""
     wrong = [name for name in names if not (name.isascii() and name.isprintable() and "\\" not in name and name)]
     if wrong:
         message = (

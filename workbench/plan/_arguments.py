@@ -16,19 +16,7 @@ _DEEPEST = 500
 def check_call(
     operation: str, fn: Callable, args: Sequence[Any], kwargs: Mapping[str, Any], *, symbolic: bool = False
 ) -> None:
-    """Rejects a call that cannot be traced.
-
-    Args:
-        operation: The operation that received the call, such as "`trace`".
-        fn: The function.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-        symbolic: Whether to accept dimensions from `jax.export.symbolic_shape`.
-
-    Raises:
-        ProgramError: for a wrong number of arguments, wrong argument names, containers that contain themselves or are
-            nested more than 500 deep, deleted arrays, and dimensions that are not numbers.
-    """
+    """Rejects a call that cannot be traced."""
     name = getattr(fn, "__name__", type(fn).__name__)
     arguments = [
         *((f"argument {i}", x) for i, x in enumerate(args)),

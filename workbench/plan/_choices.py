@@ -22,15 +22,7 @@ _LIMIT_BYTES = 4 << 20
 
 
 def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
-    """Loads the choice that this user measured, in any process, for a plan on these devices.
-
-    Args:
-        plan: The plan.
-        form: The requested loop form; a choice sets the parameters that the form leaves free.
-
-    Returns:
-        The choice, whose `source` is "cache"; None if there is none.
-    """
+    """Loads the choice that this user measured, in any process, for a plan on these devices."""
     if jax.process_count() > 1:  # disks may differ between hosts, but all processes must run the same program
         return None
     cache = _cache()
@@ -51,14 +43,7 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
 
 
 def choose_loop(plan: Plan, chunk_size: object, form: LoopForm, *, program: str) -> PlanChoiceRecord:
-    """The client loop of a program, and its source: the user, an earlier measurement, or the default rule.
-
-    Args:
-        plan: The plan.
-        chunk_size: The requested chunk size; "auto" uses the measured choice if there is one.
-        form: The requested loop form.
-        program: Name of the program in the record.
-    """
+    """The client loop of a program, and its source: the user, an earlier measurement, or the default rule."""
     if chunk_size != "auto":
         return choice_record(chunk_size, form, program=program, source="given", why="It was given.")
     if (choice := load_choice(plan, form)) is not None:

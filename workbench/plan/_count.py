@@ -57,12 +57,6 @@ class JaxprCount:
 def count_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> JaxprCount:
     """Counts the work and memory traffic of one call of a jaxpr, with notes about operations that are not counted.
 
-    Args:
-        jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
-
-    Returns:
-        The counts for one call.
-
     Example:
         >>> import jax, jax.numpy as jnp
         >>> count_jaxpr_work(jax.make_jaxpr(jnp.dot)(jnp.zeros((3, 4)), jnp.zeros((4, 5)))).flops
@@ -165,26 +159,12 @@ class EquationWork(NamedTuple):
 
 
 def walk_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Iterator[EquationWork]:
-    """Yields the work of a jaxpr equation by equation; the total is the result of `count_jaxpr_work`.
-
-    Args:
-        jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
-
-    Yields:
-        Every equation whose results are read, with calls inlined. A value that fused operations read from memory is
-        counted at its first reader. For a `cond`, the most expensive branch is counted.
-    """
+    """Yields the work of a jaxpr equation by equation; the total is the result of `count_jaxpr_work`."""
     yield from _walk(jaxpr, (), 1.0, 1, at_least=False)
 
 
 def main_product(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> str | None:
     """The kind of product with the most FLOPs, as a key of `InstructionRecord.products`.
-
-    Args:
-        jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
-
-    Returns: A name such as "bfloat16", or "float32:highest" if a precision is stated; None for a program without
-        products.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -52,20 +52,7 @@ def describe_plan(
     under: Callable[[], AbstractContextManager[object]] = nullcontext,
     notes: Sequence[str] = (),
 ) -> PlanRecord:
-    """Creates the record of a plan.
-
-    Args:
-        plan: The plan.
-        names: The names of the plan's inputs.
-        chunk_size: The requested number of clients that a device processes together.
-        form: The requested loop form.
-        under: Function that returns a context manager, which sets the plan's mesh. The record's chunks are computed on
-            first access, in this context.
-        notes: Notes to add to the record.
-
-    Returns:
-        The record.
-    """
+    """Creates the record of a plan."""
     with under():
         chunk_size, form = resolve_choice(plan, chunk_size, form or LoopForm())
     kept_bytes = kept_bytes_of(chunk_size, form)

@@ -113,11 +113,7 @@ def _argument_name(fn: Callable, path: KeyPath) -> str:
 
 
 class Jitted:
-    """A compiled program; see `jit`. `fn` is the function as written; `chunk_size` and `form` are as passed.
-
-    Attributes:
-        plan_choice: The `plan` that was passed or, for a tuned program, the choice for the last call.
-    """
+    """A compiled program; see `jit`. `fn` is the function as written; `chunk_size` and `form` are as passed."""
 
     def __init__(
         self, fn: Callable, chunk_size: ChunkSize, options: dict[str, Any], form: LoopForm | None = None

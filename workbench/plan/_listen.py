@@ -71,11 +71,7 @@ class Captured:
         return tuple(dict.fromkeys(captured.name for captured in self))
 
     def latest(self, name: str) -> np.ndarray:
-        """The newest value with this name.
-
-        Raises:
-            InspectionError: if no value with this name was captured.
-        """
+        """The newest value with this name."""
         for captured in reversed(tuple(self._values)):
             if captured.name == name:
                 return read_here(captured.value)

@@ -123,13 +123,6 @@ class Contest:
     kept for a second pass, chunks per iteration, and the spread over a mesh. Each run is paired with a run of the
     rule's choice, and candidates are compared by the median of the ratios. Finally, all candidates near the best are
     run again, and only these last runs decide. Arguments are never donated.
-
-    Args:
-        program: The result of `jit`.
-        form: The loop form whose free parameters are tuned.
-        args: The call's positional arguments.
-        kwargs: The call's keyword arguments.
-        seconds: Time after which no further candidate starts; at least two candidates are always compared.
     """
 
     def __init__(

@@ -49,11 +49,7 @@ class CallbackErrors:
         self._raised: list[tuple[str, BaseException]] = []
 
     def call(self, run: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
-        """Calls `run(*args, **kwargs)`; waits for the result if there are callbacks and several devices.
-
-        Raises:
-            EngineError: if a callback raised; the callback's exception is its `__cause__`.
-        """
+        """Calls `run(*args, **kwargs)`; waits for the result if there are callbacks and several devices."""
         if jax.local_device_count() == 1:
             return run(*args, **kwargs)
         self._running.append(None)

@@ -35,12 +35,7 @@ class Structure:
 
 
 def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[jax.Array], Structure]:
-    """The arrays in `tree`, and its structure with other leaves (functions, names) as static parts.
-
-    Raises:
-        ProgramError: if leaves are deleted arrays or readers of clients, or are neither arrays nor values that can be
-            static parts; the message names all of them.
-    """
+    """The arrays in `tree`, and its structure with other leaves (functions, names) as static parts."""
     leaves, treedef = jax.tree.flatten(tree)
     refuse_forked(operation)
     refuse_deleted(operation, tree)
@@ -70,11 +65,7 @@ def _hidden_leaves(operation: str, argument: str, tree: PyTree[Array]) -> tuple[
 
 
 def check_clients(operation: str, argument: str, tree: PyTree[Array], placement: Placement) -> None:
-    """Checks that every leaf has one row per client.
-
-    Raises:
-        PlacementError: if some leaves do not; the message names all of them.
-    """
+    """Checks that every leaf has one row per client."""
     wrong = [
         (path, tuple(leaf.shape))
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]

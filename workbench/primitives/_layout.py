@@ -56,9 +56,6 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     manual (inside `shard_map`). Explicit axes spread the clients only if the axis size divides the number
     of clients, because explicit types require equal shards. With `uneven`, any number of clients is spread,
     because the caller pads the clients.
-
-    Raises:
-        MeshError: if the axes of one placement have different types.
     """
     mesh = mesh if mesh is not None else _current_mesh()
     if mesh.empty:

@@ -118,12 +118,7 @@ def current_scope() -> ProgramScope | None:
 
 
 def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placement, ...]]:
-    """The placement that a primitive acts on, and the outer placements around it (outermost first).
-
-    Raises:
-        PlacementError: outside a program, for an unknown name, or if the name is omitted although there are several
-            placements.
-    """
+    """The placement that a primitive acts on, and the outer placements around it (outermost first)."""
     scope = current_scope()
     if scope is None:
         message = (

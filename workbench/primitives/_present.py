@@ -58,11 +58,7 @@ def also_present(where: object, placement: Placement, rows: object) -> object:
 
 
 def require_all(operation: str, reason: str) -> None:
-    """Raises an error if a round may continue without some clients.
-
-    Raises:
-        ProgramError: inside `only_present`.
-    """
+    """Raises an error if a round may continue without some clients."""
     if is_partial():
         message = (
             f"`{operation}` was traced for an engine with a `quorum`, whose rounds continue without clients that do "

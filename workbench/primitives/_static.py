@@ -83,22 +83,14 @@ def _is_deleted(x: object) -> bool:
 
 
 def refuse_forked(operation: str) -> None:
-    """Checks that this process is not an `os.fork` child of a process that used JAX.
-
-    Raises:
-        ProgramError: if this process is such a child, in which JAX would deadlock.
-    """
+    """Checks that this process is not an `os.fork` child of a process that used JAX."""
     waiting = _jax_compat.waits_forever(f"`{operation}`")
     if waiting and _jax_compat.at_top_level():
         raise ProgramError(waiting)
 
 
 def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
-    """Checks that no array was deleted or donated.
-
-    Raises:
-        ProgramError: if arrays were deleted or donated; the message names all of them.
-    """
+    """Checks that no array was deleted or donated."""
     if not any(map(_is_deleted, jax.tree.leaves(tree))):
         return
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
@@ -115,11 +107,7 @@ def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
 
 
 def refuse_readers(operation: str, arguments: PyTree[Array]) -> None:
-    """Raises an error for arguments whose clients are read during a run.
-
-    Raises:
-        ProgramError: if a leaf is a client reader; the message names an engine that reads clients.
-    """
+    """Raises an error for arguments whose clients are read during a run."""
     reader = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
     if reader is not None:
         message = (

@@ -54,15 +54,7 @@ def describe_call_tree(tree: CallTreeRecord) -> str:
 
 
 def render_call_tree_text(tree: CallTreeRecord, *, most: int = 24) -> str:
-    """The tree as a table of the heaviest functions, lines and modules, with their share of every figure.
-
-    Args:
-        tree: A call tree.
-        most: Maximum number of rows; the nodes with the largest share of any figure are shown.
-
-    Returns:
-        Lines of text. Chains of calls without branches share one row.
-    """
+    """The tree as a table of the heaviest functions, lines and modules, with their share of every figure."""
     return "\n".join([describe_call_tree(tree) + ".", *tree_lines(tree, most=most)])
 
 

@@ -17,18 +17,7 @@ _MOST_MEASURED = 30  # maximum number of operations in a picture
 def render_roofline_svg(
     cost: CostRecord, *, width: float = 560.0, height: float = 300.0, dark: bool | None = None, live: bool = False
 ) -> Markup:
-    """The stages of a cost as points under the chip's roofline, with logarithmic axes.
-
-    Args:
-        cost: A prediction for a chip.
-        width: Pixels.
-        height: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
-        live: Whether to leave the colours to the page that embeds the picture.
-
-    Returns:
-        The picture; empty if there is no chip, or no stage that both computes and accesses memory.
-    """
+    """The stages of a cost as points under the chip's roofline, with logarithmic axes."""
     chip, points = cost.chip, _points(cost)
     if chip is None or not points:
         return Markup("")
@@ -51,18 +40,7 @@ def render_roofline_svg(
 def render_measured_roofline_svg(
     profile: ProfileRecord, *, width: float = 720.0, height: float = 380.0, dark: bool | None = None
 ) -> Markup:
-    """The operations of a profile under the chip's roofline, with logarithmic axes.
-
-    Args:
-        profile: A profile. The first 30 operations with known figures are drawn; later points lose their names if space
-            is short.
-        width: Pixels.
-        height: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
-
-    Returns:
-        The picture; empty if the chip or all rates are unknown.
-    """
+    """The operations of a profile under the chip's roofline, with logarithmic axes."""
     chip = profile.chip
     points = [
         (operation.name, operation.intensity, operation.flops_per_second)

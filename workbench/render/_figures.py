@@ -28,16 +28,7 @@ class NotebookFigure(Figure):
 
 
 def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure | SubFigure]:
-    """A figure and the part of it to draw in: the entire figure, or the area of the panel `ax`.
-
-    Args:
-        width: Width of a new figure in inches.
-        height: Height of a new figure in inches.
-        ax: The matplotlib axes to replace; None creates a figure.
-
-    Raises:
-        ValueError: if `ax` is not part of a grid of panels.
-    """
+    """A figure and the part of it to draw in: the entire figure, or the area of the panel `ax`."""
     if ax is None:
         figure = NotebookFigure(figsize=(width, height), layout="constrained")
         return figure, figure
@@ -54,14 +45,7 @@ def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure
 
 
 def new_figure(width: float, height: float, *, dark: bool | None, ax: Axes | None = None) -> tuple[Figure, Axes]:
-    """A new figure with one panel, or the panel `ax` and its figure.
-
-    Args:
-        width: Inches.
-        height: Inches.
-        dark: Colours for a dark or a light page; `None` uses a transparent background and ink that is readable on both.
-        ax: The matplotlib axes to draw in; None creates a figure.
-    """
+    """A new figure with one panel, or the panel `ax` and its figure."""
     if ax is not None:
         ground = ax.figure.get_facecolor()
         style(ax, dark)

@@ -74,13 +74,6 @@ def render_graph_svg(
 ) -> Markup:
     """The program's groups with their methods and call edges, and a mark for every node.
 
-    Args:
-        graph: The program.
-        states: States of a running program's nodes. Each mark then shows its node's state by symbol and colour, and
-            each group lists how many nodes are in each state.
-        dark: Colours for a dark page; None follows the reader's system setting.
-        live: Whether to leave the colours to the page that embeds the picture.
-
     Example:
         >>> from workbench.records.launch import NodeRecord, ProgramGraphRecord
         >>> node = NodeRecord(label="main/0", group="main", kind="function", target="train")

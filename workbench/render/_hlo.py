@@ -23,16 +23,7 @@ class _Row:
 
 
 def render_hlo_svg(module: ModuleRecord, *, width: float = 880.0, dark: bool | None = None) -> Markup:
-    """Draws the largest collectives with their source lines, the largest stages, and memory over the schedule.
-
-    Args:
-        module: A compiled module.
-        width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
-
-    Returns:
-        The picture.
-    """
+    """Draws the largest collectives with their source lines, the largest stages, and memory over the schedule."""
     parts: list[Markup] = []
     y = _MARGIN
     sections = (

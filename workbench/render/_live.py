@@ -29,11 +29,6 @@ Interval = tuple[float, float]
 def render_run_svg(run: RunRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
     """A run's timeline: one row per device, with compute, communication and waiting.
 
-    Args:
-        run: A measured run; at most 64 devices are drawn.
-        width: Pixels.
-        dark: Colours for a dark page; None follows the reader's system setting.
-
     Example:
         >>> from workbench.records.run import EventRecord
         >>> event = EventRecord(where="cpu:0", name="dot.1", start_seconds=0.0, seconds=0.5)
@@ -121,14 +116,7 @@ def _parts_of(run: RunRecord) -> dict[str, str]:
 
 
 class Chart:
-    """Rows of bars over one time axis, with a legend above; shared by all timelines.
-
-    Args:
-        rows: Names of the rows.
-        end: Time at the right edge, in seconds.
-        width: Width of the complete picture in pixels.
-        right: Free space to the right of every row, in pixels.
-    """
+    """Rows of bars over one time axis, with a legend above; shared by all timelines."""
 
     def __init__(self, rows: Sequence[str], end: float, width: float, *, right: float = 16.0) -> None:
         self._rows = rows

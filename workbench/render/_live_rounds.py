@@ -23,11 +23,6 @@ _DASHES = (None, "7 3", "2 3", "9 3 2 3")
 def render_gantt_svg(timeline: TimelineRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
     """A simulated round: one row per client, with its spans and whether its update is included.
 
-    Args:
-        timeline: A round from `simulate_round`; only the 48 slowest clients are drawn.
-        width: Pixels.
-        dark: Colours for a dark page; None follows the reader's system setting.
-
     Example:
         >>> outcome = ClientOutcomeRecord(client=7, status="late")
         >>> record = TimelineRecord(name="round", seconds=2.0, spans=(), outcomes=(outcome,))
@@ -74,12 +69,6 @@ def render_samples_svg(
     samples: Sequence[SampleRecord], *, width: float = 880, height: float = 260, dark: bool | None = None
 ) -> Markup:
     """Memory in use on every device over time; devices with identical curves share a line.
-
-    Args:
-        samples: The history of a monitor.
-        width: Pixels.
-        height: Pixels.
-        dark: Colours for a dark page; None follows the reader's system setting.
 
     Example:
         >>> "No memory samples" in render_samples_svg([])

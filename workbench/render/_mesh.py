@@ -227,16 +227,7 @@ def cell_svg(
     tooltip: str,
     lines: Callable[[float, int], Sequence[str]],
 ) -> Markup:
-    """A grid cell: a square with a data attribute and, if it is large enough, text.
-
-    Args:
-        corner: The cell's top left corner.
-        cell: Side length of the grid's squares.
-        fill: Colour of the square.
-        data: An attribute as markup, such as `data-device="3"`.
-        tooltip: The tooltip text.
-        lines: Returns the lines of text for a given side of the square and font size.
-    """
+    """A grid cell: a square with a data attribute and, if it is large enough, text."""
     x, y = corner
     size = cell - (2 if cell > 12 else 0.5)
     # Formatted directly, because `element` would take most of a second for thousands of devices.

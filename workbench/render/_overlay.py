@@ -75,11 +75,6 @@ def render_overlay_text(overlay: RunOverlayRecord) -> str:
 def render_overlay_svg(overlay: RunOverlayRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
     """Curves of the first metric for the best results, with bands that show intervals.
 
-    Args:
-        overlay: The runs.
-        width: Pixels.
-        dark: Colours for a dark page; None follows the reader's system setting.
-
     Example:
         >>> "Nothing" in render_overlay_svg(
         ...     RunOverlayRecord(name="none", metric="loss", minimize=True, confidence=0.95, results=()))

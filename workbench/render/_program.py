@@ -37,15 +37,6 @@ def render_program_svg(
 
     Every stage is a group with `data-stage` and every drawn client a rectangle with `data-client`. A round mark with
     `data-disclosed` shows where a client discloses a value; the legend below names these values.
-
-    Args:
-        record: The program's record; a plan is sufficient. The mesh determines the devices that hold the clients.
-        width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
-        live: Whether to leave the colours to the page that embeds the picture.
-
-    Returns:
-        One `<svg>` element.
     """
     layout = lay_out(record.plan, record.mesh, width)
     body = [draw_layout(layout), *draw_marks(layout, record.plan), draw_summary(layout, record.plan)]

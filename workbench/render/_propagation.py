@@ -87,17 +87,6 @@ def render_propagation_svg(
     """Sharded values as rows with a box per dimension, and an arc for every propagated axis.
 
     Boxes, tags and arcs carry `data-frame`, the frame in which they appear; every row is a group with `data-value`.
-
-    Args:
-        playback: From `play_back`.
-        first: Index of the first value to draw.
-        rows_at_most: Maximum number of values to draw.
-        width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
-        live: Whether to leave the colours to the page that embeds the picture.
-
-    Returns:
-        One `<svg>`.
     """
     shown = playback.values[first : first + rows_at_most]
     places = {value.name: _HEAD + (index + 0.5) * _ROW for index, value in enumerate(shown)}

@@ -53,12 +53,6 @@ def render_rounds_svg(
 ) -> Markup:
     """Curves of every metric over the rounds, with a band from minimum to maximum over clients.
 
-    Args:
-        history: Finished rounds.
-        width: Pixels.
-        dark: Colours for a dark page; None follows the reader's system setting.
-        unit: The word used for a round.
-
     Example:
         >>> "No round" in render_rounds_svg([])
         True

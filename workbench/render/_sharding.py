@@ -46,16 +46,6 @@ def render_sharding_svg(
     The last two sharded dimensions span a panel; other sharded dimensions become small multiples; an unsharded
     dimension is drawn as one cell.
 
-    Args:
-        record: A record from `inspect_sharding`, or one of its leaves.
-        leaves_at_most: Maximum number of arrays to draw, largest first; the remaining arrays are only counted.
-        width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
-        live: Whether to leave the colours to the page that embeds the picture.
-
-    Returns:
-        One `<svg>`; every slice is a rectangle with `data-devices` and a tooltip with its bounds.
-
     Example:
         >>> halves = jax.NamedSharding(wb.make_mesh(model=2), jax.P("model"))
         >>> picture = render_sharding_svg(wb.inspect({"w": jax.device_put(jnp.ones((4, 2)), halves)}))
@@ -141,16 +131,7 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
 
 
 def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, most: int = 16) -> list[str]:
-    """Large unsharded arrays by name, then the arrays summed by module path, replicated and large groups first.
-
-    Args:
-        record: The shardings of a pytree.
-        depth: Number of path components to distinguish.
-        most: Maximum number of groups.
-
-    Returns:
-        Lines of text; empty if there are only a few arrays, which need no groups.
-    """
+    """Large unsharded arrays by name, then the arrays summed by module path, replicated and large groups first."""
     giants = record.unsharded(max(1 << 20, record.total_bytes // 50))
     lines = [
         f"  not sharded: {describe_leaf(leaf)}, replicated on {count_text(leaf.replication)} devices"

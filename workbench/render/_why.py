@@ -18,10 +18,6 @@ _MOST_CALLERS = 3  # lines of a call path, innermost first
 def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     """Lists causes shared by many collectives first, then collectives by reason, then replicated arrays.
 
-    Args:
-        record: From `why`.
-        details: Whether to show every collective with the steps of every axis, even if there are many.
-
     Example:
         >>> print(render_why_text(WhyRecord(name="f", target="cpu x 1")))
         f on cpu x 1: no collectives, no large replicated arrays.

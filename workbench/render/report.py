@@ -85,14 +85,6 @@ def render_report(title: str, lead: str, sections: Sequence[ReportSection]) -> M
 
     All text is escaped. Pictures are embedded as images, so that their styles and ids do not collide.
 
-    Args:
-        title: The page's title.
-        lead: The opening paragraph, which introduces the report.
-        sections: The sections in order; links to the sections are listed under the lead.
-
-    Returns:
-        The text of the HTML file.
-
     Example:
         >>> text = ReportText(text="1 < 2")
         >>> html = render_report("Report", "What this is.", [ReportSection(heading="A", pieces=(text,))])

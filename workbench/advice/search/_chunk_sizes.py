@@ -14,14 +14,7 @@ _EQUAL = 0.02  # share of the seconds: the accuracy of the model
 
 
 def chunk_candidates(program: SearchProgram) -> list[int]:
-    """Candidate chunk sizes: the program's own, the choice of "auto", 1, all clients, and sizes in between.
-
-    Args:
-        program: The program on its mesh.
-
-    Returns:
-        At most five sizes in increasing order; none for a program without clients.
-    """
+    """Candidate chunk sizes: the program's own, the choice of "auto", 1, all clients, and sizes in between."""
     if not program.call.holds_clients:
         return []
     everything = _planned(program, 2**30)

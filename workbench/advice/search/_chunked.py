@@ -27,16 +27,7 @@ def with_chunk_sizes(
     notes: list[str],
     cancel: threading.Event | None,
 ) -> list[Search]:
-    """Adds searches for other chunk sizes, using the meshes and specs of the best choices.
-
-    Args:
-        searches: Finished searches, one per mesh.
-        best: Number of best choices for which the chunk size is varied.
-        until: Deadline on the monotonic clock.
-        progress: Called with the current activity.
-        notes: Untried chunk sizes are appended here.
-        cancel: An event that stops the search once it is set.
-    """
+    """Adds searches for other chunk sizes, using the meshes and specs of the best choices."""
     all_searches = list(searches)
     chosen: dict[int, list[tuple[Spec, ...]]] = {}
     for search, specs in ranked(searches)[:best]:
@@ -82,15 +73,7 @@ def compile_best(
     progress: Callable[[str], None],
     cancel: threading.Event | None,
 ) -> None:
-    """Compiles the best choices of all searches; for a chip whose compiler is installed, first for CPU devices.
-
-    Args:
-        searches: One search per mesh and chunk size.
-        count: Number of choices to compile.
-        until: Time on the monotonic clock after which no compilation starts; at least one choice is always compiled.
-        progress: Called with the current activity.
-        cancel: An event that stops the compilations once it is set.
-    """
+    """Compiles the best choices of all searches; for a chip whose compiler is installed, first for CPU devices."""
     now = time.monotonic()
     rehearsed = now + 0.5 * (until - now) if searches[0].program.target is not None else until
     for number in range(_REHEARSED):

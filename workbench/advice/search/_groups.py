@@ -91,12 +91,7 @@ def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
 def group_leaves(
     leaves: Sequence[ArgumentLeaf], outputs: Sequence[tuple[str, tuple[int, ...], str]]
 ) -> list[SpecGroup]:
-    """Groups leaves by pattern and shape; optimizer states join the group of the parameter with the same path ending.
-
-    Args:
-        leaves: The arrays in the arguments.
-        outputs: Path, shape and dtype of every result; a result replaces the leaf whose path has the same ending.
-    """
+    """Groups leaves by pattern and shape; optimizer states join the parameter with the same path ending."""
     tails: dict[tuple[tuple[str, ...], tuple[int, ...]], int] = {}
     tokens = [_tokens(leaf.name) for leaf in leaves]
     for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True)):

@@ -30,12 +30,7 @@ def search_call(
     found: Callable[[SearchRecord], None] | None = None,
     measure: bool = False,
 ) -> SearchRecord:
-    """Searches shardings on a mesh, meshes for a target, or slices of families; see `Traced.search`.
-
-    Raises:
-        InspectionError: for a `jax.pmap`, or a program that is not valid on Auto axes.
-        ProgramError: for options that this kind of search does not use.
-    """
+    """Searches shardings on a mesh, meshes for a target, or slices of families; see `Traced.search`."""
     if is_pmapped(call.fn):
         message = (
             f"`search` was given `{call.name}`, which is a `jax.pmap`. `jax.pmap` places one slice of each mapped "

@@ -16,13 +16,7 @@ _ROOTS = {"eqx.filter_jit": 1, "nnx.jit": 0}  # position of the kept results amo
 
 
 def read_jit(call: TracedCall, results: PyTree, names: Sequence[Sequence[str]]) -> tuple[JitRecord, frozenset[int]]:
-    """Returns how the function is jitted, and the positions of the results whose shardings the code can request.
-
-    Args:
-        call: The call as the user wrote it.
-        results: Shapes of the results.
-        names: For each array of the results, the arguments that share its spec.
-    """
+    """Returns how the function is jitted, and the positions of the results whose shardings the code can request."""
     library = type(call.fn).__module__.partition(".")[0]
     wrapper = {"flax": "nnx.jit", "equinox": "eqx.filter_jit"}.get(library, "jax.jit")
     options = {} if wrapper == "eqx.filter_jit" else call.donations

@@ -85,17 +85,7 @@ def run_interleaved(programs: Sequence[Runnable], cancel: threading.Event | None
 
 
 def with_specs(call: TracedCall, mesh: Mesh, specs: Mapping[str, Spec], chunk_size: ChunkSize) -> Runnable:
-    """Compiles a traced call with its arguments sharded on a mesh.
-
-    Args:
-        call: A call without keyword arguments, because `jax.jit` does not accept shardings for keyword arguments.
-        mesh: The mesh whose devices run the program.
-        specs: Specs by leaf name; other leaves keep their sharding, or are replicated.
-        chunk_size: The chunk size, as in `jit`.
-
-    Raises:
-        EngineError: if the call has keyword arguments.
-    """
+    """Compiles a traced call with its arguments sharded on a mesh."""
     if call.kwargs:
         message = (
             f"`{call.name}` has keyword arguments, whose shardings `jax.jit` does not accept: pass these arguments "
@@ -135,11 +125,7 @@ def _caller(program: Runnable) -> Any:
 
 
 def _require_memory(programs: Sequence[Runnable]) -> None:
-    """Raises an error unless there is free memory for all programs' arguments and for running one program.
-
-    Raises:
-        EngineError: if too little memory is free; the message states the needed and the free bytes.
-    """
+    """Raises an error unless there is free memory for all programs' arguments and for running one program."""
     devices: set[Device] = set()
     arguments, running = 0, 0
     for program in programs:

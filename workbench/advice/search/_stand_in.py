@@ -15,14 +15,7 @@ _PROMOTED = re.compile(r"%?([\w.\-]+) = .*\ball-reduce(?:-start)?\(.*to_apply=%?
 
 
 def as_accelerator(module: ModuleRecord) -> ModuleRecord:
-    """The module, with its all-reduces replaced by the collectives that an accelerator's compiler would emit.
-
-    Args:
-        module: A module from the CPU compiler.
-
-    Returns:
-        The module with different collectives; its text, memory and other fields are unchanged.
-    """
+    """The module, with its all-reduces replaced by the collectives that an accelerator's compiler would emit."""
     users: dict[str, list[InstructionRecord]] = defaultdict(list)
     for instruction in module.instructions:
         for operand in instruction.operands:

@@ -147,11 +147,7 @@ def _chunked(
 
 
 def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
-    """Fixes the specs that the user gave for a pattern, an argument or a leaf.
-
-    Raises:
-        MeshError: if patterns match nothing or specs do not fit; the message lists all of them.
-    """
+    """Fixes the specs that the user gave for a pattern, an argument or a leaf."""
     wrong = []
     chosen = {}
     for pattern, lock_spec in lock.items():

@@ -49,11 +49,7 @@ class Child:
     def run(
         self, job: str, arguments: Sequence[Any], runner: str, flags: Sequence[str], check: Callable[[], Any]
     ) -> None:
-        """Runs one pipeline in the child; `check` is called ten times a second and may raise.
-
-        Raises:
-            RuntimeError: if the pipeline fails (the message contains its error), or if the process has exited.
-        """
+        """Runs one pipeline in the child; `check` is called ten times a second and may raise."""
         try:
             import cloudpickle
 

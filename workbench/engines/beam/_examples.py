@@ -218,11 +218,7 @@ class _Pack(beam.DoFn):
 
 
 def as_row(element: Foreign) -> dict[str, Any]:
-    """Converts an element to a dictionary.
-
-    Raises:
-        ValueError: if the element has no columns.
-    """
+    """Converts an element to a dictionary."""
     row = element._asdict() if hasattr(element, "_asdict") else element
     if not isinstance(row, dict):
         message = f"[source] an element of type {type(element).__name__}, which has no columns"

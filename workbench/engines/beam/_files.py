@@ -38,12 +38,7 @@ class ClientFiles(ClientReader):
 def read_clients(
     args: Sequence[Any], folder: Foreign, pipeline: Callable[[str, Any], None], name: str
 ) -> Iterator[list[Any]]:
-    """Reads from the source the argument that the caller passed as shapes; removes the files after the run.
-
-    Raises:
-        ProgramError: unless exactly one argument is given as shapes.
-        EngineError: if the source cannot be read, or if its clients differ from the program's.
-    """
+    """Reads from the source the argument that the caller passed as shapes; removes the files after the run."""
     position = argument_of_source("Beam", "source", args)
     with client_files(args[position], folder, pipeline, name) as reader:
         yield [reader if i == position else x for i, x in enumerate(args)]
@@ -53,11 +48,7 @@ def read_clients(
 def client_files(
     struct: Foreign, folder: Foreign, pipeline: Callable[[str, Any], None], name: str, source: str = "`read_from`"
 ) -> Iterator["ClientFiles"]:
-    """Runs a pipeline that writes clients of the given shapes to files, which are removed afterwards.
-
-    Raises:
-        EngineError: if the source cannot be read, or if its clients differ from the program's.
-    """
+    """Runs a pipeline that writes clients of the given shapes to files, which are removed afterwards."""
     clients = {x.shape[0] for x in jax.tree.leaves(struct)}
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), struct)
     with scratch_folder("clients-", folder) as at:

@@ -54,12 +54,7 @@ class _SaveClient(beam.DoFn):
 
 
 def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]]:
-    """Checks a client's id, and the shapes and dtypes of its leaves.
-
-    Raises:
-        ValueError: if the element is not a pair, its id is not a str or int, or its data have different shapes or
-            dtypes.
-    """
+    """Checks a client's id, and the shapes and dtypes of its leaves."""
     if not isinstance(element, tuple) or len(element) != 2 or not isinstance(element[0], str | int | np.integer):
         message = f"[source] an element of type {type(element).__name__} that is not a pair `(client_id, data)`"
         raise ValueError(message)

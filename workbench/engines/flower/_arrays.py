@@ -93,11 +93,7 @@ _START = (
 
 
 def names_in_order(arrays: "ArrayRecord", shapes: Mapping[str, Any]) -> list[str]:
-    """The names of a record's arrays in the order of the leaves.
-
-    Raises:
-        EngineError: if the arrays do not match the leaves.
-    """
+    """The names of a record's arrays in the order of the leaves."""
     if set(arrays) == set(shapes):
         return list(shapes)
     if list(arrays) == [str(i) for i in range(len(shapes))]:
@@ -112,11 +108,7 @@ def names_in_order(arrays: "ArrayRecord", shapes: Mapping[str, Any]) -> list[str
 
 
 def named_shapes(function: str, params: Params) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shape and dtype of each leaf, keyed by the name of its array, in the order of the leaves.
-
-    Raises:
-        ProgramError: if a leaf is not floating-point, or if two leaves have the same name.
-    """
+    """The shape and dtype of each leaf, keyed by the name of its array, in the order of the leaves."""
     paths = jax.tree_util.tree_flatten_with_path(jax.eval_shape(lambda x: x, params))[0]
     named = [(jax.tree_util.keystr(path, simple=True, separator=".") or "0", x) for path, x in paths]
     if other := [f"{name} ({x.dtype})" for name, x in named if not jnp.issubdtype(x.dtype, jnp.floating)]:
@@ -137,11 +129,7 @@ def named_shapes(function: str, params: Params) -> dict[str, jax.ShapeDtypeStruc
 
 
 def only_arrays(content: "RecordDict", what: str) -> "tuple[str, ArrayRecord]":
-    """The only `ArrayRecord` of a message, with its key.
-
-    Raises:
-        EngineError: if the message has no `ArrayRecord`, or more than one.
-    """
+    """The only `ArrayRecord` of a message, with its key."""
     if len(records := list(content.array_records.items())) != 1:
         message = (
             f"{what} has {len(records)} ArrayRecords: {', '.join(key for key, _ in records) or 'none'}. Parameters are "

@@ -53,9 +53,6 @@ class FlowerProcesses(SupervisedProcesses):
         """Waits until `ready` returns a value, polling ten times a second; `check` may raise.
 
         `pause` waits between two polls; it may return early when a result is available.
-
-        Raises:
-            EngineError: if a process exits in the meantime, or if `ready` returns no value within `seconds`.
         """
         until = time.monotonic() + seconds
         while (result := ready()) is None:
@@ -145,12 +142,7 @@ class Runtime:
         check: Callable[[], Any],
         enough: tuple[int, float | None] | None = None,
     ) -> list[NodeReply]:
-        """Returns the replies of the nodes, in request order; see `ask_nodes`.
-
-        Raises:
-            NodeFailure: if a node raises an error, leaves, or does not answer within `seconds`.
-            EngineError: if the runtime itself has stopped.
-        """
+        """Returns the replies of the nodes, in request order; see `ask_nodes`."""
         assert self._engine is not None
         self._number += 1
         with contextlib.suppress(OSError):  # the process has exited; reported below with its log
@@ -307,11 +299,7 @@ def free_port() -> int:
 
 
 def check_port(port: int) -> None:
-    """Checks that this port is free for the SuperLink.
-
-    Raises:
-        EngineError: if another process uses the port.
-    """
+    """Checks that this port is free for the SuperLink."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
@@ -324,11 +312,7 @@ def check_port(port: int) -> None:
 
 
 def check_users() -> None:
-    """Checks that a SuperLink can reject this machine's other users.
-
-    Raises:
-        EngineError: if this system cannot determine which user opened a connection.
-    """
+    """Checks that a SuperLink can reject this machine's other users."""
     if _same_user.can_identify_users():
         return
     message = (

@@ -342,11 +342,7 @@ class _Jobs:
                 _forget(stage)
 
     def _check_folder(self) -> None:
-        """Checks that every executor can access the folder of this run.
-
-        Raises:
-            EngineError: if an executor cannot access the folder; the message names the hosts.
-        """
+        """Checks that every executor can access the folder of this run."""
         if self._folder_is_shared or re.match(_ON_THIS_MACHINE, str(self.context.master)):
             return
         from workbench.engines.spark._worker import See
@@ -795,22 +791,13 @@ class _Jobs:
             raise EngineError(message, stage=rows.stage) from error
 
     def read_clients(self, args: Sequence[Any], source: object) -> list[Any]:
-        """Reads from the table, on the executors, the argument that the caller passed as shapes.
-
-        Raises:
-            ProgramError: unless exactly one argument is given as shapes.
-            EngineError: if the table cannot be read, or if its clients differ from the program's.
-        """
+        """Reads from the table, on the executors, the argument that the caller passed as shapes."""
         position = argument_of_source("Spark", "table", args)
         reader = self._read(source, args[position])
         return [reader if i == position else x for i, x in enumerate(args)]
 
     def packed(self, clients: "_Examples") -> ClientReader:
-        """Packs the clients of a table on the executors.
-
-        Raises:
-            EngineError: if the table cannot be read, or its clients have changed.
-        """
+        """Packs the clients of a table on the executors."""
         return self._read(clients, clients.struct)
 
     def _read(self, source: object, struct: PyTree[Array]) -> "_Clients":
@@ -1050,11 +1037,7 @@ def table_of_examples(
 
 
 def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.ShapeDtypeStruct]:
-    """Shape and dtype of one row, for the given columns.
-
-    Raises:
-        ProgramError: if a column has no numbers, or the table has no rows.
-    """
+    """Shape and dtype of one row, for the given columns."""
     types = {field.name: field.dataType.simpleString() for field in frame.schema}
     inner = [re.fullmatch(r"(array<)?(\w+)(?(1)>)", types.get(name, "")) for name in names]
     good = names and out not in types and all(kind and kind[2] in _NUMPY_TYPES for kind in inner)
@@ -1082,11 +1065,7 @@ def leaf_names(struct: object) -> list[str]:
 
 
 def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
-    """Checks that every batch has answered exactly once.
-
-    Raises:
-        EngineError: if an answer is missing or duplicated; the message names clients of the first affected batches.
-    """
+    """Checks that every batch has answered exactly once."""
     from workbench.engines.spark._worker import REPLY
 
     kinds, numbers = table.column("kind").to_pylist(), table.column("number").to_pylist()
@@ -1105,11 +1084,7 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
 
 
 def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows: RemoteRows) -> None:
-    """Checks that all kept rows of a pass were read back exactly once and unchanged.
-
-    Raises:
-        EngineError: if rows are missing, duplicated or changed.
-    """
+    """Checks that all kept rows of a pass were read back exactly once and unchanged."""
     from workbench.engines.spark._worker import crc_of
 
     numbers = table.column("number").to_pylist()
@@ -1126,11 +1101,7 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
 
 
 def _check_packed(table: Foreign, ids: Foreign, size: int, rows: int) -> None:
-    """Checks that reading the data from the frame returned the same clients as reading the ids.
-
-    Raises:
-        EngineError: if clients are missing or duplicated, or if the number of rows is different.
-    """
+    """Checks that reading the data from the frame returned the same clients as reading the ids."""
     numbers, lists = table.column("batch").to_numpy(), table.column("held").combine_chunks()
     indices, count = lists.flatten().to_numpy(), int(table.column("rows").to_numpy().sum())
     placed = np.array_equal(indices // size, np.repeat(numbers, lists.value_lengths().to_numpy()))

@@ -33,11 +33,7 @@ _log = logging.getLogger("workbench.engines")
 
 
 def check_libraries() -> None:
-    """Checks for PySpark, PyArrow and a suitable Java.
-
-    Raises:
-        MissingDependencyError: if PySpark, PyArrow or Java is missing; the message names it.
-    """
+    """Checks for PySpark, PyArrow and a suitable Java."""
     for library in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(library) is None:
             raise MissingDependencyError(library, extra="spark", needed_for=_NEEDED_FOR)

@@ -335,11 +335,7 @@ class Merge:
 
 
 def read_partial(record: Foreign, slot: int, shapes: Shapes) -> tuple[list[np.ndarray], list[int]]:
-    """Reads and checks the partial results in a row, and the row's counts.
-
-    Raises:
-        ValueError: if the payload has changed.
-    """
+    """Reads and checks the partial results in a row, and the row's counts."""
     payload = record.column("payload")[slot].as_buffer()
     kind, number, key, *counts = (record.column(name)[slot].as_py() for name in ("kind", "number", "key", *COUNTS))
     if _mark(payload, kind, number, key, counts) != record.column("crc")[slot].as_py():
@@ -482,11 +478,7 @@ class PackExamples:
 
 
 def read_examples(column: Foreign, name: str, leaf: tuple[str, tuple[int, ...]], clients: Foreign) -> np.ndarray:
-    """Reads the numbers of a column with one example per row, for clients of the given dtype and shape.
-
-    Raises:
-        ValueError: if a value is missing or cannot be represented, or if a list has a different length.
-    """
+    """Reads the numbers of a column with one example per row, for clients of the given dtype and shape."""
     dtype, shape = leaf
     values, wrong = column, column.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_nested(column.type):
@@ -576,11 +568,7 @@ class Predict:
 
 
 def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) -> np.ndarray:
-    """Reads the numbers of a column, `[rows, ...]`, padded with zeros to a shape.
-
-    Raises:
-        ValueError: if a value is missing, or if a list has a different length.
-    """
+    """Reads the numbers of a column, `[rows, ...]`, padded with zeros to a shape."""
     filled = np.zeros(shape[1], shape[0])
     numbers, missing = column, column.null_count
     if pa.types.is_nested(column.type):
@@ -595,11 +583,7 @@ def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) 
 
 
 def _exact(values: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
-    """Converts numbers to a dtype.
-
-    Raises:
-        ValueError: if an integer or bool dtype cannot represent a number; the message names the column.
-    """
+    """Converts numbers to a dtype."""
     try:
         return converted(values, dtype)
     except ValueError as error:
@@ -622,11 +606,7 @@ def _numbers(cell: Foreign) -> np.ndarray:
 
 
 def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], client: object) -> np.ndarray:
-    """Reads one client's array from a cell, which contains nested or flat lists, a number, or bytes.
-
-    Raises:
-        ValueError: if the cell has a different number of values.
-    """
+    """Reads one client's array from a cell, which contains nested or flat lists, a number, or bytes."""
     dtype, count = np.dtype(shape[0]), int(np.prod(shape[1], dtype=np.int64))
     if pa.types.is_binary(cell.type) or pa.types.is_large_binary(cell.type):
         raw = cell.as_py()

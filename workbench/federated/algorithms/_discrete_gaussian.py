@@ -125,12 +125,7 @@ def _advance(state: _Lanes, first: Array, second: Array, bits: int) -> _Lanes:
 
 
 def squares_exceed(integers: Int32[Array, " values"], limit: int) -> Array:
-    """Returns whether the sum of squares is above `limit`, computed without rounding.
-
-    Args:
-        integers: Integers of up to 30 bits and a sign.
-        limit: A whole number.
-    """
+    """Returns whether the sum of squares is above `limit`, computed without rounding."""
     size = jnp.abs(integers).astype(jnp.uint32)
     high, low = size >> jnp.uint32(16), size & jnp.uint32(0xFFFF)
     # (high · 2^16 + low)², as digits of 16 bits.

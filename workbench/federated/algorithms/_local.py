@@ -112,16 +112,7 @@ def has_examples(batch: Batch) -> Bool[Array, ""]:
 def split_weight(
     client_batches: ClientBatches, clients: int, *, keeps_state: str | Literal[False] = False
 ) -> tuple[Any, Weights]:
-    """Separates client weights (entry `weight`, or ones if it is missing) from the batches.
-
-    Args:
-        client_batches: Batches of all clients in the round; the entries `weight` and `cohort` are removed.
-        clients: Number of clients in the algorithm.
-        keeps_state: Name of the function that made the algorithm, if its clients keep state between rounds.
-
-    Raises:
-        ProgramError: if state is kept per slot, and the batches are a cohort from a larger population.
-    """
+    """Separates client weights (entry `weight`, or ones if it is missing) from the batches."""
     if not isinstance(client_batches, dict):
         return client_batches, jnp.ones(clients)
     cohort = client_batches.get("cohort")

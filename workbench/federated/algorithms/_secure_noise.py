@@ -39,11 +39,7 @@ def longest(clip_units: float, values: int) -> float:
 
 
 def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float, threshold: int | None) -> NoiseGrid:
-    """Chooses the unit so that one client's noise deviation is a power of two units.
-
-    Raises:
-        ProgramError: as `secure_mean`.
-    """
+    """Chooses the unit so that one client's noise deviation is a power of two units."""
     check_settings(
         "secure_mean",
         (clients >= 2, f"clients={clients}", "Masks cancel between clients: pass at least 2 `clients`."),

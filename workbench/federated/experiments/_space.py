@@ -18,9 +18,6 @@ Setting = dict[str, Any]
 def list_grid(space: Space) -> list[Setting]:
     """Lists every combination of a space's values; the last name varies fastest.
 
-    Raises:
-        ProgramError: if a name has no values, or has a distribution.
-
     Example:
         >>> list_grid({"lr": [0.1, 1.0], "mu": [0.0]})
         [{'lr': 0.1, 'mu': 0.0}, {'lr': 1.0, 'mu': 0.0}]

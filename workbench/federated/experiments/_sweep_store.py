@@ -54,11 +54,7 @@ class SweepStore:
             raise DataError(message) from error
 
     def lock(self) -> None:
-        """Locks the file against other sweeps until `release` or until this process exits.
-
-        Raises:
-            MeasureError: if another sweep is writing to the file.
-        """
+        """Locks the file against other sweeps until `release` or until this process exits."""
         try:
             self._base.execute("pragma locking_mode = exclusive")
             self._base.execute("begin exclusive")

@@ -147,15 +147,7 @@ def _as_type(leaf: PyTree[Array], dtype: np.dtype) -> jax.Array:
 
 
 class GroupProgram:
-    """The trials of one group that share a compiled program.
-
-    Args:
-        problem: Inputs that all trials share.
-        static: Hyperparameters that are constants of the program.
-        traced: Names of hyperparameters that are arguments of the program.
-        length: Number of rounds in one call.
-        chunk_size: Chunk size, as for `jit`.
-    """
+    """The trials of one group that share a compiled program."""
 
     def __init__(
         self, problem: Problem, static: Setting, traced: Sequence[str], length: int, chunk_size: ChunkSize

@@ -95,11 +95,7 @@ def _ask_enough(
 
 
 def check_able(population: Population, load: Load) -> None:
-    """Raises if no device of a sample can do the work.
-
-    Raises:
-        ProgramError: if the memory or the battery of every sampled device is too small.
-    """
+    """Raises if no device of a sample can do the work."""
     draws = draw_bits(key_of(population.seed, "sample"), np.arange(10_000))
     ids = (draws % np.uint64(population.clients)).astype(np.int64)
     devices = population.devices_of(ids)

@@ -132,11 +132,7 @@ def select(
 def draw_available(
     population: Population, load: Load, seconds: np.ndarray, first: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws one client for every free slot, and checks the client at that slot's time.
-
-    Returns:
-        The clients, how many seconds they stay, and whether each client is available and able to do the work.
-    """
+    """Draws one client for every free slot, and checks the client at that slot's time."""
     counters = np.arange(first, first + len(seconds))
     ids = (draw_bits(key_of(seed, "slots"), counters) % np.uint64(population.clients)).astype(np.int64)
     remaining = population.remaining_seconds(ids, seconds)

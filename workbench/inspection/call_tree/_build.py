@@ -47,18 +47,7 @@ def build_tree(
     notes: tuple[str, ...] = (),
     file: str | None = None,
 ) -> CallTreeRecord:
-    """The tree of a program.
-
-    Args:
-        items: Items of the program's work, each with its source place.
-        name: Name of the program.
-        made_from: Source of the tree, "compiled" or "jaxpr".
-        notes: Notes about missing figures.
-        file: Source file of the program.
-
-    Returns:
-        The tree; the totals of its root are the sums over all items.
-    """
+    """The tree of a program."""
     root = _Node("root", name, file=file)
     places: _Known = {}
     placed, lost = [], []

@@ -152,12 +152,7 @@ def is_named(frame: Frame, name: str) -> bool:
 
 
 def split_stack(stack: tuple[Frame, ...], home: str | None = None) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
-    """The user's frames in a stack, and the library frames below the innermost user frame.
-
-    Args:
-        stack: Frames, outermost first.
-        home: The library that defines the program's function; its frames count as the user's code.
-    """
+    """The user's frames in a stack, and the library frames below the innermost user frame."""
     shown = [package_of(frame.file) in (None, home) for frame in stack]
     if not any(shown):
         return (), stack

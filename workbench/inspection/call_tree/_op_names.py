@@ -28,12 +28,6 @@ class NameStack(NamedTuple):
 def read_op_name(op_name: str) -> NameStack:
     """Parses the name that JAX gives an operation.
 
-    Args:
-        op_name: The name in HLO; if the compiler joined several names, the first.
-
-    Returns:
-        The name without the scopes that JAX itself opens for calls.
-
     Example:
         >>> read_op_name("jit(step)/transpose(jvp(Net))/layers_0/while/body/closed_call/Dense_0/dot_general")
         NameStack(scopes=('Net', 'layers_0', 'while', 'Dense_0'), operation='dot_general', pass_name='transpose')

@@ -13,15 +13,6 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
 
     The seconds come from `workbench.cost.time_module`, like the seconds of every stage. Collective time that is hidden
     behind other operations is not counted.
-
-    Args:
-        tree: The tree of a compiled module.
-        module: The module.
-        chip: The chip.
-        dtype: The dtype for kernels that do not state their dtype.
-
-    Returns:
-        The tree. A node with unknown seconds and the node's ancestors have no value; a note gives the reason.
     """
     times = time_module(module, chip, dtype)
     # A loop of unknown length counts as one iteration, as in the other figures of the tree.

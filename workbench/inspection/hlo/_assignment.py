@@ -94,9 +94,6 @@ def read_allocations(assignment: bytes, module: bytes) -> Iterator[Allocation]:
     """The memory used by one call, from a `BufferAssignmentProto` and its `HloModuleProto`.
 
     Constants and per-thread memory are not counted, as in the compiler's own totals.
-
-    Raises:
-        ValueError: if a message is truncated.
     """
     values: dict[int, tuple[int, int]] = {}  # id of a value -> id of its instruction, and its size
     allocations: list[dict[int, list[Any]]] = []
@@ -144,11 +141,7 @@ def _names(module: bytes, instructions: set[int]) -> dict[int, str]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Field numbers and values of a protobuf message.
-
-    Raises:
-        ValueError: if the message is truncated.
-    """
+    """Field numbers and values of a protobuf message."""
     index, end = 0, len(message)
     while index < end:
         key, index = _varint(message, index)

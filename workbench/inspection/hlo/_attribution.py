@@ -58,11 +58,7 @@ def stages_of(op_name: str) -> tuple[NamedStage, ...]:
 
 
 def combined_stages(op_name: str) -> list[NamedStage | None]:
-    """The stage of every name combined in an `op_name`, in order, with repetitions; None for a name outside all stages.
-
-    Args:
-        op_name: The name in HLO, as in `stages_of`. A combined collective lists one name per operand.
-    """
+    """The stage of every name combined in an `op_name`, in order, repeated; None for names outside all stages."""
     return [_innermost(path) for path in _paths(op_name)] if "wb" in op_name else []
 
 

@@ -261,14 +261,6 @@ def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
     An all-reduce is a reduce-scatter followed by an all-gather, with n-1 steps each. The operand of an all-gather is
     one device's part of the array; the operand of a reduce-scatter is the whole array.
 
-    Args:
-        kind: Kind of collective.
-        payload_bytes: Size of one device's operand in bytes.
-        group_size: Number of devices in a group.
-
-    Returns:
-        Bytes that one device sends.
-
     Example:
         >>> wire_bytes("all-reduce", 1000, 4)
         1500.0

@@ -27,17 +27,7 @@ class Runs(NamedTuple):
 
 
 def count_runs(hlo: Hlo, weigh: Callable[[str], float]) -> Runs:
-    """Counts how often each computation is executed in one call of the module.
-
-    Args:
-        hlo: The module.
-        weigh: Function that returns the work of one run of a computation. Of a conditional's branches, the one with the
-            most work is counted.
-
-    Returns:
-        Number of executions per computation. A `while` loop of unknown length makes the counts of everything inside it
-        unknown.
-    """
+    """Counts how often each computation is executed in one call of the module."""
     times = dict.fromkeys(hlo.computations, 0.0)
     times[hlo.entry.name] = 1.0
     fused, regions, notes = set(), set(), []

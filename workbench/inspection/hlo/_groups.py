@@ -104,16 +104,7 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
 
 
 def pair_axes(pairs: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes:
-    """Names the mesh axes along which `source_target_pairs` move data.
-
-    Args:
-        pairs: (source, target) positions.
-        names: Axis names of the mesh.
-        sizes: Axis sizes of the mesh.
-
-    Returns:
-        Every axis along which some source differs from its target.
-    """
+    """Names the mesh axes along which `source_target_pairs` move data."""
     total, digits = math.prod(sizes), _Digits(sizes)
     if any(position >= total for pair in pairs for position in pair):
         return Axes((), f"the pairs do not fit this mesh: some positions are outside its {total} positions")

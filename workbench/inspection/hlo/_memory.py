@@ -44,17 +44,7 @@ class Buffer(NamedTuple):
 def read_memory(
     hlo: Hlo, stats: object | None, source: Callable[[Instruction], SourceLine | None], *, available: int | None = None
 ) -> tuple[MemoryRecord, tuple[Buffer, ...]]:
-    """The memory of a module, and the buffers alive at the peak of its schedule.
-
-    Args:
-        hlo: The module.
-        stats: Result of `compiled.memory_analysis()`, or None.
-        source: Function that returns the user's line for an instruction.
-        available: Memory of one device in bytes, if known.
-
-    Returns:
-        The compiler's totals if available, and a timeline reconstructed from the schedule.
-    """
+    """The memory of a module, and the buffers alive at the peak of its schedule."""
     liveness = _Liveness(hlo)
     note = "the module is not scheduled: no memory timeline"
     if "is_scheduled=true" in hlo.header:
@@ -98,13 +88,7 @@ def with_padding(memory: MemoryRecord) -> MemoryRecord:
 def with_places(
     memory: MemoryRecord, at_peak: tuple[Buffer, ...], op_name: Callable[[Instruction], str]
 ) -> MemoryRecord:
-    """Names the buffers of instructions without metadata, such as conversions that the compiler inserted.
-
-    Args:
-        memory: The memory of a module.
-        at_peak: The buffers alive at the peak of its schedule.
-        op_name: Function that returns the name of an instruction, or of a neighbour if the instruction has none.
-    """
+    """Names the buffers of instructions without metadata, such as conversions that the compiler inserted."""
     unnamed = {buffer.instruction.name: buffer.instruction for buffer in at_peak if not buffer.instruction.op_name}
     unnamed = {name: instruction for name, instruction in unnamed.items() if instruction.opcode != "parameter"}
     largest = tuple(

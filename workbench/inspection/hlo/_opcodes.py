@@ -20,12 +20,6 @@ _PARTS = ("-start", "-done", "-update")
 def note_on_opcode(opcode: str) -> str | None:
     """Note about an operation's cost.
 
-    Args:
-        opcode: The opcode as printed in HLO; an asynchronous part is treated as the operation to which it belongs.
-
-    Returns:
-        A note, or None for an operation whose cost is known.
-
     Example:
         >>> note_on_opcode("all-reduce-start") is None
         True

@@ -32,12 +32,7 @@ _LIBRARY = re.compile(r"(lapack|blas|__cusolver|cusolver|__cublas|hipsolver)[_$]
 
 
 def routine_of(hlo: Hlo, instruction: Instruction) -> RoutineRecord | None:
-    """The library routine that an instruction calls, with its work; None for all other instructions.
-
-    Args:
-        hlo: The module.
-        instruction: An instruction of the module.
-    """
+    """The library routine that an instruction calls, with its work; None for all other instructions."""
     if instruction.opcode == "fusion":
         fused = (i for name in instruction.calls("calls") for i in hlo.computations[name].instructions)
         return next((routine_of(hlo, i) for i in fused if i.opcode == "sort"), None)

@@ -71,12 +71,6 @@ class Shape:
 def parse_shape(text: str) -> Shape:
     """Parses a shape such as `f32[32,512]{1,0:T(8,128)S(1)}` or a tuple of shapes.
 
-    Args:
-        text: The shape as HLO prints it.
-
-    Returns:
-        The arrays of the shape. Unknown dtypes and arrays with an unbounded dimension (`?`) count as 0 bytes.
-
     Example:
         >>> parse_shape("(bf16[2,3]{1,0}, u32[])").size_bytes
         16
@@ -88,12 +82,6 @@ def parse_shape(text: str) -> Shape:
 @functools.lru_cache(maxsize=1024)
 def tuple_widths(text: str) -> tuple[int, ...]:
     """Number of arrays in each element of a tuple shape.
-
-    Args:
-        text: The tuple shape.
-
-    Returns:
-        One count per element of the outermost tuple.
 
     Example:
         >>> tuple_widths("((f32[2], f32[3]), u32[])")

@@ -98,14 +98,7 @@ class _Joiner:
 
 
 def statements(text: str) -> Iterator[Statement]:
-    """The statements of an HLO module, in text order.
-
-    Args:
-        text: HLO from any backend, as printed, indented, wrapped or pasted.
-
-    Returns:
-        Statements by kind; the first invalid statement has the kind "unknown" and ends the iteration.
-    """
+    """The statements of an HLO module, in text order."""
     joiner = _Joiner()
     inside = in_table = False
     for number, physical in enumerate(_lines(text), start=1):

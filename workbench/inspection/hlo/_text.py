@@ -108,18 +108,7 @@ class Hlo:
 
 
 def parse_hlo(text: str) -> Hlo:
-    """Parses the text of an HLO module.
-
-    Args:
-        text: The result of `compiled.as_text()` from any backend. The text may also be indented, spread statements over
-            several lines, contain comments, or lack `%` before names.
-
-    Returns:
-        The complete module: every operand and every called computation exists.
-
-    Raises:
-        InspectionError: if the text is not HLO, or if a part of it is missing.
-    """
+    """Parses the text of an HLO module."""
     header, tables, computations = "", {}, {}
     current: Computation | None = None
     table: list[str] = []

@@ -37,11 +37,7 @@ class Leaves:
         self._names = list(zip(self.paths, raw, self.labels, strict=True))
 
     def resolve(self, specs: Mapping[str, Any], mesh: Mesh | AbstractMesh) -> dict[int, Spec]:
-        """Assigns a spec to each leaf.
-
-        Raises:
-            MeshError: if specs do not fit; the message names every such leaf, axis and size.
-        """
+        """Assigns a spec to each leaf."""
         chosen: dict[int, Spec] = {}
         wrong: list[str] = []
         for name, value in specs.items():

@@ -27,15 +27,7 @@ _MEMORY = ("argument_bytes", "output_bytes", "temporary_bytes", "alias_bytes", "
 
 
 class WhatIf:
-    """A program to try with different shardings; caches the results for the current shardings.
-
-    Args:
-        call: The traced call; the shardings of its keyword arguments do not change.
-        mesh: The mesh; by default the mesh set by `jax.set_mesh`.
-        target: An ahead-of-time target, such as "v5e:4x4".
-        present: The program's record with its current shardings, from `inspect`, if available.
-        chunk_size: The chunk size, as in `inspect`.
-    """
+    """A program to try with different shardings; caches the results for the current shardings."""
 
     def __init__(
         self,

@@ -13,11 +13,7 @@ from .stages import as_plain
 
 
 def find_nodes(grid: Grid, count: int, timeout_seconds: float) -> list[int]:
-    """Asks nodes for their partitions; returns the node ids of partitions 0 to `count - 1`.
-
-    Raises:
-        RuntimeError: if too few nodes connect in time, or if two nodes have the same partition.
-    """
+    """Asks nodes for their partitions; returns the node ids of partitions 0 to `count - 1`."""
     ended = time.monotonic() + timeout_seconds
     while len(nodes := list(grid.get_node_ids())) < count:
         if time.monotonic() > ended:

@@ -30,11 +30,7 @@ class CompiledStage:
     compile_seconds: float
 
     def __call__(self, operands: Sequence[Any]) -> list[np.ndarray]:
-        """Checks the operands and returns the outputs as numpy arrays.
-
-        Raises:
-            ValueError: if an operand's shape or dtype differs from the exported stage's.
-        """
+        """Checks the operands and returns the outputs as numpy arrays."""
         pairs = enumerate(zip(operands, self.inputs, strict=True))
         arrays = [as_typed(x, aval, f"operand {i}") for i, (x, aval) in pairs]
         return [np.asarray(y) for y in jax.block_until_ready(self.call(*arrays))]
@@ -45,11 +41,7 @@ _LOADED: dict[str, CompiledStage] = {}
 
 
 def load_stage(data: bytes) -> CompiledStage:
-    """Loads the stage from bytes.
-
-    Raises:
-        ValueError: if the bytes are not an exported stage, or if this JAX version cannot run it.
-    """
+    """Loads the stage from bytes."""
     digest = hashlib.sha256(data).hexdigest()
     stage = _LOADED.get(digest)
     if stage is not None:
@@ -69,11 +61,7 @@ def load_stage(data: bytes) -> CompiledStage:
 
 
 def stage_bytes(digest: str) -> bytes:
-    """Reads the stage with this digest. Stages are stored as base64, because app files are text.
-
-    Raises:
-        ValueError: if the stage is missing, or if the file was changed.
-    """
+    """Reads the stage with this digest. Stages are stored as base64, because app files are text."""
     path = Path(__file__).parent / "stages" / f"{digest[:16]}.json"
     if not digest.isalnum() or not path.exists():
         message = f"this app has no stage {digest[:16]!r}: server and client were exported from different programs"
@@ -86,11 +74,7 @@ def stage_bytes(digest: str) -> bytes:
 
 
 def as_typed(x: object, aval: ShapedArray | SimpleNamespace, label: str) -> np.ndarray:
-    """Checks an array's shape and dtype; restores dtypes that numpy files cannot store.
-
-    Raises:
-        ValueError: if the shape or dtype differs.
-    """
+    """Checks an array's shape and dtype; restores dtypes that numpy files cannot store."""
     array, dtype = np.asarray(x), np.dtype(aval.dtype)
     if dtype.kind == "V" and array.dtype != dtype and array.dtype.itemsize == dtype.itemsize:
         array = array.view(dtype)
