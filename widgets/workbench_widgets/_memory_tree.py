@@ -73,7 +73,7 @@ def _title(buffer: BufferRecord, argument: bool) -> str:
 
 
 def _path(buffer: BufferRecord, argument: bool, no_scope: str, no_line: str) -> tuple[str, ...]:
-    """The levels above a buffer; `no_scope` and `no_line` are levels for temporaries without them, "" for no level."""
+    """The levels above a buffer; `no_scope` and `no_line` name levels for temporaries without a scope or a line."""
     if argument:
         return (ARGUMENTS, *_PART.findall(buffer.op_name)[:-1])
     if scopes := _scopes(buffer):

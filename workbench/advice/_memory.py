@@ -176,7 +176,7 @@ def _alive(program: Compiled, loop: Kept) -> float:
 
 
 def _wrapping(loop: Kept) -> tuple[str, str]:
-    """The sentence that names the function to checkpoint, and code in the words of its library."""
+    """The sentence that names the function to checkpoint, and code for the function's library."""
     checkpoint, scan = {
         "linen": ("nn.remat", "nn.scan"),
         "nnx": ("nnx.remat", "nnx.scan"),

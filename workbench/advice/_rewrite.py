@@ -240,7 +240,7 @@ def _is_again(equation: JaxprEqn) -> bool:
 def with_written_gathers(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program, with `jax.lax.all_gather` in `jax.shard_map` in place of recomputed constraints that replicate."""
+    """The program with explicit gathers (`jax.lax.all_gather`) in place of recomputed constraints that replicate."""
     return _Gathered(lines, mesh, specs).program(closed)
 
 

@@ -21,7 +21,7 @@ _STATED = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)g(?:b(?:it)?(?:ps|/s)?)?")
 
 
 def with_network(chip: ChipRecord, network: str) -> ChipRecord:
-    """Adds a network between groups of chips to a chip, whose own links connect only the chips in one group.
+    """Adds a network between groups of chips to a chip; the chip's own links connect only one group.
 
     Args:
         chip: A row of the chip table.

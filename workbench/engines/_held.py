@@ -81,7 +81,7 @@ class _PartFiles:
         weakref.finalize(self, remove_values, self.folder)
 
     def start(self, fn: Callable[..., Any], *arguments: Any) -> Any:
-        """A task that runs when its result is gathered."""
+        """Creates a task that runs when its result is gathered."""
         import dask
 
         return dask.delayed(fn, pure=False)(*arguments)

@@ -267,7 +267,7 @@ def _used(buckets: Sequence[int], counts: np.ndarray) -> list[tuple[int, float, 
 
 
 def _of_sizes(frame: Foreign, by: str, low: int, high: float) -> Foreign:
-    """Selects from a Spark table the rows of all clients whose number of rows is in a range."""
+    """Selects the rows of clients whose number of rows is in a range, from a Spark table."""
     from pyspark.sql import Window, functions  # pyright: ignore[reportMissingImports]
 
     size = functions.count("*").over(Window.partitionBy(by))

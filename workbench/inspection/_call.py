@@ -465,7 +465,7 @@ def _trace_plain(
     chunk_size: ChunkSize = "auto",
     options: Mapping[str, Argument] | None = None,
 ) -> TracedCall:
-    """A function with its original signature; leaves that are not arrays (strings, functions) are closed over."""
+    """Traces a function with its original signature; leaves other than arrays (strings, functions) are closed over."""
     fixed = _static_positions(options or {}, fn, len(args))
     wrapped_args = tuple(_Fixed(arg) if i in fixed[0] else arg for i, arg in enumerate(args))
     named = {name: _Fixed(arg) if name in fixed[1] else arg for name, arg in kwargs.items()}

@@ -289,7 +289,6 @@ def added_retraces(one: tuple[RetraceRecord, ...], other: tuple[RetraceRecord, .
 
 
 def _change(argument: str, now: str, before: str) -> str:
-    """Describes one changed argument."""
     here, there = _TYPE.match(now), _TYPE.match(before)
     prefix = f"{_argument_name(argument)}: "
     new, old = _STATIC.match(now), _STATIC.match(before)

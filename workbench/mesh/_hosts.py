@@ -7,7 +7,7 @@ from workbench._types import Device
 
 
 def read_here(x: object) -> np.ndarray:
-    """Copies all shards of an array that this process can address to the host.
+    """Copies the addressable shards of an array to the host.
 
     Args:
         x: Any array. An array on the devices of several hosts is read shard by shard.

@@ -1,4 +1,4 @@
-"""Values that clients disclose, found by tracing back from what the server and the caller read."""
+"""Values that clients disclose, traced back from the values that the server and the caller read."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -30,12 +30,10 @@ class Emitted:
     values: tuple[Any, ...]
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Emission, ...]]:
-        """For JAX."""
         return self.values, self.emissions
 
     @classmethod
     def tree_unflatten(cls, emissions: tuple[Emission, ...], values: Sequence[Any]) -> "Emitted":
-        """For JAX."""
         return cls(emissions, tuple(values))
 
 

@@ -32,8 +32,8 @@ def scan_ragged(
         state: Pytree carried through the batches, such as the parameters and the optimizer's state.
         batches: Pytree of arrays `[steps, ...]`. Pad with copies of actual batches, because zeros can cause NaN
             gradients.
-        mask: Marks the batches that are actual data: bools `[steps]`, or an int, the number of leading batches with
-            actual data.
+        mask: Marks the batches that are actual data: bools `[steps]`, or the number of leading batches with actual
+            data.
 
     Returns: The final state, and the outputs of all steps, `[steps, ...]`; the outputs of padding batches are 0.
 

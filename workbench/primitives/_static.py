@@ -22,12 +22,10 @@ class Static:
     value: object
 
     def tree_flatten(self) -> tuple[tuple[()], Any]:
-        """For JAX."""
         return (), self.value
 
     @classmethod
     def tree_unflatten(cls, value: object, _: Sequence[Any]) -> "Static":
-        """For JAX."""
         return cls(value)
 
 

@@ -128,7 +128,7 @@ class SampleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRecord(Record):
-    """A problem in a round that did not stop the run, with all known details."""
+    """A problem that did not stop the run, with its round and all known details."""
 
     round: int
     what: str

@@ -130,7 +130,7 @@ def sharding_code(
 
     Args:
         choice: A choice from a `SearchRecord`.
-        style: "rules" generates rules by path that place the arguments, however the function is compiled.
+        style: "rules" generates rules by path; they place the arguments, however the function is compiled.
             "in_shardings" passes the same rules to `jax.jit` and needs no arrays. "nnx" generates one
             `nnx.with_partitioning` per parameter.
         arguments: The names of the arguments, in order; by default all arguments that have a spec.

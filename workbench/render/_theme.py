@@ -123,7 +123,7 @@ def picture(
 
 
 def svg_style(dark: bool | None = None) -> Markup:
-    """CSS for a self-contained picture that paints `wb-fill-bg` first; with `None`, it follows the system setting."""
+    """CSS for a self-contained picture in a light or a dark theme; with `None`, it follows the system setting."""
     if dark is not None:
         return Markup(_TYPE + _classes(palette(dark)))
     night = _classes(palette(True))

@@ -169,7 +169,6 @@ class _MergeFacts(beam.CombineFn):
         return total
 
     def extract_output(self, accumulator: Any) -> Any:
-        """Returns the facts."""
         return accumulator
 
 

@@ -38,7 +38,7 @@ class ClientFiles(ClientReader):
 def read_clients(
     args: Sequence[Any], folder: Foreign, pipeline: Callable[[str, Any], None], name: str
 ) -> Iterator[list[Any]]:
-    """Reads from the source the argument that the caller passed as shapes; removes the files after the run."""
+    """Reads the source for the argument that was passed as shapes; removes the files after the run."""
     position = argument_of_source("Beam", "source", args)
     with client_files(args[position], folder, pipeline, name) as reader:
         yield [reader if i == position else x for i, x in enumerate(args)]

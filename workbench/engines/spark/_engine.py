@@ -791,7 +791,7 @@ class _Jobs:
             raise EngineError(message, stage=rows.stage) from error
 
     def read_clients(self, args: Sequence[Any], source: object) -> list[Any]:
-        """Reads from the table, on the executors, the argument that the caller passed as shapes."""
+        """Reads the table on the executors, for the argument that was passed as shapes."""
         position = argument_of_source("Spark", "table", args)
         reader = self._read(source, args[position])
         return [reader if i == position else x for i, x in enumerate(args)]

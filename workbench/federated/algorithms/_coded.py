@@ -96,7 +96,7 @@ def decode_blocks(
 ) -> Float[Array, " rows m"]:
     """Decodes the full product from the answers of any `needed` workers.
 
-    An engine with a quorum can compute the answers, such as `Executor(pool, clients_per_task=1, quorum=needed)` for a
+    An engine with a quorum, such as `Executor(pool, clients_per_task=1, quorum=needed)`, can compute the answers of a
     program with one `map_fn`. The engine cancels the tasks of late workers, and leaves NaN in their rows.
 
     Args:

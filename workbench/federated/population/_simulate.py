@@ -188,7 +188,7 @@ def _some(step: ServerStep, count: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
-    """Lists the assumptions behind the result that the caller did not set."""
+    """Lists the result's assumptions, except those that the caller set."""
     assumptions = [
         "a device has constant speed and bandwidth",
         "interruptions are independent of the past; sessions end as scheduled",

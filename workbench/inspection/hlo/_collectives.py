@@ -72,7 +72,7 @@ class MeshAxes:
         return None if hosts is None or not groups else max(len({hosts[d] for d in group}) for group in groups)
 
     def torus(self, groups: Groups) -> tuple[tuple[int, bool], ...]:
-        """Length and wraparound, along each torus dimension, of the box that the first group fills.
+        """Length and wraparound of the box that the first group fills, along each torus dimension.
 
         Empty if a group spans several slices, has no coordinates, or does not fill a box.
         """

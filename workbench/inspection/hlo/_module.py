@@ -206,7 +206,6 @@ class _Inspection:
         compiled: object,
         peak_bytes: int | None,
     ) -> ModuleRecord:
-        """The module as a record."""
         instructions = tuple(self._instructions())
         memory, at_peak = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
         if peak_bytes is None:

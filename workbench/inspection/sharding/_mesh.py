@@ -147,7 +147,7 @@ def link_distances(mesh: MeshRecord) -> np.ndarray | None:
 
 
 def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
-    """Adds to a mesh the clients that each device holds for a placement.
+    """Returns a mesh with the clients that each device holds for a placement.
 
     Clients are assigned in order along the placement's mesh axes (the first axis outermost). Each device receives
     `slots_per_device` clients, or otherwise `ceil(clients / devices along these axes)`; the last devices may have empty
