@@ -139,7 +139,7 @@ def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[Collectiv
 
 
 def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
-    """An all-reduce of which every device keeps only a slice, so that a reduce-scatter suffices."""
+    """An all-reduce after which every device keeps only a slice: a reduce-scatter suffices."""
     if program.module.platform == "cpu":
         return
     for collective, slices in _sliced(program, "all-reduce"):
@@ -160,7 +160,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
-    """An all-gather of which every device keeps a slice along a different dimension: effectively an all-to-all."""
+    """An all-gather followed by a slice along another dimension: effectively an all-to-all."""
     for collective, slices in _sliced(program, "all-gather"):
         if is_runtime_shift(program, collective):  # the slice depends on an argument, so this is not an all-to-all
             continue

@@ -75,7 +75,7 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
-    """A roll by a distance known only at run time, for which every device must receive the whole array."""
+    """A roll by a distance known only at run time, so that every device must receive the whole array."""
     for collective in program.module.collectives:
         if not is_runtime_shift(program, collective):
             continue

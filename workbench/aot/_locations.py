@@ -74,8 +74,8 @@ def _begins(definitions: dict[str, str], alias: str) -> bool:
 def _renumbered(text: str, definitions: dict[str, str]) -> str:
     """The locations that are used, in order of first use; each location follows its parts.
 
-    All locations are placed at the top, because MLIR accepts a use before the definition only at the end of an
-    operation, not at an argument or inside another definition.
+    All locations are placed at the top. MLIR accepts a use before the definition only at the end of an operation, not
+    at an argument or inside another definition.
     """
     body = _DEFINITION.sub("", text)
     numbers: dict[str, str] = {}

@@ -29,7 +29,7 @@ def with_network(chip: ChipRecord, network: str) -> ChipRecord:
             chips that fast links connect. A name from `NETWORKS` is also accepted.
 
     Returns:
-        The chip, for which collectives over several groups now have predicted times.
+        The chip; collectives over several groups now have predicted times.
 
     Raises:
         MeshError: if the network neither has this form nor is known by name.

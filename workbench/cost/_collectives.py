@@ -12,7 +12,7 @@ Torus = Sequence[tuple[int, bool]]  # chips along each dimension of a group, and
 
 
 def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
-    """Returns whether a ring of this size closes on the chip's torus, without using coordinates.
+    """Returns, without using coordinates, whether a ring of this size closes on the chip's torus.
 
     Args:
         chip: The chip.

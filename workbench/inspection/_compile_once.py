@@ -19,9 +19,10 @@ _LOCK = threading.Lock()
 def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
     """Compiles a lowered program, or returns the result cached in this process for an identical program.
 
-    Every inspection traces the function again, because the values it closes over may have changed. Identical StableHLO
-    compiles to the same program on identical devices. The key includes source lines, even the lines of the inspecting
-    call. For a library function these are the only lines, and a cached program must not show the lines of another cell.
+    Every inspection traces the function again, because values captured by the function may have changed. Identical
+    StableHLO compiles to the same program on identical devices. The key includes source lines, even the lines of the
+    inspecting call. For a library function these are the only lines, and a cached program must not show the lines of
+    another cell.
 
     Args:
         lowered: The program.

@@ -26,7 +26,7 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
 
     Args:
         max_size: Number of calls at which the batch runs immediately.
-        wait_seconds: Time after the first call at which a smaller batch runs anyway.
+        wait_seconds: Time from the first call until a smaller batch runs anyway.
 
     Raises:
         ProgramError: if `max_size` is below 1 or `wait_seconds` is negative.

@@ -194,7 +194,7 @@ def _moment(item: JoinedEvent) -> tuple[float, int]:
 def _of_module(
     profile: Profile, name: str, instructions: Mapping[str, InstructionRecord]
 ) -> tuple[list[DeviceEvent], list[str]]:
-    """Selects a program's events; if several programs have its name, of the one with matching instructions."""
+    """Selects a program's events; if several programs have its name, chooses the one with matching instructions."""
     named = [event for event in profile.events if event.module in (name, "")]
     programs = {event.program for event in named}
     notes = []

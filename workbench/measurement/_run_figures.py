@@ -53,7 +53,7 @@ def plot_comparison(
         kind: "curves" (mean and interval over rounds), "finals" (means with intervals and one dot per seed),
             "profile" (performance profile) or "fairness" (deciles of the clients).
         path: File to write; the suffix sets the format: .pdf, .svg, .eps, .png.
-        width_inches: Width of the figure. In most proceedings, a column is 3.3 inches wide; a page's text is 6.75.
+        width_inches: Width of the figure. In most proceedings, one column is 3.3 inches wide, and two are 6.75 inches.
         height_inches: Height of the figure.
         log: Whether the value axis is logarithmic.
         target: Target for the profile; see `RunComparison.profile`.

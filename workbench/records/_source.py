@@ -161,8 +161,8 @@ def shorten_paths(value: Value) -> Value:
         value: Text, or mappings, lists and tuples of text; keys are also shortened, and other values are left
             unchanged.
 
-    Returns: The value, in which absolute names of `.py` files are relative to the nearest of the working folder, the
-        import folders and the home folder (`~/`); a file in none of these keeps only its name.
+    Returns: The value. Absolute names of `.py` files become relative to the nearest of the working folder, the import
+        folders and the home folder (`~/`). A file in none of these folders keeps only its name.
 
     Example:
         >>> shorten_paths({"line": "/opt/secret/project/train.py:12"})

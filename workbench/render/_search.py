@@ -99,7 +99,7 @@ def _slices_text(search: SearchRecord) -> str:
 
 
 def _own(row: SliceRecord) -> str:
-    """First words of reasons about the row's own slice; such reasons are omitted, as the row shows the same figures."""
+    """First words of reasons about the row's own slice; they are omitted, because the row shows the same figures."""
     return f"{row.target}: a device needs"
 
 

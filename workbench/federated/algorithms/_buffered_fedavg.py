@@ -34,8 +34,8 @@ def buffered_fedavg(
 ) -> Algorithm:
     """Federated averaging whose server takes one step per buffer of results.
 
-    Unlike `fedbuff`, which follows a fixed set of clients, each buffer may contain different clients. The server keeps
-    the latest versions of its parameters.
+    Each buffer may contain different clients; `fedbuff` follows a fixed set of clients. The server keeps the latest
+    versions of its parameters.
 
     The update of a client that started `s` server steps ago is scaled by `(1 + s) ** -exponent`. The program trains the
     clients of a buffer together, each from the version with which it started. In a real system each client receives

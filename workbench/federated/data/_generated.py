@@ -106,8 +106,8 @@ def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.nd
 def character_corpus(clients: int = 32, *, length: int = 64, examples: int | None = None) -> Text:
     """Creates character data: each client has the docstrings of one standard library module.
 
-    The data set is a substitute for Shakespeare's plays by role and needs no network. The text depends on the Python
-    version.
+    The data set can replace the usual Shakespeare data set (one client per role), and needs no network. The text
+    depends on the Python version.
 
     Args:
         clients: Number of modules; the modules with the longest docstrings are used.

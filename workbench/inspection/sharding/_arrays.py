@@ -247,7 +247,7 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> tuple[int, ...]:
 
 
 def _positional(sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
-    """A sharding without axis names, of which only the index map is known."""
+    """A sharding known only by its index map, without axis names."""
     try:
         index_map = sharding.devices_indices_map(shape)
         shard_shape = tuple(sharding.shard_shape(shape))

@@ -49,7 +49,7 @@ class HeldRows:
 
 
 class Stack(list[Any]):
-    """Values from a loop's iterations, some of which are stored on nodes."""
+    """Values from a loop's iterations; some values are stored on nodes."""
 
 
 class FlowerProgram:
