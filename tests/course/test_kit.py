@@ -32,6 +32,14 @@ def test_slides_show_the_question_and_no_solution(tmp_path):
     solutions = sources(notebook, "solution")
     assert solutions
     assert not any(line in slides for text in solutions for line in text.splitlines() if len(line) > 40)
+    assert "The Workbench course · Foundations · 01" in slides
+
+
+def test_first_exercise_shares_the_slide_of_its_heading(tmp_path):
+    (page,) = course.write_slides(NOTEBOOKS[1:2], tmp_path, execute=False)
+    (slide,) = re.findall(r"<section>(?:(?!</section>).)*>Exercises<.*?</section>", page.read_text(), re.DOTALL)
+    assert ">01.1<" in slide
+    assert ">01.2<" not in slide
 
 
 def test_students_get_every_notebook_without_solutions(tmp_path):

@@ -41,6 +41,16 @@ def parts_of(notebooks: Sequence[Path]) -> dict[str, list[Path]]:
     return {part: paths for part, paths in parts.items() if paths}
 
 
+def part_of(number: str) -> str:
+    """Returns the title of the part that contains a notebook, or "" for a notebook outside the course.
+
+    Example:
+        >>> part_of("08")
+        'Federated learning'
+    """
+    return next((part for part, numbers in PARTS.items() if number in numbers), "")
+
+
 def difficulty_of(number: str) -> str:
     """Returns the difficulty of a notebook, or "" for a notebook outside the course.
 

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 from workbench.course._notebooks import FOLDED, Title
+from workbench.course._parts import part_of
+from workbench.render import mark
 
 # nbconvert's pages are light; these variables make them dark.
 DARK = """
@@ -69,16 +71,21 @@ for (const slide of slides) {
     fold.addEventListener("toggle", () => fit());
   }
 }
-// A slide that is a little too long gets smaller type; a longer one scrolls, with the presenter's keys too.
-const LARGEST = 745, SMALLEST = 0.8;
+// A short slide gets larger type, a long one smaller type; a longer one scrolls, with the presenter's keys too.
+const LARGEST = 745, ZOOMS = [1.3, 1.2, 1.1, 1, 0.95, 0.9, 0.85, 0.8];
 function fit() {
   const slide = Reveal.getCurrentSlide();
   if (!slide) return;
   slide.classList.remove("too-long");
   slide.style.zoom = 1;
-  if (slide.scrollHeight <= LARGEST || Reveal.isScrollView?.()) return;
-  slide.style.zoom = Math.max(SMALLEST, LARGEST / slide.scrollHeight);
-  if (slide.scrollHeight * slide.style.zoom > LARGEST + 10) slide.classList.add("too-long");
+  if (Reveal.isScrollView?.()) return;
+  const wide = [...slide.querySelectorAll("pre, .highlight, .jp-OutputArea-output")];
+  const isCut = () => wide.some((each) => each.scrollWidth > each.clientWidth + 1);
+  const fits = (zoom) => {
+    slide.style.zoom = zoom;
+    return slide.scrollHeight * zoom <= LARGEST && (zoom <= 1 || !isCut());
+  };
+  slide.classList.toggle("too-long", !ZOOMS.some(fits));
 }
 function turn(back) {
   const slide = Reveal.getCurrentSlide(), forth = !back;
@@ -99,7 +106,7 @@ function keyboardCondition(event) {
 addEventListener("message", (event) => {
   const frame = [...document.querySelectorAll("iframe.wb-view")].find((each) => each.contentWindow === event.source);
   if (!frame) return;
-  if (event.data.height) {frame.style.height = `${Math.min(event.data.height, 540)}px`; fit();}
+  if (event.data.height) {frame.style.height = `${Math.min(event.data.height, 470)}px`; fit();}
   if (event.data.turn === "next" && !turn(false)) Reveal.next();
   if (event.data.turn === "previous" && !turn(true)) Reveal.prev();
 });
@@ -123,11 +130,15 @@ addEventListener("load", fit);
 .reveal .slides > section > section {box-sizing: border-box; padding: 36px 56px 30px; text-align: left}
 .reveal .slides > section:first-child > section:first-child {padding-top: 190px}
 .reveal section.too-long {height: calc(745px / 0.8); overflow-y: auto; overscroll-behavior: contain}
+.reveal section.too-long::after {content: ""; display: block; position: sticky; bottom: -30px; height: 70px;
+  margin-top: -40px; pointer-events: none; background: linear-gradient(transparent, var(--r-background-color))}
 .reveal h1 {font-size: 56px !important; margin-bottom: 28px !important}
 .reveal h2 {font-size: 42px !important; margin-bottom: 18px !important}
 .reveal h3 {font-size: 32px !important}
 .reveal h1, .reveal h2, .reveal h3 {border: 0; color: var(--r-heading-color)}
 .reveal h2 {padding-bottom: 8px !important; border-bottom: 4px solid #0072b2 !important; display: inline-block}
+.reveal .wb-kicker {margin: 0 0 12px; font-size: 22px; color: #0072b2; font-weight: 600}
+.wb-cover {position: absolute; right: 56px; top: 40px}
 .reveal .wb-section {margin: 0 0 8px; font-size: 20px; color: #0072b2; font-weight: 600}
 .reveal math {font-size: 1em}
 .reveal math[display=block] {font-size: 1.15em}
@@ -137,7 +148,7 @@ addEventListener("load", fit);
 .reveal .jp-RenderedHTMLCommon p, .reveal .jp-RenderedHTMLCommon li {line-height: 1.4}
 .reveal .jp-RenderedHTMLCommon code {font-size: .85em}
 .reveal .highlight {margin: 8px 0}
-.reveal .highlight pre {padding: 10px 14px; margin: 0; width: auto; box-shadow: none}
+.reveal .highlight pre {box-sizing: border-box; padding: 10px 14px; margin: 0; width: auto; box-shadow: none}
 .reveal .jp-OutputArea-output {overflow-x: auto}
 .reveal .jp-OutputArea-output pre {white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere}
 .reveal .jp-RenderedHTMLCommon table {margin: 8px 0; font-size: 20px; table-layout: auto}
@@ -146,21 +157,23 @@ addEventListener("load", fit);
   width: 100%; max-height: 500px; margin: 8px 0; object-fit: contain; object-position: left}
 .reveal details summary {cursor: pointer; font-size: 20px; color: var(--jp-content-font-color2)}
 .reveal iframe.wb-view {
-  display: block; width: 100%; max-width: none; max-height: none; height: 480px; border: 0; margin: 8px 0}
+  display: block; width: 100%; max-width: none; max-height: none; height: 420px; border: 0; margin: 8px 0;
+  zoom: 1.15}
 .reveal .controls {font-size: 6px}
 .reveal .slide-number {
   background: none; color: var(--jp-content-font-color3); font-size: 16px; right: 76px; bottom: 14px}
 .wb-mark {position: fixed; left: 16px; bottom: 12px; z-index: 1; display: flex; gap: 8px; align-items: center;
   font: 600 16px var(--r-main-font); color: var(--jp-content-font-color2)}
 @media (max-width: 600px) {
-  .wb-mark {display: none}
+  .wb-mark, .wb-cover {display: none}
+  .reveal iframe.wb-view {zoom: 1}
   .reveal .slides > section > section {padding: 20px}
   .reveal .highlight pre {white-space: pre-wrap; overflow-wrap: anywhere}
 }
 """
     + DARK
     + """
-@media screen and (prefers-color-scheme: dark) {.reveal .wb-section {color: #7cc4f2}}
+@media screen and (prefers-color-scheme: dark) {.reveal :is(.wb-section, .wb-kicker) {color: #7cc4f2}}
 </style>
 {%- endblock footer_js -%}
 """
@@ -178,6 +191,7 @@ addEventListener("keydown", (event) => {{
 }});
 </script></body></html>"""
 SAVED = 'class="wb-savedview"'
+EXERCISES = "## Exercises"
 SHADES = re.compile(r"\b(black|white|dark|light|bright|pale)(er)?\b", re.IGNORECASE)  # wrong in an inverted figure
 
 
@@ -192,13 +206,25 @@ def keep_shades(notebook: Any) -> None:
 
 
 def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
-    """Puts views into frames, and removes links and hints to content that the slides lack."""
+    """Adds a cover, puts views into frames, and removes links and hints to content that the slides lack.
+
+    The first exercise is on the slide with the heading of the exercises.
+    """
 
     def linked(match: re.Match[str]) -> str:
         return f"[{match[1]}]({match[2]}.slides.html)" if match[2] in names else match[1]
 
     notebook.metadata["title"] = f"{title.number} · {title.question}"
+    place = " · ".join(filter(None, ("The Workbench course", part_of(title.number), title.number)))
+    cover = f'<p class="wb-kicker">{place}</p><div class="wb-cover">{mark(130)}</div>'
+    notebook.cells[0].source = f"{cover}\n\n{notebook.cells[0].source}"
+    for heading, first in itertools.pairwise(notebook.cells):
+        if heading.source.startswith(EXERCISES):
+            heading.source = EXERCISES
+            first.metadata.slideshow = {"slide_type": "-"}
     for cell in notebook.cells:
+        if "exercise" in cell.metadata.get("tags", ()):
+            cell.outputs = []
         if cell.cell_type == "markdown":
             cell.source = FOLDED.sub("", re.sub(r"\[([^\]]+)\]\((\d\d-[\w-]+)\.ipynb[^)]*\)", linked, cell.source))
         for output in cell.get("outputs", ()):
