@@ -45,7 +45,7 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
         line = buffer.source
         rows.append(
             {
-                "name": _title(buffer, buffer.name in parameters),
+                "name": buffer.op_name if (buffer.name in parameters) and buffer.op_name else buffer.name,
                 "parent": holder,
                 "count": 0,
                 "bytes": buffer.size_bytes,
@@ -66,10 +66,6 @@ def _row(name: str, parent: int) -> MemoryRow:
         "name": name, "parent": parent, "count": 0, "bytes": 0, "padding": 0,
         "shape": "", "key": "", "place": "", "op_name": "", "group": "",
     }  # fmt: skip
-
-
-def _title(buffer: BufferRecord, argument: bool) -> str:
-    return buffer.op_name if argument and buffer.op_name else buffer.name
 
 
 def _path(buffer: BufferRecord, argument: bool, no_scope: str, no_line: str) -> tuple[str, ...]:

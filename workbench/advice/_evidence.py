@@ -3,7 +3,6 @@
 from workbench.advice._module import Compiled
 from workbench.cost import seconds_of_collective
 from workbench.records.advice import FindingRecord
-from workbench.records.call_tree import CallNodeRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.sharding import pattern_of
 from workbench.render import placement_code
@@ -56,9 +55,5 @@ def _nodes(finding: FindingRecord, program: Compiled) -> tuple[int, ...]:
     nodes = [node for node in tree.nodes if names.intersection(node.instructions)]
     if not nodes:
         lines = {(source.file, source.line) for source in finding.sources}
-        nodes = [node for node in tree.nodes if _is_line(node) and (node.file, node.line) in lines]
+        nodes = [node for node in tree.nodes if node.kind in ("line", "call") and (node.file, node.line) in lines]
     return tuple(node.id for node in nodes[:_MOST_NODES])
-
-
-def _is_line(node: CallNodeRecord) -> bool:
-    return node.kind in ("line", "call")

@@ -27,7 +27,7 @@ from workbench.records.advice import AdviceRecord, SearchRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.launch import Live
 from workbench.records.live import TapRecord, TimelineRecord
-from workbench.records.run import PlayRecord, RunRecord
+from workbench.records.run import RunRecord
 
 if TYPE_CHECKING:
     from workbench_widgets import PlayerView, WorkbenchWidget
@@ -188,7 +188,7 @@ def _kernel_side(traced: TracedProgram, options: dict[str, Any], record: Program
         "compile_for": _elsewhere(traced, options),
         "what_if": _tries(traced, options, record),
         "tap": _opener(traced),
-        "play": _plays(traced),
+        "play": None if _opener(traced) is None else lambda: play(*_flat(traced._replayed("play"))),
         "advise": _adviser(traced, options, record),
         "search": _searcher(traced, options),
     }
@@ -234,7 +234,7 @@ def view_of_thing(
     check_view(question, record, view)
     if isinstance(record, ProgramRecord):
         _refuse_views(question, view, views)
-        callbacks = {"advise": _record_adviser(record)}
+        callbacks = {"advise": lambda **waiting: advise_record(record, **waiting)}
         if view in (None, "explorer"):
             return laid_out(workbench_widgets.Explorer(record, **callbacks, **views), layout)
         return laid_out(_widget(question, record, view, **callbacks), layout)
@@ -278,11 +278,6 @@ def _adviser(traced: TracedProgram, options: dict[str, Any], record: ProgramReco
     return advise
 
 
-def _record_adviser(record: ProgramRecord) -> Callable[..., AdviceRecord]:
-    """Returns a function that finds advice from a record alone: nothing is compiled, so gains are estimates."""
-    return lambda **waiting: advise_record(record, **waiting)
-
-
 def _searcher(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., SearchRecord] | None:
     """Returns a function, callable from any thread, that searches shardings; None without a mesh of several devices."""
     mesh = options["mesh"] or current_mesh()
@@ -306,11 +301,6 @@ def _opener(traced: TracedProgram) -> Callable[[int], TapRecord] | None:
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         return None
     return lambda client: traced.tap(client=client)
-
-
-def _plays(traced: TracedProgram) -> Callable[[], PlayRecord] | None:
-    """Returns a function that evaluates the program for the player; None if the arguments have no values."""
-    return None if _opener(traced) is None else lambda: play(*_flat(traced._replayed("play")))
 
 
 def _flat(call: tuple[Callable, tuple[Any, ...]]) -> tuple[Any, ...]:

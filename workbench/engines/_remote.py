@@ -180,7 +180,7 @@ def run_task(task: Task, values: Values | None = None, *parts: Any) -> Reply:
     outputs = [np.asarray(x) for x in jax.block_until_ready(call(*task.operands))]
     seconds = time.perf_counter() - started
     mark = fingerprint(outputs, task.digest, int(task.operands[0]), inputs)
-    return Reply(outputs, _place(), seconds, compile_seconds, mark)
+    return Reply(outputs, f"process {os.getpid()}, {threading.current_thread().name}", seconds, compile_seconds, mark)
 
 
 @functools.cache
@@ -207,7 +207,3 @@ def _load(task: Task) -> Callable:
     _, module = unpack(bytes(task.stage))
     shapes = [jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for x in task.operands]
     return jax.jit(module.call).lower(*shapes).compile()
-
-
-def _place() -> str:
-    return f"process {os.getpid()}, {threading.current_thread().name}"

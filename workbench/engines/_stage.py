@@ -28,7 +28,7 @@ class BatchFunction(ClientLoop):
         self.streamed: object = None  # compiled function of an engine that streams its clients
         clients = phase.placement.size
         self._shard = self.shard(phase, size, size, None if clients % size == 0 else clients)
-        self.row_avals = [_row_aval(v, size) for v in phase.rows]
+        self.row_avals = [jax.ShapeDtypeStruct((size, *type_of(v).shape[1:]), type_of(v).dtype) for v in phase.rows]
         self.shared_avals = [_plain(atom.aval) for atom in phase.shared.values()]
         self._typed = [dtype_of(v) for v in (*phase.rows, *phase.shared.values())]
         self.in_avals = [jax.ShapeDtypeStruct((), jnp.int32), *map(edge_aval, [*self.row_avals, *self.shared_avals])]
@@ -141,10 +141,6 @@ class Totals:
 
 def _plain(aval: Aval) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-
-
-def _row_aval(v: Atom, size: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((size, *type_of(v).shape[1:]), type_of(v).dtype)
 
 
 # numpy cannot represent the dtype of PRNG keys, so inputs and outputs use their integer data instead.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from workbench.inspection._flow import CompiledFlow, Origins, likeness, planned_origins
+from workbench.inspection._flow import CompiledFlow, likeness, planned_origins
 from workbench.inspection._why_causes import find_causes
 from workbench.inspection.call_tree import shown_file
 from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
@@ -157,16 +157,11 @@ def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
     """Removes duplicate explanations, and merges explanations of identical layers, with `*` for the layer's number."""
     groups: dict[str, list[_Cause]] = {}
     for cause in causes:
-        groups.setdefault(_without_numbers(cause.sentence), []).append(cause)
+        groups.setdefault(re.sub(r"`[^`]*`", lambda name: _INDEX.sub("*", name[0]), cause.sentence), []).append(cause)
     return [
         group[0] if len({cause.sentence for cause in group}) == 1 else dataclasses.replace(group[0], sentence=sentence)
         for sentence, group in groups.items()
     ]
-
-
-def _without_numbers(text: str) -> str:
-    """The text with `*` for the numbers in names, so that `layers[3].w` and `layers[4].w` become identical."""
-    return re.sub(r"`[^`]*`", lambda name: _INDEX.sub("*", name[0]), text)
 
 
 def _result_name(output: PlannedValueRecord) -> str:
@@ -397,12 +392,9 @@ class _Reader:
                     + is_consumer
                     + is_typed
                 )
-                alike = likeness(before, self._origins_of[operand.name]) + likeness(after, self._around(value))
+                alike = likeness(before, self._origins_of[operand.name]) + likeness(after, self._origins_of[value.name])
                 fits.append((score + alike / 4, cause))
         return _best(fits)
-
-    def _around(self, value: PlannedValueRecord) -> Origins:
-        return self._origins_of[value.name]
 
     def _move(
         self, value: PlannedValueRecord, number: int, operand: PlannedValueRecord, axes: Sequence[str], kind: str

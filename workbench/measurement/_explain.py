@@ -102,22 +102,19 @@ class watch_compilations:
         seconds = time.perf_counter() - self._started
         try:
             self._inside.close()
-            self.record = self._made(seconds, error, trace)
+            self.record = ExplanationRecord(
+                seconds=seconds,
+                retraces=self._heard.retraces(),
+                compilations=self._heard.compilations(),
+                out_of_memory=_out_of_memory(error, trace) if error is not None else None,
+                slow_seconds=self.slow_seconds,
+                notes=tuple(self._notes),
+            )
             if not self.quiet:
                 print(render.text(self.record))
         except Exception as failure:  # errors of the watcher must not end the block
             if not self.quiet:
                 print(f"watch_compilations: the results cannot be shown ({type(failure).__name__}: {failure})")
-
-    def _made(self, seconds: float, error: BaseException | None, trace: TracebackType | None) -> ExplanationRecord:
-        return ExplanationRecord(
-            seconds=seconds,
-            retraces=self._heard.retraces(),
-            compilations=self._heard.compilations(),
-            out_of_memory=_out_of_memory(error, trace) if error is not None else None,
-            slow_seconds=self.slow_seconds,
-            notes=tuple(self._notes),
-        )
 
 
 # Watching.

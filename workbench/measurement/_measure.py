@@ -25,7 +25,7 @@ from workbench.measurement._profile import capture_profile
 from workbench.mesh import is_here
 from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import ModuleRecord
-from workbench.records.hardware import ChipRecord, ClientRange, MeshRecord
+from workbench.records.hardware import ChipRecord, MeshRecord
 from workbench.records.run import ClientRunRecord, EventRecord, RunRecord, StageRunRecord
 
 _JOINED_WELL = 0.99
@@ -332,7 +332,7 @@ def _clients(
     ranges = [] if options.mesh is None else list(options.mesh.clients)
     if options.placement is not None:
         ranges = [range_ for range_ in ranges if range_.placement == options.placement]
-    slots = {range_.device_id: _slots(range_) for range_ in ranges}
+    slots = {range_.device_id: [*range(range_.start, range_.stop), *[None] * range_.padding] for range_ in ranges}
     if not slots and options.clients is not None:
         slots = {device: list(range(options.clients)) for device in labels}
     all_runs: list[ClientRunRecord] = []
@@ -346,10 +346,6 @@ def _clients(
                 "few operations, the compiler puts the whole loop into one kernel."
             )
     return tuple(all_runs), notes
-
-
-def _slots(range_: ClientRange) -> list[int | None]:
-    return [*range(range_.start, range_.stop), *[None] * range_.padding]
 
 
 def _notes(

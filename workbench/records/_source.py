@@ -59,7 +59,7 @@ def read_source_lines(file: str) -> tuple[str, ...]:
         return tuple(line.rstrip("\n") for line in linecache.getlines(file))
     try:
         path = os.path.realpath(file)
-        if not _may_be_read(path):
+        if not (path.endswith(_SUFFIX) and path in _imported() and not _is_hidden(path)):
             return ()
         status = os.stat(path)  # noqa: PTH116 -- `Path.stat` would resolve the name again
     except (OSError, ValueError):  # ValueError: a NUL in the name
@@ -77,10 +77,6 @@ def _numbered_cell(file: str) -> tuple[str, ...] | None:
         return None
     cells, number = shell.user_ns.get("In", []), int(match[1])
     return tuple(cells[number].splitlines()) if number < len(cells) else None
-
-
-def _may_be_read(path: str) -> bool:
-    return path.endswith(_SUFFIX) and path in _imported() and not _is_hidden(path)
 
 
 def _is_cell(file: str) -> bool:

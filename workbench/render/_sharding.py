@@ -240,10 +240,6 @@ def _slices(leaf: LeafShardingRecord) -> list[_Slice]:
     ]
 
 
-def _reading(leaf: LeafShardingRecord, grid: CellGrid) -> str:
-    return f"{grid.reading}; numbers: devices" if leaf.shards else grid.reading
-
-
 def _leaf_svg(leaf: LeafShardingRecord, width: float) -> tuple[Markup, float]:
     grid, pieces = _arranged(leaf, width)
     cells = [
@@ -251,7 +247,7 @@ def _leaf_svg(leaf: LeafShardingRecord, width: float) -> tuple[Markup, float]:
         for number, (corner, piece) in enumerate(zip(grid.corners, pieces, strict=True))
     ]
     titles = [text(box.x, box.y - 5, box.title, size=11, class_="wb-fill-muted") for box in grid.panels if box.title]
-    notes = "; ".join((_reading(leaf, grid), *leaf.notes))
+    notes = "; ".join((f"{grid.reading}; numbers: devices" if leaf.shards else grid.reading, *leaf.notes))
     return join(
         [
             text(0, 12, describe_leaf(leaf), fit=width, size=12, class_="wb-fill-fg"),

@@ -168,7 +168,7 @@ def _wire(level: Level, net: _Net, end: tuple[int, int, float]) -> Wire:
     if net.side and _blocked(level, net, top, bottom):
         around = _aside(level, net)
         points = [(around, bottom - 11), (target_x, bottom - 11)]
-        if _from_crossing(level, net):
+        if net.maker >= 0 and level.stages[net.maker].kind in ("broadcast", "reduce"):
             points.insert(0, (around, top))
         else:
             points = [(band.centre, top), (band.centre, top + 9), (around, top + 9), *points]
@@ -180,7 +180,7 @@ def _wire(level: Level, net: _Net, end: tuple[int, int, float]) -> Wire:
         else:
             target_x = x
     points.append((target_x, bottom))
-    kind = _kind(level, consumer)
+    kind = level.stages[consumer].kind if consumer < len(level.stages) else "server"
     crossing = kind in ("broadcast", "reduce")
     target = level.stages[consumer].path if consumer < len(level.stages) else ""
     source = level.stages[net.maker].path if net.maker >= 0 else ""
@@ -188,10 +188,6 @@ def _wire(level: Level, net: _Net, end: tuple[int, int, float]) -> Wire:
     return Wire(
         tuple(points), hue, source, target, "" if crossing else _label(level, net.maker, consumer), not crossing
     )
-
-
-def _from_crossing(level: Level, net: _Net) -> bool:
-    return net.maker >= 0 and level.stages[net.maker].kind in ("broadcast", "reduce")
 
 
 def _aside(level: Level, net: _Net) -> float:
@@ -216,10 +212,6 @@ def _crossings(level: Level, nets: list[_Net], arrivals: Mapping[int, Sequence[f
         start = min(starts) if there > here else max(starts)
         wires.append(Wire(((start, y), (there, y)), stage.kind, stage.path, stage.path, "", True))
     return wires
-
-
-def _kind(level: Level, index: int) -> str:
-    return level.stages[index].kind if index < len(level.stages) else "server"
 
 
 def _label(level: Level, maker: int, consumer: int) -> str:

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Sequence
 
 from workbench.errors import ProgramError
-from workbench.records.program import PlanRecord, StageRecord, ValueRecord
+from workbench.records.program import PlanRecord, StageRecord
 from workbench.records.run import WorkRecord
 
 
@@ -91,10 +91,6 @@ def _of_stage(stage: StageRecord, name: str) -> _Amounts:
 def _largest_rows(plan: PlanRecord) -> float:
     """Computes one client's peak memory in bytes over the stages, from received and computed values."""
     stages = [stage for stage in plan.walk(("loop", "branch")) if stage.kind == "clients"]
-    return max(sum(_of_one(value, stage) for value in stage.outputs) for stage in stages) + sum(
+    return max(sum(value.size_bytes / max(stage.clients, 1) for value in stage.outputs) for stage in stages) + sum(
         stage.moved_bytes / stage.clients for stage in plan.walk(("loop", "branch")) if stage.kind == "broadcast"
     )
-
-
-def _of_one(value: ValueRecord, stage: StageRecord) -> float:
-    return value.size_bytes / max(stage.clients, 1)
