@@ -96,20 +96,6 @@ def test_a_round_is_saved_as_a_gif(harness: Harness, played: PlayRecord, tmp_pat
     assert made.count(b"\x21\xf9\x04") == 6 * 6 + 1  # six pictures of each frame, and the end
 
 
-def test_a_round_is_saved_as_a_video(harness: Harness, played: PlayRecord, tmp_path: Path) -> None:
-    view = harness.mount(workbench_widgets.PlayerView(played))
-    if not harness.page.evaluate("() => 'MediaRecorder' in globalThis"):
-        pytest.skip("this browser records no video")
-    view.get_by_label("Speed").select_option(label="4 ×")
-    with harness.page.expect_download(timeout=60_000) as download:
-        view.get_by_role("button", name="Save as video").click()
-    ending = download.value.suggested_filename.rpartition(".")[2]
-    download.value.save_as(tmp_path / "round.video")
-    made = (tmp_path / "round.video").read_bytes()
-    assert made[4:8] == b"ftyp" if ending == "mp4" else made[:4] == b"\x1aE\xdf\xa3"
-    assert len(made) > 10_000  # pictures, not only a head
-
-
 def test_a_round_is_saved_as_a_page(browser: Browser, harness: Harness, played: PlayRecord, tmp_path: Path) -> None:
     view = harness.mount(workbench_widgets.PlayerView(played))
     with harness.page.expect_download(timeout=60_000) as download:

@@ -1,6 +1,5 @@
 // Numbers with units, written as `workbench.render` writes them: both are tested with `format-cases.json`.
 
-export type Unit = "bytes" | "flops" | "seconds" | "count" | "share" | "number" | "times";
 type Amount = number | null | undefined;
 
 const UNKNOWN = "unknown";

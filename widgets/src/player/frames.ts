@@ -49,8 +49,7 @@ const mean = (values: readonly (number | null)[]): number | null => {
 };
 
 /** Mean of a course over the clients after a step. */
-export const meanAt = (course: Course, step: number): number | null =>
-  mean(course.values.map((row) => row[step] ?? null));
+const meanAt = (course: Course, step: number): number | null => mean(course.values.map((row) => row[step] ?? null));
 
 /** How far clients went: from what they received, or in size where they return updates already. */
 export function movesOf(value: PlayedValue | undefined): { moves: readonly number[]; from: boolean } {

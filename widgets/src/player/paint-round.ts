@@ -7,7 +7,6 @@ import {
   frameAt,
   gridOf,
   mainCourse,
-  meanAt,
   movesOf,
   type Played,
   type PlayedStage,
@@ -340,11 +339,5 @@ export class RoundPainter {
     const x = Math.min(this.size.width / 2 + 60, this.size.width - wide - 16);
     this.panel({ x: x - 8, y: y - 12, width: wide + 16, height: 24 }, ink.bg, ink.line, 1);
     this.text(label, x, y + 0.5, 13, ink.fg, "left", 600);
-  }
-
-  /** The mean of the course after a frame, for whoever cannot see the curves. */
-  meanAfter(index: number): number | null {
-    const { stage, step } = this.frames[index];
-    return this.course && stage === this.trained ? meanAt(this.course, step - 1) : null;
   }
 }

@@ -13,7 +13,6 @@ import { type Frame, frameAt, framesOf, mainCourse, movesOf, type Played } from 
 import { encodeGif } from "./gif";
 import { CollectivePainter } from "./paint-collective";
 import { type Ink, RoundPainter, type Stage } from "./paint-round";
-import { endingOf, recordVideo, videoKind } from "./video";
 
 const SECONDS = 1.4; // of one frame at normal speed
 const SPEEDS = [
@@ -293,7 +292,6 @@ class Player {
       this.counter,
       h("label", {}, "Speed ", speed),
       button("Save as GIF", () => this.saveGif(), { "data-tip": "Created in the browser; nothing is uploaded." }),
-      this.videoButton(),
       this.context.hasKernel
         ? button("Save as page", () => this.savePage(), { "data-tip": "One HTML file that plays without a notebook." })
         : null,
@@ -471,31 +469,6 @@ class Player {
     });
     this.status.textContent = `Saved, ${formatBytes(bytes.length)}`;
     save([bytes], "image/gif", `${this.context.state<string>("title")}.gif`);
-    this.fit(true);
-  }
-
-  private videoButton(): HTMLElement | null {
-    const kind = videoKind();
-    if (!kind) return null;
-    const tip = `${endingOf(kind).toUpperCase()}, recorded by the browser during playback, in real time.`;
-    const made = button("Save as video", () => void this.saveVideo(kind, made), { "data-tip": tip });
-    return made;
-  }
-
-  private async saveVideo(kind: string, pressed: HTMLButtonElement): Promise<void> {
-    this.stop();
-    const canvas = h("canvas", { width: GIF.width, height: GIF.height });
-    const pen = canvas.getContext("2d");
-    if (!pen) return;
-    const draw = this.piece.painter(pen, this.ink(), GIF);
-    pressed.disabled = true; // a second recording would take turns with the first
-    const blob = await recordVideo(canvas, draw, this.piece.count, SECONDS / this.speed, kind, (share) => {
-      this.status.textContent = `Recording: ${Math.round(100 * share)} %`;
-    }).finally(() => {
-      pressed.disabled = false;
-    });
-    this.status.textContent = `Saved, ${formatBytes(blob.size)}`;
-    save([blob], kind, `${this.context.state<string>("title")}.${endingOf(kind)}`);
     this.fit(true);
   }
 
