@@ -321,14 +321,21 @@ def test_hundreds_of_small_arrays_are_found_and_a_stacked_one_is_not():
     )
 
 
-def test_clients_that_do_not_divide_leave_empty_slots():
+@pytest.mark.parametrize(
+    ("axes", "fact"),
+    [
+        ({"clients": 8}, "9 `clients` on 8 devices leave 7 of 16 slots empty."),
+        ({"clients": 4, "model": 2}, "9 `clients` on 4 groups of devices leave 3 of 12 slots empty."),
+    ],
+)
+def test_clients_that_do_not_divide_leave_empty_slots(axes, fact):
     @wb.program(clients=9)
     def total(x):
         return wb.reduce_sum(wb.map_fn(lambda row: row @ row.T, x))
 
-    with jax.set_mesh(wb.make_mesh(clients=8)):
+    with jax.set_mesh(wb.make_mesh(**axes)):
         found = wb.advise(total, verify=False)(jnp.ones((9, 16, 8))).findings
-    assert ["7 of 16 slots" in each.what for each in found if each.rule == "uneven clients"] == [True]
+    assert [each.what for each in found if each.rule == "uneven clients"] == [fact]
 
 
 def test_clients_that_divide_leave_none():

@@ -148,9 +148,7 @@ def test_large_argument_without_a_sharding_is_named_first(shape):
     array = found.arrays[0]
     assert (array.shape, array.copies, array.size_bytes) == ((1024, 512), 8, 4 * 1024 * 512)
     assert "argument `w`" in array.name
-    assert array.sentence.startswith(
-        "The argument is given whole, and no operation propagated `data` and `model` to it"
-    )
+    assert array.sentence.startswith("The argument is unsharded, and no operation propagated `data` or `model` to it")
 
 
 def test_neighbours_with_the_same_reason_are_reported_once():

@@ -145,7 +145,7 @@ def test_propagation_text_has_values_origins_and_collectives():
     )
     text = render.text(PropagationRecord(values=(value,), collectives=(planned,), notes=("odd",)))
     assert text.splitlines() == [
-        "Shardy (in-process): values 1, sharded 1, planned collectives 1.",
+        "Shardy (in-process): 1 value, 1 of them sharded; 1 planned collective.",
         "         %0 dot_general f32[8,4] P(clients, -)  (clients from input: 0)",
         "Planned all-reduce over model: 32 B per device, stage 1",
         "Note: odd",

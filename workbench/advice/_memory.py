@@ -151,7 +151,7 @@ def kept_activations(program: Compiled) -> Iterator[FindingRecord]:
             why="The gradient of a layer needs values of its forward pass. These values stay in memory until the "
             "backward pass reaches the layer.",
             change=f"{change} The backward pass then computes each layer again: less memory, more FLOPs.",
-            evidence=(place, *(f"each of the {loop.copies} keeps {value}" for value in loop.values)),
+            evidence=(place, *(f"each of the {loop.copies} {times} keeps {value}" for value in loop.values)),
             weight=size / peak,
             code=code,
             size_bytes=float(size),

@@ -37,10 +37,10 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         if not is_whole and not is_tight:  # a batch over `data` is intentionally replicated over `model`
             continue
         axis, spec = choice
-        layout = "in full" if is_whole else f"as identical parts of {bytes_text(leaf.bytes_per_device)}"
+        stored = "in full" if is_whole else f"as identical parts of {bytes_text(leaf.bytes_per_device)}"
         yield FindingRecord(
             rule="large replicated array",
-            what=f"{named(leaves)} stored on {leaf.replication} devices {layout}.",
+            what=f"{named(leaves)} stored {stored} on {leaf.replication} devices.",
             why="The array is passed unsharded, but a `jax.shard_map` of the program splits it."
             if requested
             else "No spec shards the array, and nothing in the program requests a shard of the array."
@@ -95,7 +95,7 @@ def named(leaves: Sequence[LeafShardingRecord]) -> str:
     size = bytes_text(sum(leaf.size_bytes for leaf in leaves))
     if len(leaves) == 1:
         return f"`{leaves[0].path}` ({size}) is"
-    return f"`{leaves[0].path}` and {len(leaves) - 1} more of its kind ({size} together) are"
+    return f"`{leaves[0].path}` and {len(leaves) - 1} similar arguments ({size} together) are"
 
 
 def all_of(leaves: Sequence[LeafShardingRecord]) -> str:
@@ -175,21 +175,21 @@ def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
         return
     for name in dict.fromkeys(client.placement for client in mesh.clients):
         members = [client for client in mesh.clients if client.placement == name]
-        clients, empty = (
-            sum(client.stop - client.start for client in members),
-            sum(client.padding for client in members),
-        )
+        copies = sum(client.start == 0 and client.stop > 0 for client in members) or 1  # over the other mesh axes
+        clients = sum(client.stop - client.start for client in members) // copies
+        empty = sum(client.padding for client in members) // copies
         if not empty or empty < 0.1 * (clients + empty):
             continue
         most = max(client.stop - client.start + client.padding for client in members)
-        devices = (clients + empty) // most
+        groups = (clients + empty) // most
+        where = "devices" if copies == 1 else "groups of devices"
+        sizes = sorted({clients - clients % groups or groups, -(-clients // groups) * groups})
         yield FindingRecord(
             rule="uneven clients",
-            what=f"{clients} `{name}` on {devices} groups of devices leave {empty} of {clients + empty} slots empty.",
+            what=f"{clients} `{name}` on {groups} {where} leave {empty} of {clients + empty} slots empty.",
             why=f"Every device processes all of its {most} slots, including the empty slots.",
-            change=f"Use {clients - clients % devices or devices} or {-(-clients // devices) * devices} `{name}`, a "
-            f"multiple of {devices}.",
-            evidence=(f"{most} slots per group of devices, {empty} empty",),
+            change=f"Use a multiple of {groups} `{name}`, such as {' or '.join(map(str, sizes))}.",
+            evidence=(f"{most} slots on each of {groups} {where}, {empty} empty",),
             weight=empty / (clients + empty),
             axes=(name,),
         )

@@ -88,8 +88,8 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             continue
         yield FindingRecord(
             rule="partly sharded array",
-            what=f"{named(leaves)} stored on {leaf.replication} devices as identical parts of "
-            f"{bytes_text(leaf.bytes_per_device)}.",
+            what=f"{named(leaves)} stored as identical parts of {bytes_text(leaf.bytes_per_device)} on "
+            f"{leaf.replication} devices.",
             why=f"The spec `{spec_code(leaf.spec)}` omits `{axis}`. According to the plan, adding this axis does not "
             "increase the bytes sent.",
             change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_code(spec)}`.",

@@ -382,7 +382,7 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
         fixed = "" if elsewhere else f", and each operation adds {rates.operation_seconds * 1e6:.3g} µs"
         yield (
             f"operations reach {share_text(rates.matrix['matrix product'], 0)} of the matrix unit's peak and "
-            f"{share_text(rates.memory['elementwise'], 0)} of the bandwidth (chips of {family_of(chip)}){fixed}"
+            f"{share_text(rates.memory['elementwise'], 0)} of the bandwidth ({family_of(chip)} chips){fixed}"
         )
     if elsewhere:
         yield (

@@ -476,8 +476,8 @@ class _Reader:
             need = f"needs the full dimension {dim} of {name}, which is sharded over {over}."
             if does != _DOES["all-gather"]:
                 need = (
-                    f"moves elements along dimension {dim} of {name}, which is sharded over {over}: some are on other "
-                    "devices."
+                    f"moves elements along dimension {dim} of {name}, which is sharded over {over}: some elements are "
+                    "on other devices."
                 )
             advice = _other_dimension(operand, dim)
             return _Cause(value, "whole dimension", f"`{_called(value)}`{at} {need}", advice)
@@ -500,7 +500,7 @@ class _Reader:
                 return _Cause(value, "disagreement", sentence, _BOTH_SHARDED)
             if any(f == factor for _, _, f in cut):
                 return None
-            remark = "; the other operand's is not" if any(f == factor for _, _, f in peers) else ""
+            remark = "; the dimension of the other operand is not" if any(f == factor for _, _, f in peers) else ""
             sentence = (
                 f"`{_called(value)}`{at} sums over dimension {dim} of {name}, which is sharded over {over}{remark}. "
                 f"The compiler {does} {name} instead of adding partial sums."
@@ -524,7 +524,7 @@ class _Reader:
             advice = "The exchange remains as long as both are sharded over the same mesh axis."
             return _Cause(value, "disagreement", sentence, advice)
         alike = [peer for peer in operands if peer is not operand and peer.spec == value.spec]
-        like = f", as {self.named(alike[0])} is" if alike and operand.spec != value.spec else ""
+        like = f", like {self.named(alike[0])}" if alike and operand.spec != value.spec else ""
         if operand.spec == value.spec:  # the dimensions differ, as in a transpose
             like = f", and the operation moves dimension {dim}"
         sentence = (
@@ -1032,39 +1032,53 @@ class _Reader:
 
     def _why_replicated(self, value: PlannedValueRecord, axes: set[str], copies: int) -> str:
         used = _axis_set(value)
-        free = _listed(axes - used)
+        free = _listed(axes - used, "or")
         if value.operation == "input":
-            phrase = f"is given as {spec_text(value.spec)}" if used else "is given whole"
+            phrase = f"has the sharding {spec_text(value.spec)}" if used else "is unsharded"
             return (
                 f"The argument {phrase}, and no operation propagated {free} to it, so {copies} devices hold the same "
                 f"values. To shard the argument, pass it with a `NamedSharding` that names {free}."
             )
         if value.operation == "sharding_constraint":
-            return f"{_constraint_name(value).capitalize()} asks for {spec_text(value.spec)}."
+            return f"{_constraint_name(value).capitalize()} requests {spec_text(value.spec)}."
         if value.operation == "manual_computation":
-            return f"`out_specs` of the `shard_map` ask for {spec_text(value.spec)}."
+            return f"`out_specs` of the `shard_map` request {spec_text(value.spec)}."
+        if value.operation in ("while", "while carry"):
+            return (
+                f"No operation before or inside the loop shards the value over {free}: constrain the value where the "
+                "loop starts."
+            )
         if lost := self._lost(value, axes):
-            return f"{'; '.join(lost)}. No operand is sharded over {free} on a dimension that the result keeps."
+            return f"{' '.join(lost)} No operand is sharded over {free} on a dimension that the result keeps."
         sharded = [self.named(o) for o in self._operands(value) if not used.issuperset(itertools.chain(*o.spec))]
         if sharded:
-            return f"`{_called(value)}` does not keep the sharding of {', '.join(sharded)}: constrain its result."
-        return f"No operand is sharded over {free}, so the result is not divided: constrain it, or shard an operand."
+            called = _called(value)
+            return (
+                f"`{called}` does not keep the sharding of {' and '.join(dict.fromkeys(sharded))}: constrain the "
+                f"result of `{called}`."
+            )
+        return (
+            f"No operand is sharded over {free}, so the result is not sharded over {free} either: constrain the "
+            "result, or shard an operand."
+        )
 
     def _lost(self, value: PlannedValueRecord, axes: set[str]) -> list[str]:
-        """The axes that an operation's operands have but its result lacks, according to the sharding rule."""
+        """Sentences on the axes that an operation's operands have but its result lacks."""
         operands, rule = self._operands(value), self._rule_of(value)
         if rule is None or value.operation in ("input", "sharding_constraint"):
             return []
         used = _axis_set(value)
-        lost = []
+        places: dict[tuple[bool, str], list[str]] = {}
         for operand, dims in zip(operands, rule.inputs, strict=True):
             for dim, factor in enumerate(dims):
-                there = set(_axes_of(operand.spec, dim)) - used
-                if there and factor in rule.summed:
-                    lost.append(f"{_listed(there)} shards the summed dimension {dim} of {self.named(operand)}")
-                elif there:
-                    lost.append(f"{_listed(there)} shards dimension {dim} of {self.named(operand)}, but not the result")
-        return lost
+                if there := set(_axes_of(operand.spec, dim)) - used:
+                    place = f"dimension {dim} of {self.named(operand)}"
+                    places.setdefault((factor in rule.summed, _listed(there)), []).append(place)
+        return [
+            f"`{_called(value)}` {'sums over' if is_summed else 'does not keep'} {' and '.join(listed)}, which "
+            f"{_are(len(listed))} sharded over {lost}."
+            for (is_summed, lost), listed in places.items()
+        ]
 
 
 _CARRIED = ", carried by a loop)"
@@ -1195,8 +1209,8 @@ def _axis_set(value: PlannedValueRecord) -> set[str]:
     return {axis for axes in value.spec for axis in axes}
 
 
-def _listed(axes: Iterable[str]) -> str:
-    return " and ".join(f"`{axis}`" for axis in sorted(axes)) or "any axis"
+def _listed(axes: Iterable[str], conjunction: str = "and") -> str:
+    return f" {conjunction} ".join(f"`{axis}`" for axis in sorted(axes)) or "any axis"
 
 
 def _by(axes: Sequence[str]) -> str:

@@ -104,7 +104,8 @@ def render_cost_text(cost: CostRecord) -> str:
         traffic = ", ".join(
             f"{bytes_text(amount)} over {axes}" for axes, amount in stage.collective_bytes.items() if amount
         )
-        seconds = f", {seconds_text(stage.seconds)} ({stage.bound}-bound)" if stage.seconds is not None else ""
+        bound = f" ({stage.bound}-bound)" if stage.bound != "unknown" else ""
+        seconds = f", {seconds_text(stage.seconds)}{bound}" if stage.seconds is not None else ""
         seconds += f"; not predicted: {'; '.join(stage.unknown_because)}" if stage.unknown_because else ""
         named = "" if stage.name == stage.kind else f" {stage.name}"
         lines.append(
@@ -114,10 +115,9 @@ def render_cost_text(cost: CostRecord) -> str:
     if cost.clients:
         work = sorted((client.flops, client.elementwise_flops) for client in cost.clients)
         mean = [sum(column) / len(work) for column in zip(*work, strict=True)]
-        lines.append(
-            f"  {count_text(len(work))} clients: {work_text(*work[0])} to {work_text(*work[-1])} each, "
-            f"{work_text(*mean)} on average"
-        )
+        least, most = work_text(*work[0]), work_text(*work[-1])
+        each = f"{least} each" if least == most else f"{least} to {most} each, {work_text(*mean)} on average"
+        lines.append(f"  {count_text(len(work))} clients: {each}")
     wastes = {
         "padding": cost.padding_waste,
         "running in lockstep": cost.lockstep_waste,

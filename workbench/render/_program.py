@@ -151,7 +151,7 @@ def _ordinary_lines(record: ProgramRecord) -> list[str]:
     """The tree, collectives and large unsharded arrays of a program without clients."""
     lines, module, tree = [], record.module, record.call_tree
     if tree is not None:
-        lines += ["Fraction of the program in its own functions and lines:", *tree_lines(tree)]
+        lines += ["Fraction of each total, by function and line:", *tree_lines(tree)]
     if module is not None:
         count = len(module.collectives)
         traffic = 0.0 if tree is None else tree.root.total.sent

@@ -162,8 +162,8 @@ def render_propagation_text(record: PropagationRecord, *, values_at_most: int = 
     """Inputs, outputs and operations with their shardings, followed by the planned collectives."""
     sharded = sum(any(value.spec) for value in record.values)
     lines = [
-        f"Shardy ({record.engine}): values {count_text(len(record.values))}, sharded {count_text(sharded)}, planned "
-        f"collectives {count_text(len(record.collectives))}."
+        f"Shardy ({record.engine}): {counted_text(len(record.values), 'value')}, {count_text(sharded)} of them "
+        f"sharded; {counted_text(len(record.collectives), 'planned collective')}."
     ]
     shown = [value for value in record.values if value.operation not in ("constant",)]
     lines += [f"  {_value_line(value)}" for value in shown[:values_at_most]]

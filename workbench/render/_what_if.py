@@ -23,10 +23,9 @@ def describe_what_if(record: WhatIfRecord) -> str:
     question = (
         named if len(record.specs) <= _NAMED else f"{count_text(len(record.specs))} arrays were sharded differently"
     )
-    counts = {
-        change: sum(row.change == change for row in record.traffic) for change in ("added", "removed", "more", "less")
-    }
-    changes = ", ".join(f"{count_text(count)} {change}" for change, count in counts.items() if count)
+    words = {"added": "added", "removed": "removed", "more": "with more bytes", "less": "with fewer bytes"}
+    counts = {word: sum(row.change == change for row in record.traffic) for change, word in words.items()}
+    changes = ", ".join(f"{count_text(count)} {word}" for word, count in counts.items() if count)
     how = "planned" if record.compiled is None else "compiled"
     return (
         f"What if {question}? " + (f"Collectives: {changes}" if changes else "No collective would differ") + f" ({how})"

@@ -81,7 +81,7 @@ def test_text_says_why_smaller_slices_do_not_fit():
 
 def test_slices_state_the_error_of_planned_memory():
     table = wb.search(predict, on=["v5e:1x1", "v5p"], compiled=False)(weights(256, 1024), shape(64, 256))
-    unknown = "no compiled peak was compared with planned peaks, so their error is unknown"
+    unknown = "no planned peak was compared with a compiled peak, so the error of planned peaks is unknown"
     assert sorted(table.notes) == sorted(f"{row.target}: {unknown}" for row in table.slices)
     assert f"Note: v5e:1x1: {unknown}" in str(table)
 

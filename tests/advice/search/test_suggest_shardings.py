@@ -211,7 +211,9 @@ def test_present_specs_are_among_the_choices():
 
 
 def test_planned_memory_without_a_compiled_choice_has_an_unknown_error(searched):
-    assert "no compiled peak was compared with planned peaks, so their error is unknown" in searched.notes
+    assert (
+        "no planned peak was compared with a compiled peak, so the error of planned peaks is unknown" in searched.notes
+    )
 
 
 def test_record_survives_json(searched):

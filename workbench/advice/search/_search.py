@@ -33,7 +33,7 @@ class _StopSearch(Exception):
     """Raised when time runs out or the search is cancelled."""
 
 
-UNCOMPARED = "no compiled peak was compared with planned peaks, so their error is unknown"
+UNCOMPARED = "no planned peak was compared with a compiled peak, so the error of planned peaks is unknown"
 
 
 class Search:
