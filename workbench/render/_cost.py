@@ -116,8 +116,8 @@ def render_cost_text(cost: CostRecord) -> str:
         work = sorted((client.flops, client.elementwise_flops) for client in cost.clients)
         mean = [sum(column) / len(work) for column in zip(*work, strict=True)]
         least, most = work_text(*work[0]), work_text(*work[-1])
-        each = f"{least} each" if least == most else f"{least} to {most} each, {work_text(*mean)} on average"
-        lines.append(f"  {count_text(len(work))} clients: {each}")
+        amounts = f"{least} each" if least == most else f"{least} to {most} each, {work_text(*mean)} on average"
+        lines.append(f"  {count_text(len(work))} clients: {amounts}")
     wastes = {
         "padding": cost.padding_waste,
         "running in lockstep": cost.lockstep_waste,
