@@ -11,9 +11,11 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+from PIL import Image
 from repository_files import ROOT, code_blocks, offenders, project, tracked_files
 
 import workbench
+from benchmarks import performance_pictures
 from workbench import errors
 from workbench.cli import main
 
@@ -174,3 +176,10 @@ def test_list_of_notebooks_links_each_of_them_with_a_picture():
     assert sorted(f"notebooks/{name}" for name in linked) == sorted(NOTEBOOKS)
     assert len(pictures) == len(linked)
     assert [picture for picture in pictures if not (ROOT / "notebooks" / picture).exists()] == []
+
+
+def test_pictures_of_the_page_on_performance_show_its_tables():
+    for name, rows, _ in performance_pictures.pictures():
+        for theme in ("light", "dark"):
+            with Image.open(performance_pictures.IMAGES / f"{name}-{theme}.png") as picture:
+                assert picture.info["Description"] == performance_pictures.text_of(rows), (name, theme)
