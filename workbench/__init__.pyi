@@ -57,6 +57,5 @@ from .primitives import (
     reduce_sum as reduce_sum,
     reduce_weighted_mean as reduce_weighted_mean,
     sample as sample,
-    scan_ragged as scan_ragged,
     select as select,
 )

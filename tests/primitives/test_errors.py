@@ -179,12 +179,6 @@ def test_weights_that_are_no_prefix_of_the_values() -> None:
     assert "`weight` is one vector for all of `x`, or a pytree that is a prefix of `x`" in text
 
 
-@pytest.mark.parametrize("mask", [True, np.array([True, False])], ids=["bool", "too short"])
-def test_ragged_scan_rejects_a_mask_of_another_length(mask: Any) -> None:
-    text = _text(ProgramError, lambda: wb.scan_ragged(lambda total, x: (total + x, x), 0.0, jnp.ones(3), mask))
-    assert f"batches with leading axes ['3'] and a mask of shape {np.shape(mask)}, dtype bool" in text
-
-
 class _Unusual(Exception):
     def __init__(self, first: int, second: int) -> None:
         super().__init__(f"{first} and {second}")

@@ -161,31 +161,3 @@ def test_error_of_a_traced_condition_names_the_function_and_its_line() -> None:
         wb.jit(choose)(jnp.ones(2))
     assert "map_fn" not in str(caught.value)
     assert "choose at " in str(caught.value)
-
-
-@pytest.mark.parametrize("chunk_size", [1, 3, None], ids=str)
-def test_ragged_scan_equals_each_client_alone(chunk_size: int | None) -> None:
-    counts = np.array([0, 1, 4, 3, 2, 4], np.int32)
-    batches = np.random.default_rng(0).normal(size=(6, 4, 3)).astype(np.float32)
-
-    def step(w: Any, batch: Any) -> tuple[Any, Any]:
-        return w * 0.5 + batch, w.sum()
-
-    expected = []
-    for count, rows in zip(counts, batches, strict=True):
-        w = np.zeros(3, np.float32)
-        for row in rows[:count]:
-            w = w * np.float32(0.5) + row
-        expected.append(w)
-
-    def client(rows: Any, count: Any) -> Any:
-        return wb.scan_ragged(step, jnp.zeros(3), rows, count)[0]
-
-    program = wb.program(clients=6)(lambda x, n: wb.map_fn(client, (x, n)))
-    got = wb.jit(program, chunk_size=chunk_size)(jnp.asarray(batches), jnp.asarray(counts))
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
-
-
-def test_ragged_scan_refuses_a_mask_of_another_length() -> None:
-    with pytest.raises(ProgramError, match=r"leading axes \['4'\] and a mask of shape \(3,\)"):
-        wb.scan_ragged(lambda s, x: (s, x), jnp.zeros(()), jnp.ones((4, 2)), jnp.ones(3, bool))

@@ -1,20 +1,14 @@
 """Access to MLIR and Shardy in jaxlib: parses StableHLO, runs Shardy's passes and reads the results.
 
-jaxlib does not guarantee pass names and option names (written against 0.10.2). Callers therefore catch `ShardyError`
-and fall back to the compiler's own dump files, which this module reads with the same reader.
+jaxlib does not guarantee pass names and option names (written against 0.10.2), so callers catch `ShardyError`.
 """
 
 import contextlib
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
-from jax._src import compiler as _compiler
 from jax._src.interpreters import mlir as _mlir
-from jaxlib import _jax as _jaxlib  # pyright: ignore[reportAttributeAccessIssue] compiled, without stubs
 from jaxlib.mlir import ir as _ir, passmanager as _passmanager
 
 from workbench._jax_compat.shardy_read import ShardyProgram as ShardyProgram, op_name, read_module
@@ -28,7 +22,6 @@ COLLECTIVE_PASSES = (
     "symbol-dce,sdy-propagation-pipeline,func.func(sdy-insert-explicit-reshards{enable-full-version=true},"
     "canonicalize,sdy-reshard-to-collectives,canonicalize)"
 )
-_DUMP_OPTIONS = {"xla_dump_hlo_pass_re": ".*shardy.*"}
 
 
 class ShardyError(Exception):
@@ -53,43 +46,6 @@ def run_shardy(text: str, passes: str, *, reasons: bool = True) -> ShardyProgram
         manager.enable_verifier(False)  # the verifier in jaxlib 0.10.2 rejects Shardy's own debug edges on loops
         manager.run(module.operation)
         return read_module(module, reasons=reasons)
-
-
-def read_dumped(text: str) -> ShardyProgram:
-    """Reads a module that the compiler dumped after propagation."""
-    with _errors(), _mlir.make_ir_context():
-        module = _ir.Module.parse(text)
-        _inline_calls(module)
-        return read_module(module)
-
-
-def compile_with_dump(program: object, directory: Path) -> None:
-    """Compiles for the attached devices, and makes the compiler write its Shardy stages to `directory`."""
-    options: dict[str, Any] = {"xla_dump_to": str(directory), **_DUMP_OPTIONS}
-    if not isinstance(program, jax.stages.Lowered):
-        with _errors():
-            _compile_text(stablehlo_text(program), options)
-        return
-    with _errors():
-        program.compile(compiler_options=options)
-
-
-def _compile_text(text: str, options: dict[str, Any]) -> None:
-    """Compiles StableHLO text for as many attached devices as it has partitions."""
-    match = re.search(r"mhlo\.num_partitions = (\d+)", text)
-    count = int(match[1]) if match else 1
-    devices = jax.devices()
-    if len(devices) < count:
-        message = f"the program has {count} partitions, but {len(devices)} devices are attached"
-        raise ShardyError(message)
-    assignment = np.array([device.id for device in devices[:count]]).reshape(1, count)
-    compile_options = _compiler.get_compile_options(1, count, assignment, env_options_overrides=options)
-    compile_options.executable_build_options.use_spmd_partitioning = True
-    compile_options.executable_build_options.use_shardy_partitioner = True
-    with _mlir.make_ir_context():
-        module = _ir.Module.parse(text)
-        client: Foreign = devices[0].client
-        client.compile_and_load(module, _jaxlib.DeviceList(tuple(devices[:count])), compile_options)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ from workbench.primitives._map import map_fn as map_fn, map_p as map_p
 from workbench.primitives._placement import Placement as Placement
 from workbench.primitives._present import only_present as only_present
 from workbench.primitives._program import program as program
-from workbench.primitives._ragged import scan_ragged as scan_ragged
 from workbench.primitives._rebase import (
     MeshRewriting as MeshRewriting,
     bind_here as bind_here,

@@ -235,7 +235,7 @@ class PropagationRecord(Record):
     values: tuple[PlannedValueRecord, ...] = ()
     edges: tuple[PropagationEdge, ...] = ()
     collectives: tuple[PlannedCollectiveRecord, ...] = ()
-    engine: Literal["in-process", "dump", "none"] = "in-process"
+    engine: Literal["in-process", "none"] = "in-process"
     notes: tuple[str, ...] = ()
 
 

@@ -34,17 +34,3 @@ def test_writers_differ_more_than_the_copies_of_one():
 def test_no_glyphs_are_refused(bad):
     with pytest.raises(DataError, match="draws at least one character at least once"):
         data.rendered_glyphs(**bad)
-
-
-def test_targets_of_the_corpus_are_the_inputs_one_character_later():
-    corpus, vocabulary = data.character_corpus(3, length=30, examples=4)
-    for client in corpus:
-        x, y = corpus[client]["x"], corpus[client]["y"]
-        np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
-        np.testing.assert_array_equal(x[1:, 0], y[:-1, -1])
-        assert y.max() < len(vocabulary)
-
-
-def test_more_modules_than_there_are_is_refused():
-    with pytest.raises(DataError, match="Ask for at most"):
-        data.character_corpus(100_000)

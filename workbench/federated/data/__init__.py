@@ -3,7 +3,7 @@
 from workbench.federated.data._client_data import ClientData as ClientData, federate as federate
 from workbench.federated.data._cohorts import cohorts as cohorts, poisson_cohorts as poisson_cohorts
 from workbench.federated.data._describe import describe as describe
-from workbench.federated.data._generated import character_corpus as character_corpus, rendered_glyphs as rendered_glyphs
+from workbench.federated.data._generated import rendered_glyphs as rendered_glyphs
 from workbench.federated.data._load_folder import load_folder as load_folder
 from workbench.federated.data._load_hdf5 import load_tff_hdf5 as load_tff_hdf5
 from workbench.federated.data._load_leaf import load_leaf as load_leaf

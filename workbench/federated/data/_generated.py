@@ -1,18 +1,13 @@
-"""Generated federated data: glyphs from many fonts, and docstrings from Python modules."""
+"""Generated federated data: glyphs from many fonts."""
 
-import ast
-import sysconfig
 from pathlib import Path
 
 import numpy as np
 
-from workbench.errors import DataError, check_settings, needs_library
+from workbench.errors import DataError, needs_library
 from workbench.federated.data._client_data import ClientData
-from workbench.federated.data._shipped import Text
 
 _SIZE = 16
-_UNKNOWN = "\x00"
-_CHARACTERS = (_UNKNOWN, "\n", *(chr(code) for code in range(32, 127)))
 
 
 def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies: int = 8, seed: int = 0) -> ClientData:
@@ -101,70 +96,3 @@ def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.nd
     above = image[row, column] * (1 - right) + image[row, column + 1] * right
     below = image[row + 1, column] * (1 - right) + image[row + 1, column + 1] * right
     return above * (1 - down) + below * down
-
-
-def character_corpus(clients: int = 32, *, length: int = 64, examples: int | None = None) -> Text:
-    """Creates character data: each client has the docstrings of one standard library module.
-
-    The data set can replace the usual Shakespeare data set (one client per role), and needs no network. The text
-    depends on the Python version.
-
-    Args:
-        clients: Number of modules; the modules with the longest docstrings are used.
-        length: Number of characters in an example.
-        examples: Maximum number of examples per client; all by default.
-
-    Returns:
-        `(data, vocabulary)`. The data has the fields `x`, int32 `[examples, length]`, and `y`, the same text one
-        character later. Both contain indices into `vocabulary`, whose first entry represents characters outside
-        printable ASCII.
-
-    Raises:
-        DataError: if there are too few such modules, or `length` is below 1.
-
-    Example:
-        >>> data, vocabulary = character_corpus(2, length=20, examples=3)
-        >>> data.counts.tolist(), "".join(vocabulary[i] for i in data[0]["x"][0])[1:] == "".join(
-        ...     vocabulary[i] for i in data[0]["y"][0])[:-1]
-        ([3, 3], True)
-
-    References:
-        McMahan et al., AISTATS 2017 (Shakespeare by roles, which this imitates).
-    """
-    check_settings(
-        "character_corpus",
-        (clients >= 1, f"clients={clients}", "Pass at least 1 client."),
-        (length >= 1, f"length={length}", "An example has `length` characters: pass at least 1."),
-        (examples is None or examples >= 1, f"examples={examples}", "Each client needs an example: pass at least 1."),
-        error=DataError,
-    )
-    texts = {path.stem: _docstrings(path) for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))}
-    longest = sorted((name for name in texts if len(texts[name]) > length), key=lambda name: (-len(texts[name]), name))
-    if clients > len(longest):
-        message = (
-            f"`character_corpus` was asked for {clients} clients, but {len(longest)} modules of this Python have "
-            f"docstrings of more than {length} characters. Ask for at most {len(longest)} clients, or for a smaller "
-            "length."
-        )
-        raise DataError(message)
-    number = {character: i for i, character in enumerate(_CHARACTERS)}
-    arrays = {}
-    for name in longest[:clients]:
-        text = np.array([number.get(character, 0) for character in texts[name]], np.int32)
-        count = min((len(text) - 1) // length, examples or len(text))
-        arrays[name] = {
-            "x": text[: count * length].reshape(count, length),
-            "y": text[1 : count * length + 1].reshape(count, length),
-        }
-    return Text(ClientData(arrays=arrays, name="docstrings of Python's library", label=None), _CHARACTERS)
-
-
-def _docstrings(path: Path) -> str:
-    """Returns all docstrings of a file in order; empty if the file is not valid Python."""
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError):
-        return ""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
-    return "\n\n".join(text for text in docstrings if text)

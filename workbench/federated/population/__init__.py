@@ -7,8 +7,6 @@ from workbench.federated.population._servers import Servers as Servers
 from workbench.federated.population._simulate import simulate as simulate
 from workbench.federated.population._traces import (
     read_devices as read_devices,
-    read_fedscale_devices as read_fedscale_devices,
-    read_fedscale_sessions as read_fedscale_sessions,
     read_sessions as read_sessions,
 )
 from workbench.federated.population._train import train as train

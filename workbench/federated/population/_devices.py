@@ -93,7 +93,7 @@ class Population:
 
     Args (of the constructor):
         clients: Number of clients.
-        devices: Classes of devices with their shares, or recorded devices (`read_fedscale_devices`).
+        devices: Classes of devices with their shares, or recorded devices (`read_devices`).
         availability: Kinds of sessions; a device is available during any of them. None: devices are always available.
         time_zones: Share of clients by offset from UTC in hours.
         interruptions_per_hour: Rate at which working clients fail before the end of their session, because the user

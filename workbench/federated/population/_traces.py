@@ -1,12 +1,10 @@
-"""Reads recorded devices and sessions: FedScale's pickles, and tables."""
+"""Reads recorded devices and sessions from tables."""
 
-import io
 import itertools
 import math
-import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,58 +15,6 @@ from workbench.records.run import DeviceClassRecord
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def read_fedscale_devices(
-    path: str | Path, *, reference_flops: float = 6e8, like: DeviceClassRecord = PHONES[1]
-) -> RecordedDevices:
-    """Reads devices from FedScale's `client_device_capacity` (ms per example, kbit/s).
-
-    Args:
-        path: The file, a pickle of `{client: {"computation": ms, "communication": kbit/s}}`. Only plain numbers, text
-            and containers are read; a pickle that refers to code is rejected.
-        reference_flops: FLOPs of the timed inference on one example. Default: the FLOPs of MobileNet v2.
-        like: Class of devices that supplies memory, battery and power consumption, which the file lacks.
-
-    Raises:
-        DataError: if the file is not of this form.
-
-    Example:
-        >>> import pickle, tempfile
-        >>> with tempfile.NamedTemporaryFile(delete=False) as file:
-        ...     _ = file.write(pickle.dumps({1: {"computation": 100.0, "communication": 8000.0}}))
-        >>> devices = read_fedscale_devices(file.name)
-        >>> float(devices.flops_per_second[0]), float(devices.upload_bytes_per_second[0])
-        (6000000000.0, 1000000.0)
-
-    References:
-        Lai et al., "FedScale", ICML 2022 (arXiv 2105.11367), section 3.3.
-    """
-    rows = _entries(_load_plain(path, "read_fedscale_devices"), ("computation", "communication"), path)
-    milliseconds = np.array([float(row["computation"]) for row in rows])
-    bandwidth = np.array([float(row["communication"]) for row in rows]) * 1000 / 8
-    _check_positive(path, computation=milliseconds, communication=bandwidth)
-    return RecordedDevices(reference_flops * 1000 / milliseconds, bandwidth, bandwidth, like)
-
-
-def read_fedscale_sessions(path: str | Path) -> RecordedSessions:
-    """Reads repeating device sessions from FedScale's `client_behave_trace`.
-
-    Args:
-        path: The file, a pickle of `{client: {"active": [s, ...], "inactive": [s, ...], "finish_time": s}}`, read with
-            the restrictions of `read_fedscale_devices`.
-
-    Raises:
-        DataError: if the file is not of this form.
-
-    References:
-        Lai et al., "FedScale", ICML 2022, section 3.3; Yang et al., "Characterizing Impacts of Heterogeneity in
-        Federated Learning upon Large-Scale Smartphone Data", WWW 2021 (arXiv 2006.06983), the source of the recorded
-        users.
-    """
-    rows = _entries(_load_plain(path, "read_fedscale_sessions"), ("active", "inactive", "finish_time"), path)
-    sessions = [list(zip(row["active"], row["inactive"], strict=False)) for row in rows]
-    return _sessions(sessions, [float(row["finish_time"]) for row in rows], path)
 
 
 def read_devices(path: str | Path, *, like: DeviceClassRecord = PHONES[1]) -> RecordedDevices:
@@ -121,40 +67,6 @@ def read_sessions(path: str | Path, *, period_hours: float = 168.0) -> RecordedS
     groups = table.sort_values(["client", "start_seconds"]).groupby("client", sort=True)
     sessions = [list(zip(group["start_seconds"], group["end_seconds"], strict=True)) for _, group in groups]
     return _sessions(sessions, [period_hours * 3600] * len(sessions), path)
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler for containers, numbers and text; refuses to import or call code."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        message = f"it names {module}.{name}, but a trace contains only plain numbers"
-        raise pickle.UnpicklingError(message)
-
-
-def _load_plain(path: str | Path, reader: str) -> object:
-    try:
-        return _PlainUnpickler(io.BytesIO(Path(path).read_bytes())).load()
-    except OSError as error:
-        message = f"`{reader}` cannot read {str(path)!r}: {error.strerror}. Pass the path of FedScale's file."
-        raise DataError(message) from error
-    except Exception as error:  # a damaged pickle can raise any exception
-        message = (
-            f"`{reader}` received {str(path)!r}, which is not a trace of FedScale: {error or type(error).__name__}. "
-            "The file is a pickle of dictionaries of numbers: pass the file that FedScale's download script writes."
-        )
-        raise DataError(message) from error
-
-
-def _entries(document: object, names: Sequence[str], path: str | Path) -> list[Mapping[str, Any]]:
-    rows = list(document.values()) if isinstance(document, dict) else []
-    if not rows or not all(isinstance(row, dict) and all(name in row for name in names) for row in rows):
-        message = (
-            f"The file {str(path)!r} contains {len(rows)} clients, some of which lack one or more of "
-            f"{', '.join(names)}. A trace must have these entries for every client: pass a file from FedScale's "
-            "benchmark, or write your own as a table (`read_devices`, `read_sessions`)."
-        )
-        raise DataError(message)
-    return rows
 
 
 def _read_table(path: str | Path, names: Sequence[str], reader: str) -> "pd.DataFrame":

@@ -1,9 +1,7 @@
 """Runs Shardy's sharding propagation without devices and without compiling."""
 
 import re
-import tempfile
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from workbench._jax_compat import shardy as _shardy
 from workbench._jax_compat.shardy_read import ShardyCollective
@@ -21,18 +19,13 @@ from workbench.records.sharding import (
 _STAGE = re.compile(r"wb:([0-9.]+):\w+")
 
 
-def propagate_shardings(
-    program: object, *, engine: Literal["auto", "in-process", "dump"] = "auto"
-) -> PropagationRecord:
+def propagate_shardings(program: object) -> PropagationRecord:
     """Runs Shardy's propagation on a lowered program and records every decision, without executing the program.
 
-    In-process propagation takes milliseconds and needs only one CPU device, even for a large or an abstract mesh. If
-    jaxlib's passes fail, the program is compiled for the attached devices and the compiler's dump files are read (see
-    the record's `engine`). Dump files contain no reasons, lines or stages.
+    Propagation takes milliseconds and needs only one CPU device, even for a large or an abstract mesh.
 
     Args:
         program: `jax.stages.Lowered`, a StableHLO module, or its text (with locations: `debug_info=True`).
-        engine: "auto" tries in-process propagation first, then dump files.
 
     Returns:
         The values, propagation edges and planned collectives. `notes` explain what is missing; this function raises no
@@ -53,22 +46,10 @@ def propagate_shardings(
         kind = type(program).__name__
         note = f"`propagate_shardings` was given an object of type {kind} that has no StableHLO: {error}"
         return PropagationRecord(engine="none", notes=(note,))
-    notes: list[str] = []
-    if engine != "dump":
-        try:
-            return _in_process(text)
-        except _shardy.ShardyError as error:
-            notes.append(f"Shardy's passes failed in-process: {error}")
-    if engine != "in-process":
-        try:
-            return _from_dump(program, notes)
-        except _shardy.ShardyError as error:
-            notes.append(f"the compiler wrote no dump files either: {error}")
-    return PropagationRecord(engine="none", notes=tuple(notes))
-
-
-def _in_process(text: str) -> PropagationRecord:
-    why = _shardy.run_shardy(text, _shardy.WHY_PASSES)
+    try:
+        why = _shardy.run_shardy(text, _shardy.WHY_PASSES)
+    except _shardy.ShardyError as error:
+        return PropagationRecord(engine="none", notes=(f"Shardy's passes failed in-process: {error}",))
     notes: list[str] = []
     if not any(axes for value in why.values for axes in value.spec):
         notes.append("no value of this program is sharded: its inputs carry no sharding over a mesh")
@@ -78,25 +59,12 @@ def _in_process(text: str) -> PropagationRecord:
     except _shardy.ShardyError as error:
         planned = ()
         notes.append(f"planned collectives are missing: {error}")
-    return _record(why, planned, "in-process", notes)
-
-
-def _from_dump(program: object, notes: list[str]) -> PropagationRecord:
-    with tempfile.TemporaryDirectory(prefix="workbench-shardy-") as directory:
-        _shardy.compile_with_dump(program, Path(directory))
-        files = sorted(Path(directory).rglob("*after_propagation*.mlir"))
-        if not files:
-            message = "the compiler wrote no file after propagation (it may have used GSPMD for this program)"
-            raise _shardy.ShardyError(message)
-        dump = _shardy.read_dumped(files[0].read_text())
-    missing = "read from dump files, which do not contain origins, edges, planned collectives, stages or lines"
-    return _record(dump, (), "dump", [*notes, missing])
+    return _record(why, planned, notes)
 
 
 def _record(
     program: _shardy.ShardyProgram,
     planned: tuple[PlannedCollectiveRecord, ...],
-    engine: Literal["in-process", "dump"],
     notes: list[str],
 ) -> PropagationRecord:
     values = tuple(
@@ -119,7 +87,7 @@ def _record(
         PropagationEdge(step=step, axis=axis, from_value=origin, to_value=target)
         for step, axis, origin, target in program.edges
     )
-    return PropagationRecord(values=values, edges=edges, collectives=planned, engine=engine, notes=tuple(notes))
+    return PropagationRecord(values=values, edges=edges, collectives=planned, notes=tuple(notes))
 
 
 def _planned(collective: ShardyCollective, sizes: dict[str, int]) -> PlannedCollectiveRecord:
