@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.course._notebooks import Title, executed, read, title_of
-from workbench.course._parts import concept_map, difficulty_of, parts_of, titles_of
+from workbench.course._parts import COLOURS, concept_map, difficulty_of, part_of, parts_of, titles_of
 from workbench.course._slides import DARK, SLIDES, keep_shades, prepare_slides
 from workbench.errors import needs_library
 from workbench.render import icon_link, mark
@@ -31,16 +31,42 @@ NOTEBOOK_PAGE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
 {%- block html_head_css -%}{{ super() }}{{ resources.icon }}
 <style>
-body.jp-Notebook {max-width: 60rem; margin: 0 auto; padding: 1rem}
-.wb-home {font: 14px system-ui, sans-serif}
+:root {
+  --jp-content-font-family: system-ui, sans-serif; --jp-content-font-size1: 16px; --jp-content-line-height: 1.6;
+  --jp-code-font-size: 13.5px; --jp-code-line-height: 1.5; --jp-content-link-color: #005a8f;
+}
+body.jp-Notebook {max-width: 58rem; margin: 0 auto; padding: 1rem 1.25rem 4rem; font: 16px/1.6 system-ui, sans-serif}
+.wb-home a {font-weight: 600; color: inherit; text-decoration: none}
+.wb-home span {opacity: .7}
+.jp-RenderedHTMLCommon :is(h1, h2, h3) {font-weight: 650; letter-spacing: -.01em; line-height: 1.2}
+.jp-RenderedHTMLCommon h1 {font-size: 2.2rem}
+.jp-RenderedHTMLCommon h2 {
+  display: inline-block; margin-top: 2rem; padding-bottom: .25rem; font-size: 1.55rem;
+  border-bottom: 3px solid var(--part)}
+.jp-CodeCell .jp-Cell-inputWrapper {padding: 0 .6rem}
+.jp-InputArea-editor {border-radius: .4rem; padding: .3rem .4rem}
+.wb-look > .jp-Cell {
+  margin: .25rem .6rem 1rem; padding: .1rem .6rem; border-left: 3px solid var(--part); border-radius: .25rem;
+  background: color-mix(in srgb, var(--part) 7%, transparent)}
+.wb-exercise .jp-InputArea-editor {border-left: 3px solid #d55e00}
+.wb-contents {display: none}
+@media (min-width: 86rem) {
+  .wb-contents {
+    display: block; position: fixed; top: 4rem; left: calc(50% + 30rem); width: 13rem; font-size: 13px;
+    line-height: 1.35}
+  .wb-contents a {display: block; padding: .2rem .6rem; color: inherit; text-decoration: none;
+    border-left: 2px solid color-mix(in srgb, currentColor 20%, transparent)}
+  .wb-contents a:hover {border-color: var(--part)}
+}
 .jp-OutputArea-output {overflow-x: auto}
 .jp-OutputArea-output img, .jp-OutputArea-output svg {max-width: 100%; height: auto}
+@media (max-width: 40rem) {.jp-OutputArea-output img[src^="data:image/png"] {max-width: max(100%, 38rem)}}
 .jp-RenderedHTMLCommon math[display=block] {overflow-x: auto}
 .jp-RenderedHTMLCommon .wb table {table-layout: auto}
-.wb-turn {display: flex; justify-content: space-between; gap: 2rem; margin: 2rem 0}
-.wb-turn a {font: 14px/1.4 system-ui, sans-serif; color: var(--jp-content-link-color)}
+.wb-turn {display: flex; justify-content: space-between; gap: 2rem; margin: 3rem .6rem}
+.wb-turn a {color: var(--jp-content-link-color)}
 .wb-turn a:last-child {text-align: right; margin-left: auto}
-details.wb-fold > summary {margin: .5rem 0; cursor: pointer; font: 14px system-ui, sans-serif}
+details.wb-fold > summary {margin: .5rem .6rem; cursor: pointer}
 {{ resources.dark }}
 </style>{%- endblock html_head_css -%}
 {%- block codecell -%}
@@ -48,10 +74,15 @@ details.wb-fold > summary {margin: .5rem 0; cursor: pointer; font: 14px system-u
 {%- if "solution" in tags or "claims" in tags -%}
 <details class="wb-fold"><summary>{{ "Solution" if "solution" in tags else "The checks" }}</summary>
 {{ super() }}</details>
+{%- elif "exercise" in tags -%}<div class="wb-exercise">{{ super() }}</div>
 {%- else -%}{{ super() }}{%- endif -%}
 {%- endblock codecell -%}
+{%- block markdowncell -%}
+{%- if cell.source.startswith("**What to look for.**") -%}<div class="wb-look">{{ super() }}</div>
+{%- else -%}{{ super() }}{%- endif -%}
+{%- endblock markdowncell -%}
 """
-HOME = '<p class="wb-home"><a href="index.html">{mark} The Workbench course</a></p>'
+HOME = '<p class="wb-home"><a href="index.html">{mark} The Workbench course</a> <span>· {place}</span></p>{contents}'
 TURN = '<nav class="wb-turn" aria-label="Neighbouring notebooks">{links}</nav>'
 START = (
     'New here? Start with <a href="{page}">{question}</a> Each notebook asks one question, shows the numbers that it '
@@ -61,21 +92,28 @@ INDEX = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>The Workbench course</title>{icon}
 <style>
-:root {{color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent)}}
-body {{font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 0 auto; padding: 1.5rem}}
-a {{color: light-dark(#005a8f, #56b4e9)}}
+:root {{color-scheme: light dark; --part: #0072b2; --line: color-mix(in srgb, currentColor 18%, transparent)}}
+body {{font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1.5rem}}
+a {{color: light-dark(#005a8f, #7cc4f2)}}
+h1 {{display: flex; gap: .75rem; align-items: center; font-size: 2.4rem; letter-spacing: -.02em; margin: 1rem 0 .5rem}}
+h2 {{margin: 2.5rem 0 1rem; padding-left: .75rem; border-left: .3rem solid var(--part); line-height: 1.2}}
+.start {{max-width: 46rem; font-size: 1.1rem}}
 .map {{overflow-x: auto}}
-ol {{list-style: none; padding: 0; display: grid; gap: .75rem;
-     grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr))}}
-li {{border: 1px solid var(--line); border-radius: .5rem; padding: .75rem; overflow: hidden}}
-li img {{display: block; width: 100%; height: 9rem; object-fit: contain; margin-bottom: .5rem}}
-li img[src$=".svg"] {{object-fit: cover; object-position: top}}
+ol {{list-style: none; padding: 0; display: grid; gap: 1rem;
+     grid-template-columns: repeat(auto-fill, minmax(min(18rem, 100%), 1fr))}}
+li {{position: relative; border: 1px solid var(--line); border-top: .2rem solid var(--part); border-radius: .5rem;
+     padding: .9rem; overflow: hidden; transition: box-shadow .15s}}
+li:hover {{box-shadow: 0 .25rem 1rem color-mix(in srgb, var(--part) 35%, transparent)}}
+li a {{font-weight: 600; text-decoration: none}}
+li a::after {{content: ""; position: absolute; inset: 0}}
+li img {{display: block; width: 100%; height: 10rem; object-fit: contain; margin-bottom: .75rem}}
+li img[src$=".svg"] {{object-fit: cover; object-position: left top}}
 @media (prefers-color-scheme: dark) {{li img[src$=".png"] {{filter: invert(.91) hue-rotate(180deg)}}}}
 li span {{display: block; font-size: .85rem; opacity: .75}}
 </style></head><body>
 <h1>{mark} The Workbench course</h1>
 <p>{count} notebooks, {hours:.0f} hours with the exercises. {state}</p>
-<p>{start}</p>
+<p class="start">{start}</p>
 {parts}
 <h2>What each notebook builds on</h2>
 <div class="map">{chart}</div>
@@ -221,8 +259,13 @@ def write_site(
                 cell.source = re.sub(r"\]\((\d\d-[\w-]+)\.ipynb", r"](\1.html", cell.source)
         exporter = HTMLExporter(raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True)
         body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "dark": DARK})
+        number = path.stem.partition("-")[0]
+        home = HOME.format(
+            mark=mark(18), place=" · ".join(filter(None, (part_of(number), number))), contents=_contents(body)
+        )
         # without the name of a light theme, so that views follow the dark mode of the system
-        body = re.sub(r"<body[^>]*>", f'<body class="jp-Notebook">{HOME.format(mark=mark(18))}', body, count=1)
+        opening = f'<body class="jp-Notebook" style="--part: {COLOURS.get(part_of(number), "#0072b2")}">{home}'
+        body = re.sub(r"<body[^>]*>", lambda tag, opening=opening: opening, body, count=1)
         turn = _neighbours(ordered, path, titles)
         body = re.sub(r"</body>", lambda end, turn=turn: turn + end[0], body, count=1)
         (folder / f"{path.stem}.html").write_text(body, encoding="utf-8")
@@ -235,12 +278,15 @@ def write_site(
             link = f'<a href="{path.stem}.html">{html.escape(title.question)}</a>'
             picture = f'<img src="{pictures[path]}" alt="" loading="lazy">' if path in pictures else ""
             items.append(f"<li>{picture}{link}<span>{about}</span></li>")
-        parts.append(f"<h2>{html.escape(part)}</h2><ol>{''.join(items)}</ol>")
+        colour = COLOURS.get(part, "#0072b2")
+        parts.append(
+            f'<section style="--part: {colour}"><h2>{html.escape(part)}</h2><ol>{"".join(items)}</ol></section>'
+        )
     index = folder / "index.html"
     index.write_text(
         INDEX.format(
             icon=icon_link(),
-            mark=mark(30),
+            mark=mark(44),
             count=len(titles),
             hours=sum(title.minutes for title in titles.values()) / 60,
             state="" if execute else "<strong>These pages have no outputs: they were not executed.</strong>",
@@ -264,6 +310,13 @@ def picture_of(notebook: Any) -> tuple[str, bytes] | None:
     pages = "".join(data.get("text/html", "") for data in outputs)
     view = re.search(r'<img [^>]*src="data:image/svg\+xml;base64,([^"]+)"', pages)
     return None if view is None else (".svg", base64.b64decode(view[1]))
+
+
+def _contents(body: str) -> str:
+    """Links to the sections of a page."""
+    sections = re.findall(r'<h2 id="([^"]+)">(.*?)<a class="anchor-link"', body)
+    links = "".join(f'<a href="#{anchor}">{heading}</a>' for anchor, heading in sections)
+    return f'<nav class="wb-contents" aria-label="Sections">{links}</nav>'
 
 
 def _neighbours(ordered: Sequence[Path], path: Path, titles: Mapping[str, Title]) -> str:

@@ -17,6 +17,8 @@ PARTS: dict[str, dict[str, int]] = {
     "Trust": {"24": 2, "12": 3, "20": 2},
     "Systems": {"13": 2, "16": 2, "17": 3, "18": 2},
 }
+COLOURS = dict(zip(PARTS, ("#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9"), strict=True))
+SPELLED = {word.lower(): word for word in ("DiLoCo", "FedAvg", "HLO", "JAX", "MapReduce", "SUMMA")}
 DIFFICULTY = {1: "first steps", 2: "builds on others", 3: "advanced"}
 
 
@@ -83,9 +85,11 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
         for row, path in enumerate(paths)
     }
     lines, boxes = [], []
+    colours: dict[Path, str] = {}
     for column, part in enumerate(parts):
         x = column * (width + gap) + 4
         boxes.append(f'<text x="{x}" y="16" font-weight="600">{html.escape(part)}</text>')
+        colours.update({path: COLOURS.get(part, "#0072b2") for path in parts[part]})
     for path in notebooks:
         number = path.stem.partition("-")[0]
         x, y = place[number]
@@ -100,15 +104,16 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
             high, low = from_y + height / 2, y + height / 2
             bend = f"M{start} {high} C{bends[0]} {high},{bends[1]} {low},{end} {low}"
             lines.append(f'<path d="{bend}"/>')
-        words = path.stem.partition("-")[2].replace("-", " ")
-        texts = textwrap.wrap(words, 17, max_lines=2, placeholder=" …")
+        words = " ".join(SPELLED.get(word, word) for word in path.stem.split("-")[1:])
+        texts = textwrap.wrap(words[:1].upper() + words[1:], 19, max_lines=2, placeholder=" …")
         named = "".join(
-            f'<text x="{x + 10}" y="{y + 34 + 15 * row}" font-size="11.5">{html.escape(text)}</text>'
+            f'<text x="{x + 8}" y="{y + 34 + 15 * row}" font-size="11">{html.escape(text)}</text>'
             for row, text in enumerate(texts)
         )
         boxes.append(
-            f'<a href="{html.escape(links[number])}"><rect x="{x}" y="{y}" width="{width}" height="{height}" '
-            f'rx="6"/><text x="{x + 10}" y="{y + 18}" font-weight="600">{number}</text>{named}</a>'
+            f'<a href="{html.escape(links[number])}" style="--part:{colours[path]}">'
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
+            f'<text x="{x + 8}" y="{y + 18}" font-weight="600">{number}</text>{named}</a>'
         )
     columns, rows = len(parts), max(map(len, parts.values()), default=0)
     size = columns * (width + gap) - gap + 8, top + rows * (height + 14)
@@ -117,8 +122,9 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
         f'style="min-width:min(46rem,{size[0]}px);max-width:{1.3 * size[0]:.0f}px" '
         'font-family="inherit" font-size="13" fill="currentColor">'
         "<style>.wb-map{--paper:var(--color-background-primary,Canvas)}"
-        ".wb-map rect{fill:color-mix(in srgb,#0072b2 10%,var(--paper));stroke:#0072b2}.wb-map a{text-decoration:none}"
-        ".wb-map a:hover rect{fill:color-mix(in srgb,#0072b2 25%,var(--paper))}"
+        ".wb-map rect{fill:color-mix(in srgb,var(--part) 14%,var(--paper));stroke:var(--part)}"
+        ".wb-map a{text-decoration:none;color:inherit}"
+        ".wb-map a:hover rect{fill:color-mix(in srgb,var(--part) 35%,var(--paper))}"
         ".wb-map path{fill:none;stroke:currentColor;opacity:.35}"
         ".wb-map{display:block;width:100%}</style>"
         f"{''.join(lines)}{''.join(boxes)}</svg>"
