@@ -56,7 +56,7 @@ def dots(
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
         ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_locator(LogLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
     else:
