@@ -60,7 +60,7 @@ def test_gains_that_exceed_the_whole_are_said_to_overlap():
     more = finding("more", 0.5, gain("bytes sent", 100, 40), gain("peak bytes", 100, 95))
     assert _overlaps([halves]) == []
     (note,) = _overlaps([halves, more])
-    assert "would save more bytes sent than the program has" in note
+    assert "claim to save more bytes sent than the program's total" in note
 
 
 def test_gains_that_fit_into_the_whole_may_be_independent():

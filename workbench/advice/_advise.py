@@ -49,6 +49,7 @@ from workbench.errors import InspectionError
 from workbench.plan import ChunkSize
 from workbench.records.advice import AdviceRecord, FindingRecord
 from workbench.records.compiled import ProgramRecord
+from workbench.render.units import counted_text
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
 _LEAST_SAVED = 0.02  # minimum saving by a compiled change, as a share of its figure
@@ -266,8 +267,8 @@ def _overlaps(findings: list[FindingRecord]) -> list[str]:
     if not quantities:
         return []
     return [
-        f"together, the findings would save more {' and '.join(quantities)} than the program has, so their gains "
-        "overlap: make one change, then call `advise` again"
+        f"together, the findings claim to save more {' and '.join(quantities)} than the program's total, so their "
+        "gains overlap: make one change, then call `advise` again"
     ]
 
 
@@ -368,8 +369,9 @@ def _merged(group: list[FindingRecord]) -> FindingRecord:
         gain = gain.replace(before=sum(g.before for g in gains), after=sum(g.after for g in gains))
     sizes, seconds = [finding.size_bytes for finding in group], [finding.seconds for finding in group]
     return first.replace(
-        what=f"{first.what} The same applies to {len(group) - 1} more "
-        + ("of equal layers." if first.leaves else "at this line."),
+        what=f"{first.what} The same applies to "
+        + counted_text(len(group) - 1, "more argument" if first.leaves else "more case")
+        + (" of equal layers." if first.leaves else " at this line."),
         leaves=tuple(dict.fromkeys(leaf for finding in group for leaf in finding.leaves)),
         specs={path: spec for finding in group for path, spec in finding.specs.items()},
         evidence=tuple(dict.fromkeys(line for finding in group for line in finding.evidence)),

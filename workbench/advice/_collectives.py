@@ -56,8 +56,10 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
             else "The operation that uses the argument needs all of it on each device; the reason was not found."
             if reason is None
             else reason.sentence,
-            change=f"Keep this dimension unsharded, as in `{spec_code(spec)}`. Then nothing is gathered, but each "
-            f"device holds {more} more.{' Or shard it over an axis that the other operand does not use.' * is_other}",
+            change=f"Keep the gathered dimension unsharded, as in `{spec_code(spec)}`. Then nothing is gathered, but "
+            f"each device holds {more} more."
+            + " Or shard the dimension over an axis that the other operand does not use."
+            * is_other,
             specs={leaf.path: spec},
             evidence=evidence_of(collective),
             weight=0.5 * share(program, saved),  # costs memory

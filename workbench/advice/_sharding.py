@@ -37,7 +37,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         if not is_whole and not is_tight:  # a batch over `data` is intentionally replicated over `model`
             continue
         axis, spec = choice
-        stored = "in full" if is_whole else f"as identical parts of {bytes_text(leaf.bytes_per_device)}"
+        stored = "in full" if is_whole else f"in parts of {bytes_text(leaf.bytes_per_device)}, each"
         yield FindingRecord(
             rule="large replicated array",
             what=f"{named(leaves)} stored {stored} on {leaf.replication} devices.",

@@ -88,7 +88,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             continue
         yield FindingRecord(
             rule="partly sharded array",
-            what=f"{named(leaves)} stored as identical parts of {bytes_text(leaf.bytes_per_device)} on "
+            what=f"{named(leaves)} stored in parts of {bytes_text(leaf.bytes_per_device)}, each on "
             f"{leaf.replication} devices.",
             why=f"The spec `{spec_code(leaf.spec)}` omits `{axis}`. According to the plan, adding this axis does not "
             "increase the bytes sent.",

@@ -630,7 +630,9 @@ class _Reader:
         if collective.op_names or not (axes and self.values and makers) or not self._flow.is_result(collective.name):
             return []
         name, over, does = self._made_name(makers[0]), _listed(axes), _DOES.get(collective.kind, "exchanges parts of")
-        sentence = f"The program returns {name} whole but computes it in parts over {over}: the compiler {does} it."
+        sentence = (
+            f"The program returns {name} unsharded, but computes it in parts over {over}: the compiler {does} it."
+        )
         return [_Cause(None, "output", sentence, "Request a sharding of the results (`out_shardings`).")]
 
     def _instruction(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
@@ -668,7 +670,7 @@ class _Reader:
             return []
         where = f" at {_place(source)}" if source else ""
         dims = self._gathered_dims(collective)
-        needs = f"dimension {dims[0]} of {name} whole" if len(dims) == 1 else f"{name} in another sharding"
+        needs = f"the full dimension {dims[0]} of {name}" if len(dims) == 1 else f"{name} in another sharding"
         cut = f"which the compiled program shards over {over}" if len(dims) == 1 else f"over {over}"
         sentence = f"`{user}`{where} needs {needs}, {cut}: the compiler {does} it. {_DEPARTED}"
         return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
@@ -799,7 +801,7 @@ class _Reader:
                     f"`{_called(value)}`{_at(value)} looks up elements along {parts}, which is sharded over "
                     f"{over}: each device looks up its own elements, and the exchange adds the partial results."
                 )
-                advice = f"The exchange remains as long as that dimension is sharded over {over}."
+                advice = f"The exchange remains as long as the indexed dimension is sharded over {over}."
                 return _Cause(value, "sum", sentence, advice)
             sentence = (
                 f"`{_called(value)}`{_at(value)} {does} {parts}, which {_are(len(summed))} sharded over "
@@ -873,7 +875,7 @@ class _Reader:
                 f"the full operation, although {' and '.join(map(self.named, sharded))} "
                 f"{'is' if len(sharded) == 1 else 'are'} sharded over {_listed(axis_set)}."
             )
-            advice = "Call it inside `jax.shard_map`, where every device computes its own part."
+            advice = "Call the operation inside `jax.shard_map`, where every device computes its own part."
             return _Cause(value, "unsplit operation", sentence, advice)
         if sharded:
             inputs_text = " and ".join(f"{self.named(o)} as {spec_text(o.spec)}" for o in sharded)
@@ -1074,9 +1076,11 @@ class _Reader:
                 if there := set(_axes_of(operand.spec, dim)) - used:
                     place = f"dimension {dim} of {self.named(operand)}"
                     places.setdefault((factor in rule.summed, _listed(there)), []).append(place)
+        called = _called(value)
         return [
-            f"`{_called(value)}` {'sums over' if is_summed else 'does not keep'} {' and '.join(listed)}, which "
-            f"{_are(len(listed))} sharded over {lost}."
+            f"`{called}` sums over {' and '.join(listed)}, which {_are(len(listed))} sharded over {lost}."
+            if is_summed
+            else f"`{called}` does not keep the sharding of {' and '.join(listed)} over {lost}."
             for (is_summed, lost), listed in places.items()
         ]
 

@@ -159,7 +159,10 @@ def _reason_lines(collective: WhyCollectiveRecord, details: bool) -> list[str]:
 
 
 def _operand_lines(operand: WhyOperandRecord, details: bool) -> list[str]:
-    origins = [f"{axis} from {origin}" for axis, origin in operand.origins.items()]
+    axes: dict[str, list[str]] = {}
+    for axis, origin in operand.origins.items():
+        axes.setdefault(origin, []).append(axis)
+    origins = [f"{' and '.join(names)} from {origin}" for origin, names in axes.items()]
     origins_text = f": {', '.join(origins)}" if origins else ": no axis reaches it"
     lines = [f"   · {operand.name} is {spec_text(operand.spec)}{origins_text}"]
     if details:
