@@ -993,7 +993,7 @@ WRONG = {
     "14.3": [(16, "Compare")],
     "14.4": [(gathered, "the program gathers a whole row"), (lambda a, b: a @ b, "sum over k")],
     "15.1": [
-        (of_mean_variances, "misses how far"),
+        (of_mean_variances, "ignores the differences"),
         (lambda mean, x: (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-5), "misses"),
         (outside_the_root, "inside the root"),
     ],

@@ -189,9 +189,9 @@ def summa_by_panels(answer: Callable) -> str:
 def synchronous_norm(answer: Callable) -> str:
     noise = np.random.default_rng(0).normal(size=(8, 16, 3))
     hint = (
-        "The mean of the variances misses how far apart the replicas' means are, and the mean of x² minus the squared "
-        "mean loses digits where the mean is large: use the mean of (x - mean)² with the mean of all replicas. "
-        "Add 1e-5 to this variance, inside the root."
+        "The mean of the variances ignores the differences between the replicas' means. The mean of x² minus the "
+        "squared mean loses digits where the mean is large. Use the mean of (x - mean)², with both means over all "
+        "replicas. Add 1e-5 to this variance, inside the root."
     )
     sizes: list[int] = []
 
