@@ -242,7 +242,10 @@ SHADES = re.compile(r"\b(black|white|dark|light|bright|pale)(er)?\b", re.IGNOREC
 
 
 def describe_figures(app: object, doctree: nodes.document) -> None:
-    """Gives a notebook's figure as its alternative text what the page says is to be seen in it."""
+    """Marks the captions of figures, and gives each figure its caption as alternative text."""
+    for paragraph in doctree.findall(nodes.paragraph):
+        if paragraph.astext().startswith("What to look for."):
+            paragraph["classes"].append("wb-look")
     for image in doctree.findall(nodes.image):
         if not str(image.get("uri", "")).endswith(".png") or image.get("alt", image["uri"]) != image["uri"]:
             continue

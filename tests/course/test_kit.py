@@ -129,8 +129,8 @@ def test_missing_libraries_of_pages_are_named_before_a_notebook_runs(tmp_path, m
 
 
 def test_cell_that_fails_is_named_with_its_notebook(tmp_path):
-    path = small_notebook(tmp_path / "00-small.ipynb", "raise ModuleNotFoundError('no module rain')")
-    with pytest.raises(CourseError, match=r"00-small\.ipynb, and a cell raised ModuleNotFoundError: no module rain"):
+    path = small_notebook(tmp_path / "00-small.ipynb", "rain = 3\nassert rain < 3, 'too much'")
+    with pytest.raises(CourseError, match=r"00-small\.ipynb, and a cell raised AssertionError at `assert rain < 3"):
         course.write_site([path], tmp_path / "site")
 
 

@@ -74,8 +74,10 @@ def _execute_all(notebook: Any, path: Path) -> None:
     try:
         execute(notebook, path.parent)
     except CellExecutionError as error:
+        arrows = re.findall(r"^-+> *\d+ +(.*)$", re.sub(r"\x1b\[[\d;]*m", "", error.traceback), re.MULTILINE)
+        place = f" at `{arrows[-1].strip()}`" if arrows else ""
         message = (
-            f"`workbench course` executed {path.name}, and a cell raised {error.ename}: {error.evalue}\n"
+            f"`workbench course` executed {path.name}, and a cell raised {error.ename}{place}: {error.evalue}\n"
             "A page needs the outputs of all cells. Fix the cause and run the same command again, which continues with "
             "this notebook; or pass `--no-outputs`."
         )
