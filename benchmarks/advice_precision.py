@@ -142,6 +142,31 @@ def with_policy(name: str, policy: str) -> str:
     return ast.unparse(tree)
 
 
+def with_checkpoint(finding: Any) -> str | None:
+    """The file in which the layers of a finding are computed again; None if the text names no function."""
+    text, code = SOURCE.read_text("utf-8"), finding.code
+    wrapper = re.search(r"([\w.]*(?:remat|checkpoint))\(([\w.]+)((?:, [\w.=]+)*)\)", code)
+    if wrapper is None or code.startswith("layer ="):
+        return None
+    if name := re.match(r"(\w+)(?:\.__call__)? = nnx?\.", code):
+        return f"{text}\n{code}\n" if f"\nclass {name[1]}(" in text else None
+
+    def wrapped(function: ast.expr) -> ast.expr:
+        return ast.parse(f"{wrapper[1]}({ast.unparse(function)}{wrapper[3]})", mode="eval").body
+
+    class Wrap(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> Any:
+            self.generic_visit(node)
+            called = ast.unparse(node.func) if node.lineno == finding.sources[0].line else ""
+            if called.endswith(".scan") and ".scan(" in code:
+                node.args[0] = wrapped(node.args[0])
+            elif called == wrapper[2]:
+                node.func = wrapped(node.func)
+            return node
+
+    return ast.unparse(Wrap().visit(ast.parse(text)))
+
+
 def changed(name: str, finding: Any, fn: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
     """The program with the finding's change; None if the text does not state the change."""
     from tests.public_programs.programs import PROGRAMS
@@ -150,6 +175,9 @@ def changed(name: str, finding: Any, fn: Any, args: tuple[Any, ...]) -> tuple[An
         return module_of(without_constraint(finding.sources[0].line)).PROGRAMS[name]()[1:]
     if finding.rule == "activations without the batch axis":
         return module_of(with_line_after(finding.sources[0].line, finding.code)).PROGRAMS[name]()[1:]
+    if finding.rule == "values kept for the backward pass":
+        text = with_checkpoint(finding)
+        return None if text is None else module_of(text).PROGRAMS[name]()[1:]
     if finding.rule == "recomputation":
         policy = re.search(r"policy = (\S+)", finding.code)
         return None if not policy else module_of(with_policy(name, policy[1])).PROGRAMS[name]()[1:]

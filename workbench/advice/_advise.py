@@ -47,7 +47,7 @@ from workbench.advice._verify import (
 from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
 from workbench.plan import ChunkSize
-from workbench.records.advice import AdviceRecord, FindingRecord
+from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.render.units import counted_text
 
@@ -69,7 +69,6 @@ RULES: tuple[Rule, ...] = (
     kept_activations,
     recomputation,
     misplaced_spec,
-    costly_constraint,
     large_replicated,
     partly_sharded,
     unused_axis,
@@ -85,6 +84,7 @@ RULES: tuple[Rule, ...] = (
     small_loop_body,
     many_small_instructions,
     unrolled_layers,
+    costly_constraint,
     lost_batch,
     unsplit_operation,
 )
@@ -274,8 +274,8 @@ def _overlaps(findings: list[FindingRecord]) -> list[str]:
 
 def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:
     """The record of the findings so far, ranked."""
-    # A compiled change that brings no gain is dropped.
-    selection = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > _LEAST_SAVED]
+    # A change that brings no gain is dropped.
+    selection = [f for f in findings if f.gain is None or _is_unknown(f.gain) or f.gain.saved_share > _LEAST_SAVED]
     selection = [f for f in selection if not _is_too_large(f, program)]
     record, available = program.record, program.module.memory.available_bytes
     return AdviceRecord(
@@ -326,12 +326,19 @@ def _is_too_large(finding: FindingRecord, program: Compiled) -> bool:
 
 def _rank(finding: FindingRecord, available: float | None = None) -> tuple[bool, bool, float]:
     """Sort key: changes that make the program fit, then the largest saving; trade-offs that save no time last."""
-    saved = finding.saved_seconds
+    saved, gain = finding.saved_seconds, finding.gain
     peak = next((row for row in finding.compared if row.quantity == "peak bytes"), None)
     makes_room = bool(available and peak is not None and peak.after <= available < peak.before)
     is_faster = saved is not None and saved > 0
     is_trade = bool(finding.costs) or finding.rule == KEPT
-    return not makes_room, is_trade and not is_faster, -(saved if saved is not None else finding.weight)
+    is_failed = gain is not None and _is_unknown(gain) and "could not be verified" in gain.how
+    size = gain.saved_share if gain is not None and gain.verified else finding.weight
+    return not makes_room, is_failed or (is_trade and not is_faster), -(size if saved is None else saved)
+
+
+def _is_unknown(gain: GainRecord) -> bool:
+    """Returns whether a change was neither compiled nor estimated."""
+    return not gain.verified and gain.after >= gain.before
 
 
 def _without_effects(findings: list[FindingRecord]) -> list[FindingRecord]:
@@ -366,7 +373,7 @@ def _merged(group: list[FindingRecord]) -> FindingRecord:
     gains = [finding.gain for finding in group if finding.gain is not None]
     gain = first.gain
     if gain is not None and len(gains) == len(group):
-        gain = gain.replace(before=sum(g.before for g in gains), after=sum(g.after for g in gains))
+        gain = gain.replace(after=max(0.0, gain.before - sum(g.before - g.after for g in gains)))
     sizes, seconds = [finding.size_bytes for finding in group], [finding.seconds for finding in group]
     return first.replace(
         what=f"{first.what} The same applies to "

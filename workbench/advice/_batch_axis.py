@@ -57,7 +57,8 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
         collectives = [] if cause is None else [collective for why, collective in pairs if axis in why.axes]
         largest = sorted(collectives, key=lambda collective: collective.sent_bytes, reverse=True)
         size = _sizes(program)[axis]
-        place = f"line {first.source.line} of `{first.source.function}`"
+        source = first.source if cause is None or cause.source is None else cause.source
+        place = f"line {source.line} of `{source.function}`"
         if cause is not None:
             title = (
                 f"The batch dimension is no longer sharded over `{axis}` after {place}, which leads to "
@@ -151,10 +152,15 @@ class _Graph:
                 self._after_backward.add(value.name)
 
     def batches(self, axis: str) -> set[int]:
-        """The sizes of all data dimensions that are sharded over an axis."""
-        return {
+        """The sizes of all data dimensions that are sharded over an axis, and of the micro-batches made of them."""
+        sizes = {
             size for value in self._data for size, axes in zip(value.shape, value.spec, strict=False) if axis in axes
         }
+        for value in self.values:  # the axis shards the number of micro-batches instead of their examples
+            if value.operation == "reshape" and value.name in self._dependent:
+                pairs = zip(value.shape, value.shape[1:], value.spec, strict=False)
+                sizes |= {inner for count, inner, axes in pairs if axis in axes and count * inner in sizes}
+        return sizes
 
     @functools.cached_property
     def work(self) -> dict[str, float]:
@@ -183,7 +189,8 @@ class _Graph:
             return None
         for at, (size, axes) in enumerate(zip(value.shape, value.spec, strict=False)):
             shards = math.prod(self.sizes.get(a, 1) for a in axes)
-            if any(size % batch == 0 for batch in batches) and size % (shards * self.sizes[axis]) == 0 and not axes:
+            is_merged = any(size % batch == 0 and size > batch for batch in batches)  # of several dimensions
+            if (is_merged or (size in batches and not axes)) and size % (shards * self.sizes[axis]) == 0:
                 return at
         return None
 
@@ -213,9 +220,19 @@ class _Graph:
         candidates = [self._candidate(lines[line], axis, lost, work_after[line]) for line in order]
         if cause is not None and cause.source is not None:
             value = self.by_name[cause.value]
-            first = CandidateLine(cause.source, {value.shape: cause.spec}, cause.advice, 0.0)
-            candidates.insert(0, first)
+            read = (self._read_by(value) if _is_cotangent(value) else None) or value
+            change = constraint_advice(read, cause.spec)
+            candidates.insert(0, CandidateLine(read.source or cause.source, {value.shape: cause.spec}, change, 0.0))
         return tuple(candidates[:_MOST_LINES]), repeated
+
+    def _read_by(self, cotangent: PlannedValueRecord) -> PlannedValueRecord | None:
+        """The value with a cotangent: the line of the cotangent reads this value in the forward pass."""
+        for user in self.values:
+            if user.source == cotangent.source and not _is_cotangent(user):
+                for value in (self.by_name.get(name) for name in user.operands):
+                    if value is not None and value.shape == cotangent.shape and value.name in self._dependent:
+                        return value
+        return None
 
     def _work_after(self, values: Sequence[PlannedValueRecord], lost: dict[str, int]) -> float:
         """The repeated work of some values, and of those values computed from them that lack the axis."""
@@ -238,7 +255,7 @@ class _Graph:
         specs = {}
         for value in results:
             entries = [*value.spec, *[()] * (len(value.shape) - len(value.spec))]
-            entries[lost[value.name]] = (axis,)
+            entries[lost[value.name]] += (axis,)
             specs[value.shape] = tuple(entries)
         largest = max(results, key=lambda value: math.prod(value.shape))
         assert largest.source is not None

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from workbench.advice._module import Compiled, dtype_of, estimated, explained
+from workbench.advice._module import Compiled, dtype_of, explained, less_sent
 from workbench.advice.search import promoted_sums
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord
@@ -66,7 +66,7 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
             instructions=(collective.name, users[0].name),
             leaves=(leaf.path,),
             sources=collective.sources,
-            gain=estimated("bytes sent", saved, 0.0, "without this gather"),
+            gain=less_sent(program, saved, "without this gather"),
         )
 
 
@@ -92,10 +92,9 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
             weight=0.5 + 0.5 * share(program, before * (1 - 1 / times)),  # the cause ranks before its effects
             instructions=(collective.name,),
             sources=collective.sources,
-            gain=estimated(
-                "bytes sent",
-                before,
-                before / times,
+            gain=less_sent(
+                program,
+                before * (1 - 1 / times),
                 "the loop is inside the program, so the change cannot be applied automatically",
             ),
         )
@@ -128,7 +127,7 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
             weight=share(program, before / 2),
             instructions=(collective.name, *(o.name for o in widened)),
             sources=collective.sources,
-            gain=estimated("bytes sent", before, before / 2, "half the bytes per element"),
+            gain=less_sent(program, before / 2, "half the bytes per element"),
         )
 
 
@@ -157,7 +156,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
             weight=share(program, before / 2),
             instructions=(collective.name, *slices),
             sources=collective.sources,
-            gain=estimated("bytes sent", before, before / 2, "ring formulas for both collectives"),
+            gain=less_sent(program, before / 2, "ring formulas for both collectives"),
         )
 
 
@@ -166,8 +165,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
     for collective, slices in _sliced(program, "all-gather"):
         if is_runtime_shift(program, collective):  # the slice depends on an argument, so this is not an all-to-all
             continue
-        before = collective.sent_bytes
-        after = before / max(collective.group_size, 1)
+        saved = collective.sent_bytes * (1 - 1 / max(collective.group_size, 1))
         yield FindingRecord(
             rule="all-gather and slice",
             what=f"{_name(collective)} gathers a whole array, of which each device keeps one slice.",
@@ -176,10 +174,10 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
             change="Write the exchange yourself: `jax.reshard(x, new_spec)` on Explicit axes, or "
             "`jax.lax.all_to_all` inside `jax.shard_map`.",
             evidence=evidence_of(collective),
-            weight=share(program, before - after),
+            weight=share(program, saved),
             instructions=(collective.name, *slices),
             sources=collective.sources,
-            gain=estimated("bytes sent", before, after, "ring formulas for both collectives"),
+            gain=less_sent(program, saved, "ring formulas for both collectives"),
         )
 
 

@@ -193,6 +193,9 @@ def _wrapping(loop: Kept) -> tuple[str, str]:
         code = f"{scan}({checkpoint}(body{options}), …)"
         return f"Wrap the body of the scan at line {line} in `{checkpoint}`.", code
     checkpoint = checkpoint if loop.library == "equinox" else "jax.checkpoint"
+    if not loop.function and loop.library == "linen":
+        place = f"Move the layers that line {line} repeats into a module"
+        return f"{place}, and wrap the module: `nn.remat(Layer)`.", "Layer = nn.remat(Layer)"
     if not loop.function:
         place = f"Move the code that line {line} repeats into a function"
         return f"{place}, and wrap the function in `{checkpoint}`.", f"layer = {checkpoint}(layer)"

@@ -168,6 +168,11 @@ def estimated(quantity: Quantity, before: float, after: float, how: str) -> Gain
     return GainRecord(quantity=quantity, before=before, after=after, verified=False, how=how)
 
 
+def less_sent(program: Compiled, saved: float, how: str) -> GainRecord:
+    """An estimated gain of a change that makes one device send fewer bytes per call."""
+    return estimated("bytes sent", program.sent_bytes, max(0.0, program.sent_bytes - saved), how)
+
+
 def dtype_of(shape: str) -> str:
     """The element type of an HLO shape: "bf16" for "bf16[8,128]{1,0}"."""
     return shape.lstrip("(").partition("[")[0]

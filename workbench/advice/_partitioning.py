@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from workbench.advice._collectives import evidence_of, is_runtime_shift, share
-from workbench.advice._module import Compiled, estimated, explained
+from workbench.advice._module import Compiled, estimated, explained, less_sent
 from workbench.advice._rewrite import RECOMPUTED
 from workbench.records.advice import FindingRecord
 from workbench.records.sharding import PlannedValueRecord
@@ -34,7 +34,7 @@ def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
             weight=share(program, collective.sent_bytes),
             instructions=(collective.name,),
             sources=collective.sources or (() if why.source is None else (why.source,)),
-            gain=estimated("bytes sent", collective.sent_bytes, 0.0, "without this exchange"),
+            gain=less_sent(program, collective.sent_bytes, "without this exchange"),
         )
 
 
@@ -70,7 +70,7 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
         weight=share(program, total),
         instructions=tuple(collective.name for collective in collectives),
         sources=next((collective.sources for collective in collectives if collective.sources), ()),
-        gain=estimated("bytes sent", total, 0.0, "without these exchanges"),
+        gain=less_sent(program, total, "without these exchanges"),
     )
 
 
@@ -122,7 +122,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
         instructions=tuple(collective.name for collective in collectives),
         sources=next((collective.sources for collective in collectives if collective.sources), ()),
         axes=axes,
-        gain=estimated("bytes sent", total, 0.0, "the change is inside the program"),
+        gain=less_sent(program, total, "the change is inside the program"),
     )
 
 

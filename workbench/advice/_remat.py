@@ -1,5 +1,6 @@
 """Finds values that layers keep for the backward pass, and rewrites a program so that it computes them again."""
 
+import ast
 import dataclasses
 import itertools
 import math
@@ -14,6 +15,7 @@ from workbench import _jax_compat
 from workbench._types import Atom, type_of
 from workbench.advice._rewrite import RECOMPUTED, Line
 from workbench.plan import Interpreter, Scan, is_user_file, source_line
+from workbench.records import read_source_lines
 from workbench.records.program import SourceLine
 from workbench.render.units import line_text
 
@@ -218,7 +220,10 @@ def _python_loops(jaxpr: Jaxpr, users: _Users, policy: Policy | None) -> Iterato
     here = [signature for signature in signatures[begin[0] : end] if signature[1][: len(path)] == path]
     below = [frame for frame in here[0][1][len(path) :] if is_user_file(frame[0])]
     is_call = bool(below) and sum(counts[s] % copies == 0 for s in here) > _MAIN * len(here)
-    frames = [frame for frame in path if is_user_file(frame[0])][-1:] if is_call else below[:1]
+    callers = [frame for frame in path if is_user_file(frame[0])][-1:]
+    # A function that contains the loop is called once, although all of its equations are repeated.
+    is_call = is_call and not (_is_in_loop(below[0]) and not any(map(_is_in_loop, callers)))
+    frames = callers if is_call else below[:1]
     if frames:
         file, line, column, end_line, end_column, name = frames[0]
         yield _Loop(
@@ -235,6 +240,17 @@ def _python_loops(jaxpr: Jaxpr, users: _Users, policy: Policy | None) -> Iterato
             ),
             layers,
         )
+
+
+def _is_in_loop(frame: _Frame) -> bool:
+    """Returns whether a line is inside a Python loop; False if its file cannot be read."""
+    try:
+        tree = ast.parse("\n".join(read_source_lines(frame[0])))
+    except SyntaxError:
+        return False
+    loops = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, loops)]
+    return any(node.lineno <= frame[1] <= (node.end_lineno or 0) for node in nodes)
 
 
 def _is_private(users: Sequence[int], layer: range, equations: Sequence[JaxprEqn]) -> bool:

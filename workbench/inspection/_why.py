@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from workbench.inspection._flow import CompiledFlow, likeness, planned_origins
@@ -493,7 +493,7 @@ class _Reader:
             if keeper is not None:
                 use = "indexed" if value.operation in _LOOKUPS else "summed"
                 sentence = (
-                    f"At `{_called(value)}`{at}, {over} shards two dimensions: dimension {keeper[1]} of "
+                    f"At `{_called(value)}`{at}, {_shards(here)} two dimensions: dimension {keeper[1]} of "
                     f"{self.named(keeper[0])}, which remains in the result, and dimension {dim} of {name}, which is "
                     f"{use}. A mesh axis can shard only one of these two, so the compiler {does} {name}."
                 )
@@ -517,7 +517,7 @@ class _Reader:
         )
         if holder is not None and here & set(map(_whole_axis, _axis_set(value))):
             sentence = (
-                f"At `{_called(value)}`{at}, {over} shards two dimensions: dimension {holder[1]} of "
+                f"At `{_called(value)}`{at}, {_shards(here)} two dimensions: dimension {holder[1]} of "
                 f"{self.named(holder[0])} and dimension {dim} of {name}. A mesh axis can shard only one dimension of "
                 f"the result, which keeps the first of these two, so the compiler {does} {name}."
             )
@@ -1215,6 +1215,10 @@ def _axis_set(value: PlannedValueRecord) -> set[str]:
 
 def _listed(axes: Iterable[str], conjunction: str = "and") -> str:
     return f" {conjunction} ".join(f"`{axis}`" for axis in sorted(axes)) or "any axis"
+
+
+def _shards(axes: Collection[str]) -> str:
+    return f"{_listed(axes)} {'shards' if len(axes) == 1 else 'shard'}"
 
 
 def _by(axes: Sequence[str]) -> str:

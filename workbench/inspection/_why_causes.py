@@ -36,7 +36,8 @@ def find_causes(
                 if axis in collective.axes and any(operand.value in after for operand in collective.operands)
             ]
             if len(following) >= _LEAST_COLLECTIVES:
-                causes[axis] = _cause(value, operand, axis, (operands, rule[0], rule[1]), following, named, origin)
+                rules = (operands, rule[0], rule[1])
+                causes[axis] = _cause(value, operand, axis, rules, following, named, origin, values)
     return tuple(sorted(causes.values(), key=lambda cause: -cause.payload_bytes))
 
 
@@ -77,6 +78,7 @@ def _cause(
     following: Sequence[WhyCollectiveRecord],
     named: Callable[[PlannedValueRecord], str],
     origin: Callable[[PlannedValueRecord, str], str],
+    values: Sequence[PlannedValueRecord],
 ) -> WhyCauseRecord:
     operands, inputs, result = rule
     dim = next(number for number, entry in enumerate(value.spec) if number and axis in entry)
@@ -89,11 +91,16 @@ def _cause(
         ),
         (None, 0),
     )
-    like = f", as it shards dimension {place} of {named(giver)}" if giver is not None else ""
+    request = None if giver is not None else _request(value, dim, axis, values)
+    like = "" if giver is None else f", as it shards dimension {place} of {named(giver)}"
+    like = like if request is None else ", as the constraint there requests"
     batch = named(operand) if operand.operation == "input" else f"{named(operand)}, from {origin(operand, axis)}"
     first_axes = tuple(a for a in operand.spec[0] if a == axis or a in value.spec[0])
     spec = (first_axes, *(tuple(a for a in entry if a != axis) for entry in value.spec[1:]))
-    where = f" at {_file(value)}:{value.source.line}" if value.source else ""
+    source, change = value.source, constraint_advice(value, spec)
+    if request is not None:
+        source, change = request.source, f"Request `{_spec(spec)}` in this constraint, or remove the constraint."
+    where = f" at {Path(shown_file(source.file)).name}:{source.line}" if source else ""
     return WhyCauseRecord(
         axis=axis,
         sentence=(
@@ -101,13 +108,26 @@ def _cause(
             f"result of `{value.operation}`{like}. {len(following)} collectives over `{axis}` use this result, or "
             "values computed from it."
         ),
-        advice=constraint_advice(value, spec),
-        source=value.source,
+        advice=change,
+        source=source,
         value=value.name,
         spec=spec,
         collectives=len(following),
         payload_bytes=float(sum(collective.payload_bytes * (collective.executions or 1) for collective in following)),
     )
+
+
+def _request(
+    value: PlannedValueRecord, dim: int, axis: str, values: Sequence[PlannedValueRecord]
+) -> PlannedValueRecord | None:
+    """The constraint from which a value takes an axis of a dimension, through values of the same shape."""
+    names = {value.name}
+    for user in values:
+        if user.shape == value.shape and axis in user.spec[dim] and names.intersection(user.operands):
+            if user.operation == "sharding_constraint":
+                return user
+            names.add(user.name)
+    return None
 
 
 def constraint_advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]) -> str:
@@ -147,7 +167,3 @@ def _without_trailing(spec: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ..
 
 def _entry(axes: Sequence[str]) -> str:
     return "None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
-
-
-def _file(value: PlannedValueRecord) -> str:
-    return Path(shown_file(value.source.file)).name if value.source else ""
