@@ -1,7 +1,8 @@
 """Rules that try different shardings: specs on the wrong dimension, and costly constraints."""
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.advice._module import Compiled, estimated, explained
@@ -23,44 +24,60 @@ _LARGE, _LARGE_BYTES = 0.1, 1 << 16  # share of the arguments on one device; sma
 def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
     """An argument whose transposed spec would cause much less communication."""
     planner, base = _base(program)
-    if planner is None or base is None:
+    before = 0.0 if base is None else sum(base.sent.values())
+    if planner is None or base is None or before < _SMALL_BYTES:
         return
-    before = sum(base.sent.values())
-    state = _state(program, planner)
-    for at, group in enumerate(planner.groups[:_TRIED]):
-        spec = base.specs[at]
-        # in a training step, batches are sharded over examples, so only the spec of the state may be wrong
-        if not any(spec) or before < _SMALL_BYTES or (state and group.pattern not in state):
+    groups, state = planner.groups[:_TRIED], _state(program, planner)
+    # in a training step, batches are sharded over examples, so only the spec of the state may be wrong
+    places = [at for at, g in enumerate(groups) if any(base.specs[at]) and (not state or g.pattern in state)]
+    singles = [(at,) for at in places]
+    # two products in a row, whose weights have equal sizes: with one transposed spec, the other is wrong
+    pairs = [
+        (at, other)
+        for at, other in itertools.combinations(places, 2)
+        if groups[at].shape == groups[other].shape[:-2] + groups[other].shape[-2:][::-1]
+    ]
+    found = False
+    for chosen in (*singles, *pairs):
+        if found and len(chosen) > 1:
+            return
+        after, specs = _transposed(planner, base, chosen)
+        if after > _LESS * before:
             continue
-        permuted = {permutation for permutation in itertools.permutations(spec) if permutation != spec}
-        alternatives = sorted(permutation for permutation in permuted if _divides(permutation, group.shape, planner))
-        tried = [(a, _planned(planner, (*base.specs[:at], a, *base.specs[at + 1 :]))) for a in alternatives]
-        # a spec with which devices repeat work is not better, even if it sends fewer bytes
-        better = [
-            (sum(priced.sent.values()), alternative)
-            for alternative, priced in tried
-            if priced is not None and (priced.flops or 0.0) <= _SAME_WORK * (base.flops or 0.0)
-        ]
-        if not better or min(better)[0] > _LESS * before:
-            continue
-        after, alternative = min(better)
-        leaves = tuple(planner.leaves[i].name for i in group.leaves)
+        found = True
+        leaves = {planner.leaves[i].name: spec for at, spec in specs.items() for i in groups[at].leaves}
+        was = " and ".join(f"`{groups[at].pattern}` is sharded as `{spec_code(base.specs[at])}`" for at in specs)
+        new = " and ".join(f"`{spec_code(spec)}`" for spec in specs.values())
         yield FindingRecord(
             rule="spec on another dimension",
-            what=f"`{group.pattern}` is sharded as `{spec_code(spec)}`; with `{spec_code(alternative)}`, the "
-            f"program would "
-            "send fewer bytes.",
+            what=f"{was}; with {new}, the program would send fewer bytes.",
             why="Operations that read the array either need parts from other devices, or produce partial sums, which "
             "devices must add. The number of bytes depends on the sharded dimension.",
-            change=f"Shard `{group.pattern}` as `{spec_code(alternative)}`.",
-            specs=dict.fromkeys(leaves, alternative),
+            change=f"Shard {' and '.join(f'`{groups[at].pattern}` as `{spec_code(specs[at])}`' for at in specs)}.",
+            specs=leaves,
             evidence=(_planned_bytes(program, before, after),),
             weight=_weight(before, after),
-            leaves=leaves,
-            axes=tuple(axis for axes in spec for axis in axes),
+            leaves=tuple(leaves),
+            axes=tuple(axis for at in specs for axes in base.specs[at] for axis in axes),
             size_bytes=before,
             gain=estimated("bytes sent", before, after, "planned, not compiled"),
         )
+
+
+def _transposed(planner: SearchProgram, base: Priced, places: Sequence[int]) -> tuple[float, dict[int, Any]]:
+    """The fewest planned bytes with permuted specs at these places, and the specs; infinite if devices repeat work."""
+    options = []
+    for at in places:
+        permuted = {permutation for permutation in itertools.permutations(base.specs[at])} - {base.specs[at]}
+        options.append(sorted(p for p in permuted if _divides(p, planner.groups[at].shape, planner)))
+    best: tuple[float, dict[int, Any]] = math.inf, {}
+    for choice in itertools.product(*options):
+        specs = dict(zip(places, choice, strict=True))
+        priced = _planned(planner, tuple(specs.get(at, spec) for at, spec in enumerate(base.specs)))
+        # a spec with which devices repeat work is not better, even if it sends fewer bytes
+        if priced is not None and (priced.flops or 0.0) <= _SAME_WORK * (base.flops or 0.0):
+            best = min(best, (sum(priced.sent.values()), specs), key=lambda pair: pair[0])
+    return best
 
 
 def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
