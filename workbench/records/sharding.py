@@ -230,7 +230,7 @@ class PlannedCollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationRecord(Record):
-    """Shardy's propagation for one program; `engine` is `dump` if it was read from dump files."""
+    """Shardy's propagation for one program; `engine` is `none` if Shardy rejected the program."""
 
     values: tuple[PlannedValueRecord, ...] = ()
     edges: tuple[PropagationEdge, ...] = ()
