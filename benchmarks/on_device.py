@@ -201,7 +201,7 @@ def live_feed() -> Answer:
 def rounds() -> Answer:
     """Compares a round of federated averaging with `jit(vmap)`, interleaved."""
     from benchmarks.rounds import mlp
-    from workbench.advice.search import median_interval
+    from workbench.advice._search._run import median_interval
 
     params, data, train = mlp(CLIENTS)
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 import workbench as wb
-from workbench.advice.search import SearchProgram
-from workbench.advice.search._search import Search
+from workbench.advice._search._program import SearchProgram
+from workbench.advice._search._search import Search
 
 Spec = tuple[Any, ...]
 

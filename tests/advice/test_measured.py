@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AxisType
 
 import workbench as wb
-from workbench.advice import search
+from workbench.advice._search._run import median_interval
 from workbench.api import Traced
 from workbench.errors import InspectionError, MeshError
 from workbench.records.advice import AdviceRecord, SearchRecord
@@ -96,4 +96,4 @@ def test_best_choices_of_a_search_are_run():
 )  # of tables of the sign test
 def test_interval_of_the_median_is_that_of_the_sign_test(count, ranks):
     values = [float(value) for value in range(count, 0, -1)]
-    assert search.median_interval(values)[1:] == ranks
+    assert median_interval(values)[1:] == ranks

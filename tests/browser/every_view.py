@@ -7,6 +7,10 @@ import records_parts as parts
 import workbench_widgets
 from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import Locator
+from workbench_widgets._clients import ClientsView
+from workbench_widgets._compare import CompareView
+from workbench_widgets._cost import CostView
+from workbench_widgets._memory import MemoryView
 
 from workbench.records.advice import ComparedRecord, ComparisonRecord
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
@@ -119,7 +123,7 @@ def compared_trees() -> ComparisonRecord:
 
 VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
     "program": lambda: workbench_widgets.ProgramView(examples.fedavg_record(), examples.gradient_record()),
-    "clients": lambda: workbench_widgets.ClientsView(examples.fedavg_record()),
+    "clients": lambda: ClientsView(examples.fedavg_record()),
     "mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(), parts.cost_record()),
     "large-mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10)))),
     "sharding": lambda: workbench_widgets.ShardingView(parts.sharding_record()),
@@ -127,15 +131,15 @@ VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
     "hlo-graph": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "graph"}),
     "hlo-source": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "source"}),
     "hlo-instructions": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "instructions"}),
-    "memory": lambda: workbench_widgets.MemoryView(examples.fedavg_record()),
-    "cost": lambda: workbench_widgets.CostView(examples.fedavg_record()),
+    "memory": lambda: MemoryView(examples.fedavg_record()),
+    "cost": lambda: CostView(examples.fedavg_record()),
     "devices": lambda: workbench_widgets.DevicesView(FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 4096))),
     "run": lambda: workbench_widgets.RunView(finished_run()),
     "runs": lambda: workbench_widgets.RunsView(overlaid()),
     "timeline": lambda: workbench_widgets.TimelineView(
         RunRecord(name="round", engine="mesh", seconds=1.0, events=EVENTS)
     ),
-    "compare": lambda: workbench_widgets.CompareView(compared_trees(), settings={"face": "tree"}),
+    "compare": lambda: CompareView(compared_trees(), settings={"face": "tree"}),
     "explorer": lambda: workbench_widgets.Explorer(examples.fedavg_record()),
 }
 

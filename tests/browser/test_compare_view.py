@@ -2,10 +2,11 @@
 
 import pytest
 import records_examples as examples
-import workbench_widgets
 from every_view import compared_trees
 from harness import Harness
 from playwright.sync_api import expect
+from workbench_widgets._compare import CompareView
+from workbench_widgets._memory import MemoryView
 
 from workbench.records.compiled import BufferRecord
 from workbench.records.program import SourceLine
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 def test_a_tree_shows_both_programs_and_what_changed_most(harness: Harness):
     record = compared_trees()
-    view = harness.mount(workbench_widgets.CompareView(record))
+    view = harness.mount(CompareView(record))
     view.get_by_role("button", name="Call tree, A next to B").click()
     rows = view.get_by_role("treegrid", name="Both programs by function, module and line").locator("[data-side]")
     expect(rows.first).to_contain_text("+2 MFLOP (+67 %)")
@@ -34,7 +35,7 @@ def test_an_area_of_the_treemap_selects_its_line(harness: Harness):
         name="dot.1", size_bytes=1 << 20, shape="f32[512,512]", source=SourceLine(file="model.py", line=7)
     )
     memory = record.module.memory.replace(largest=(buffer,))
-    made = workbench_widgets.MemoryView(record.replace(module=record.module.replace(memory=memory)))
+    made = MemoryView(record.replace(module=record.module.replace(memory=memory)))
     view = harness.mount(made)
     view.get_by_role("button", name="Treemap").click()
     areas = view.get_by_role("group", name="Buffers alive at the peak, by group")

@@ -9,6 +9,7 @@ from harness import Harness
 from playwright.sync_api import expect
 from records_parts import cost_record
 from visitor import open_tab
+from workbench_widgets._cost import CostView
 
 from workbench.cost import estimate_scaled
 from workbench.errors import EngineError
@@ -61,9 +62,7 @@ def compiled_record(**memory):
     return record.replace(module=module, cost=cost_record(64))
 
 
-@pytest.mark.parametrize(
-    "kind", [workbench_widgets.CostView, workbench_widgets.Explorer], ids=["alone", "in-the-explorer"]
-)
+@pytest.mark.parametrize("kind", [CostView, workbench_widgets.Explorer], ids=["alone", "in-the-explorer"])
 def test_compiles_for_a_chosen_machine_in_the_background_and_puts_it_next_to_the_first(
     harness: Harness, installed, arrive, kind
 ):
@@ -100,7 +99,7 @@ def test_compiles_for_a_chosen_machine_in_the_background_and_puts_it_next_to_the
 
 def test_stop_button_ends_the_compilation_and_says_so(harness: Harness, installed, arrive):
     compiler = Compiler(examples.fedavg_record())
-    made = workbench_widgets.CostView(examples.fedavg_record(), compile_for=compiler)
+    made = CostView(examples.fedavg_record(), compile_for=compiler)
     view = harness.mount(made)
     view.get_by_role("button", name="Compile", exact=True).click()
     assert compiler.at_work.wait(20)
@@ -121,7 +120,7 @@ def test_failing_compilation_shows_its_error_and_the_next_one_may_start(harness:
         message = f"Compiling for target {target!r} failed: the worker was ended by SIGFPE."
         raise EngineError(message, stage="compiling")
 
-    made = workbench_widgets.CostView(examples.fedavg_record(), compile_for=compile_for)
+    made = CostView(examples.fedavg_record(), compile_for=compile_for)
     view = harness.mount(made)
     view.get_by_role("button", name="Compile", exact=True).click()
     assert made.answers.wait(20)
@@ -131,7 +130,7 @@ def test_failing_compilation_shows_its_error_and_the_next_one_may_start(harness:
 
 
 def test_chip_without_its_compiler_shows_the_line_that_installs_it_and_whose_terms_it_has(harness: Harness, installed):
-    view = harness.mount(workbench_widgets.CostView(examples.fedavg_record(), compile_for=Compiler(None)))
+    view = harness.mount(CostView(examples.fedavg_record(), compile_for=Compiler(None)))
     view.get_by_label("Chip", exact=True).select_option("h100")
     expect(view.locator(".wb-compile code")).to_have_text('pip install "mapreduce-workbench[gpu-aot]"')
     expect(view.locator(".wb-compile")).to_contain_text("Apache-2.0")
@@ -140,7 +139,7 @@ def test_chip_without_its_compiler_shows_the_line_that_installs_it_and_whose_ter
 
 def test_machines_are_those_that_the_mesh_fits(harness: Harness, installed):
     # the model axis takes 2 devices, so a single chip is none of them
-    view = harness.mount(workbench_widgets.CostView(examples.fedavg_record(), compile_for=Compiler(None)))
+    view = harness.mount(CostView(examples.fedavg_record(), compile_for=Compiler(None)))
     view.get_by_label("Chip", exact=True).select_option("v5e")
     offered = view.get_by_label("Machine", exact=True).locator("option").all_text_contents()
     assert offered == ["v5e:2x2", "v5e:2x4", "v5e:4x4", "v5e:4x8", "v5e:8x8", "v5e:8x16", "v5e:16x16"]
@@ -148,7 +147,7 @@ def test_machines_are_those_that_the_mesh_fits(harness: Harness, installed):
 
 def test_second_compilation_is_refused_while_one_is_running(installed):
     compiler = Compiler(examples.fedavg_record())
-    made = workbench_widgets.CostView(examples.fedavg_record(), compile_for=compiler)
+    made = CostView(examples.fedavg_record(), compile_for=compiler)
     made.answers.start_compiling("v5e:4x4")
     try:
         busy = r"given target='v6e:4x4' while v5e:4x4 is being compiled.*stop"
@@ -160,7 +159,7 @@ def test_second_compilation_is_refused_while_one_is_running(installed):
 
 
 def test_record_without_its_program_offers_no_compiler_and_says_why():
-    made = workbench_widgets.CostView(examples.fedavg_record())
+    made = CostView(examples.fedavg_record())
     assert made.data["elsewhere"] == []
     with pytest.raises(RuntimeError, match=r"given target='v5e:4x4'.*a record without its program.*`workbench.explore"):
         made.answers.start_compiling("v5e:4x4")
@@ -168,7 +167,7 @@ def test_record_without_its_program_offers_no_compiler_and_says_why():
 
 def test_forgotten_view_ends_its_compilation():
     compiler = Compiler(examples.fedavg_record())
-    made = workbench_widgets.CostView(examples.fedavg_record(), compile_for=compiler)
+    made = CostView(examples.fedavg_record(), compile_for=compiler)
     made.answers.start_compiling("v5e:4x4")
     assert compiler.at_work.wait(20)
     thread = made.answers._jobs["compile"]._thread
@@ -187,9 +186,7 @@ def tiles(view):
     return view.locator(".wb-whatif .wb-tile")
 
 
-@pytest.mark.parametrize(
-    "kind", [workbench_widgets.CostView, workbench_widgets.Explorer], ids=["alone", "in-the-explorer"]
-)
+@pytest.mark.parametrize("kind", [CostView, workbench_widgets.Explorer], ids=["alone", "in-the-explorer"])
 def test_sliders_ask_the_kernel_for_the_cost_at_another_size(harness: Harness, kind):
     record = examples.fedavg_record()
     made = kind(record)
@@ -217,7 +214,7 @@ def test_larger_model_that_does_not_fit_any_more_says_by_how_much(harness: Harne
     record = compiled_record(
         argument_bytes=2**29, output_bytes=0, temporary_bytes=0, peak_bytes=2**29, available_bytes=2**30, fits=True
     )
-    view = harness.mount(workbench_widgets.CostView(record.replace(target="v5e:4x4")))
+    view = harness.mount(CostView(record.replace(target="v5e:4x4")))
     view.locator(".wb-whatif summary").first.click()
     expect(tiles(view).nth(1)).to_contain_text("of 1 GiB: fits")
     model = view.get_by_role("slider", name="model size")

@@ -11,6 +11,7 @@ import workbench_widgets
 from harness import Harness
 from playwright.sync_api import Locator, expect
 from visitor import open_tab
+from workbench_widgets._memory import MemoryView
 
 pytestmark = pytest.mark.browser
 
@@ -105,7 +106,7 @@ def test_wheel_scrolls_the_page_and_zooms_the_graph_only_with_control(harness: H
 
 
 def test_memory_is_read_by_keyboard_and_leads_to_the_instruction(harness: Harness):
-    made = workbench_widgets.MemoryView(examples.fedavg_record())
+    made = MemoryView(examples.fedavg_record())
     view = harness.mount(made)
     line = view.get_by_role("slider", name="Memory over the schedule")
     # 4.2 MB + k mod 6 · 150 kB: the first peak is the sixth instruction, fusion.5.
@@ -122,7 +123,7 @@ def test_memory_is_read_by_keyboard_and_leads_to_the_instruction(harness: Harnes
 
 
 def test_two_peaks_of_memory_are_both_named(harness: Harness):
-    view = harness.mount(workbench_widgets.MemoryView(examples.fedavg_record()))
+    view = harness.mount(MemoryView(examples.fedavg_record()))
     expect(view.locator(".wb-panel")).to_contain_text("Two peaks: the compiler reports 4.86 MiB")
     expect(view.locator(".wb-panel")).to_contain_text("at most 4.72 MiB")
 

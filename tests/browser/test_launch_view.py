@@ -12,6 +12,7 @@ from harness import Harness
 from lab import open_notebook, run_all, set_theme, write_notebook
 from launch_examples import FakeLaunched, graph
 from playwright.sync_api import Locator, Page, expect
+from workbench_widgets._launch import LaunchView
 
 pytestmark = pytest.mark.browser
 
@@ -35,7 +36,7 @@ def mark(view: Locator, label: str) -> Locator:
 
 @pytest.mark.usefixtures("_send_at_once")
 def test_a_program_before_launch_can_be_looked_through(harness: Harness):
-    view = harness.mount(workbench_widgets.LaunchView(graph()))
+    view = harness.mount(LaunchView(graph()))
     expect(view.locator(".wb-big")).to_have_text("not launched")
     expect(view.get_by_role("button", name="Stop")).to_be_hidden()
     mark(view, "store/0").click()
@@ -48,7 +49,7 @@ def test_a_program_before_launch_can_be_looked_through(harness: Harness):
 @pytest.mark.usefixtures("_send_at_once")
 def test_marks_rows_and_words_follow_the_nodes(harness: Harness):
     launched = FakeLaunched()
-    made = workbench_widgets.LaunchView(launched)
+    made = LaunchView(launched)
     view = harness.mount(made)
     expect(view.locator(".wb-big")).to_have_text("running · 3 s")
     expect(mark(view, "workers/1")).to_have_attribute("aria-label", "workers/1: finished")
@@ -66,7 +67,7 @@ def test_marks_rows_and_words_follow_the_nodes(harness: Harness):
 
 @pytest.mark.usefixtures("_send_at_once")
 def test_a_chosen_node_shows_its_log_and_a_group_narrows_the_table(harness: Harness):
-    made = workbench_widgets.LaunchView(FakeLaunched())
+    made = LaunchView(FakeLaunched())
     view = harness.mount(made)
     view.locator('tr[data-node="store/0"]').click()
     assert made.selection == {"node": "store/0"}
@@ -84,7 +85,7 @@ def test_a_chosen_node_shows_its_log_and_a_group_narrows_the_table(harness: Harn
 
 @pytest.mark.usefixtures("_send_at_once")
 def test_nodes_are_reached_by_keyboard(harness: Harness):
-    made = workbench_widgets.LaunchView(FakeLaunched())
+    made = LaunchView(FakeLaunched())
     view = harness.mount(made)
     mark(view, "store/0").focus()
     harness.page.keyboard.press("ArrowRight")

@@ -9,6 +9,7 @@ from harness import Harness
 from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import expect
 from visitor import open_tab
+from workbench_widgets._clients import ClientsView
 
 from workbench.records.live import ProblemRecord, RoundRecord, SampleRecord, TappedValueRecord, TapRecord
 
@@ -155,12 +156,12 @@ def test_problems_of_a_run_are_listed(harness: Harness):
     expect(view.get_by_role("listitem")).to_have_text("round 1: loss of client 3 is not finite (nan)")
 
 
-def followed(rounds: int = 9) -> tuple[FakeRun, workbench_widgets.ClientsView]:
+def followed(rounds: int = 9) -> tuple[FakeRun, ClientsView]:
     value = TappedValueRecord(
         stage="1", name="slope", operation="mul", shape=(3,), dtype="float32", value=np.array([1.0, 2.0, 3.0])
     )
     run = FakeRun(rounds=rounds)
-    made = workbench_widgets.ClientsView(
+    made = ClientsView(
         examples.fedavg_record(4096),
         rounds=run,
         tap=lambda client: TapRecord(name="fedavg", client=(client,), stages={"1": "train"}, values=(value,)),

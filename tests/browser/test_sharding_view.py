@@ -13,6 +13,7 @@ from accessibility import nameless, weak_contrasts
 from harness import Harness, PageComm
 from playwright.sync_api import Locator, expect
 from test_axe import violations
+from workbench_widgets._propagation import PropagationView
 
 from workbench.records.compiled import TrafficRecord, WhatIfRecord
 from workbench.records.sharding import PlannedValueRecord, PropagationEdge, PropagationRecord, ShardingRecord
@@ -181,7 +182,7 @@ def frames_shown(view: Locator) -> int:
 
 
 def test_propagation_is_stepped_through_and_asked_why(harness: Harness):
-    made = workbench_widgets.PropagationView(PROPAGATION)
+    made = PropagationView(PROPAGATION)
     view = harness.mount(made)
     expect(view.locator("[data-value]")).to_have_count(4)  # the constant is not sharded
     assert frames_shown(view) == 5 + 3  # five tags, three arrows
@@ -200,7 +201,7 @@ def test_propagation_is_stepped_through_and_asked_why(harness: Harness):
 
 def test_propagation_plays_and_pauses(harness: Harness):
     harness.page.emulate_media(reduced_motion="reduce")
-    view = harness.mount(workbench_widgets.PropagationView(PROPAGATION))
+    view = harness.mount(PropagationView(PROPAGATION))
     view.get_by_label("Speed").select_option("3")
     view.locator(".wb-play").click()
     expect(view.locator(".wb-counter")).to_have_text("step 2 · 3 of 3")
@@ -232,7 +233,7 @@ def test_propagation_and_trials_are_for_everyone(harness: Harness, theme: str):
 
 
 def test_one_axis_of_the_propagation_is_shown_alone(harness: Harness):
-    made = workbench_widgets.PropagationView(PROPAGATION)
+    made = PropagationView(PROPAGATION)
     view = harness.mount(made)
     view.get_by_label("Mesh axis shown").select_option("model")
     assert made.selection == {"axis": "model"}

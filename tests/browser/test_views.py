@@ -9,6 +9,9 @@ from accessibility import nameless, weak_contrasts
 from harness import Harness
 from playwright.sync_api import expect
 from visitor import open_tab
+from workbench_widgets._clients import ClientsView
+from workbench_widgets._cost import CostView
+from workbench_widgets._picture import PictureView
 
 from workbench.records.run import ClientRunRecord, EventRecord, RunRecord
 
@@ -26,15 +29,13 @@ def measured(clients: int) -> RunRecord:
 
 
 VIEWS = {
-    "clients": lambda: workbench_widgets.ClientsView(examples.fedavg_record(), measured(64)),
+    "clients": lambda: ClientsView(examples.fedavg_record(), measured(64)),
     "mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(), parts.cost_record()),
     "large mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10)))),
     "sharding": lambda: workbench_widgets.ShardingView(parts.sharding_record()),
     "hlo": lambda: workbench_widgets.HloView(examples.fedavg_record()),
-    "cost": lambda: workbench_widgets.CostView(
-        examples.fedavg_record(), [examples.fedavg_record().replace(target="v5e:4x4")]
-    ),
-    "run": lambda: workbench_widgets.PictureView(measured(3).replace(events=EVENTS)),
+    "cost": lambda: CostView(examples.fedavg_record(), [examples.fedavg_record().replace(target="v5e:4x4")]),
+    "run": lambda: PictureView(measured(3).replace(events=EVENTS)),
     "explorer": lambda: workbench_widgets.Explorer(examples.fedavg_record()),
 }
 
@@ -62,7 +63,7 @@ def test_figure_of_the_headline_opens_its_view(harness: Harness):
 
 
 def test_clients_are_sorted_filtered_and_pinned(harness: Harness):
-    made = workbench_widgets.ClientsView(examples.fedavg_record(4096), measured(4096))
+    made = ClientsView(examples.fedavg_record(4096), measured(4096))
     view = harness.mount(made)
     expect(view.get_by_role("img")).to_be_visible()
     view.get_by_label("Show clients as").select_option("table")
@@ -83,7 +84,7 @@ def test_clients_are_sorted_filtered_and_pinned(harness: Harness):
 
 
 def test_client_is_chosen_by_keyboard_in_the_heat_map(harness: Harness):
-    made = workbench_widgets.ClientsView(examples.fedavg_record(4096))
+    made = ClientsView(examples.fedavg_record(4096))
     view = harness.mount(made)
     view.get_by_role("img").focus()
     for _ in range(4):  # the first press goes to the first client
@@ -141,7 +142,7 @@ def test_ten_thousand_instructions_are_searched_folded_and_drawn(harness: Harnes
 
 def test_cost_of_targets_is_side_by_side(harness: Harness):
     base = examples.fedavg_record()
-    made = workbench_widgets.CostView(base, [base.replace(target="v5e:4x4")])
+    made = CostView(base, [base.replace(target="v5e:4x4")])
     view = harness.mount(made)
     expect(view.locator(".wb-target")).to_have_count(2)
     view.locator('.wb-target tr[data-stage="2"]').first.get_by_role("button").click()
@@ -215,14 +216,14 @@ def test_a_view_is_built_only_when_its_tab_is_opened(harness: Harness):
 
 
 def test_values_arrive_as_binary_numbers(harness: Harness):
-    made = workbench_widgets.ClientsView(examples.fedavg_record())
+    made = ClientsView(examples.fedavg_record())
     assert isinstance(made.arrays["clients.examples"], bytes)
     assert np.frombuffer(made.arrays["clients.examples"], "<f4")[:3].tolist() == [40.0, 77.0, 114.0]
     harness.mount(made)
 
 
 def test_tables_of_clients_that_were_left_are_collected(harness: Harness) -> None:
-    view = harness.mount(workbench_widgets.ClientsView(examples.fedavg_record(4096), measured(4096)))
+    view = harness.mount(ClientsView(examples.fedavg_record(4096), measured(4096)))
     mode = view.get_by_label("Show clients as")
     meter = harness.page.context.new_cdp_session(harness.page)
     meter.send("Performance.enable")

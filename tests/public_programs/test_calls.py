@@ -23,7 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import workbench as wb
 from tests.public_programs.programs import PROGRAMS
 from workbench import render, testing
-from workbench.advice.search import as_accelerator
+from workbench.advice._search._stand_in import as_accelerator
 from workbench.errors import InspectionError
 from workbench.records import Record
 from workbench.records.compiled import ModuleRecord, ProgramRecord

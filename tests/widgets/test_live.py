@@ -10,6 +10,7 @@ import records_examples as examples
 import workbench_widgets
 from live_examples import FakeMonitor, FakeRun, sample
 from workbench_widgets._client_courses import MOST_ROUNDS as MOST_KEPT, ClientCourses
+from workbench_widgets._clients import ClientsView
 from workbench_widgets._devices import devices_state
 from workbench_widgets._run import MOST_COLUMNS, MOST_POINTS, MergedMap, RunDigest
 
@@ -149,7 +150,7 @@ def test_requests_of_the_view_reach_the_run(name, monkeypatch):
 
 def clients_view(**options):
     run = FakeRun(rounds=9)
-    view = workbench_widgets.ClientsView(examples.fedavg_record(4), rounds=run, **options)
+    view = ClientsView(examples.fedavg_record(4), rounds=run, **options)
     return run, view
 
 
@@ -250,7 +251,7 @@ def test_columns_distinguish_estimated_measured_and_simulated():
     timeline = TimelineRecord(name="round", seconds=1.0, spans=(), outcomes=tuple(outcome))
     clients = tuple(ClientRunRecord(stage="1", client=i, seconds=(1.0, 1.0, 1.0, 4.0)[i]) for i in range(4))
     run = RunRecord(name="fedavg", engine="cpu x 1", seconds=1.0, clients=clients)
-    view = workbench_widgets.ClientsView(examples.fedavg_record(4), run, timeline=timeline)
+    view = ClientsView(examples.fedavg_record(4), run, timeline=timeline)
     kinds = {column["key"]: column["kind"] for column in view.data["columns"]}
     assert (kinds["flops"], kinds["seconds"], kinds["needed"]) == ("predicted", "measured", "simulated")
     assert numbers(view.arrays["clients.slowness"]).tolist() == [1, 1, 1, 4]

@@ -12,6 +12,7 @@ import records_parts as parts
 import workbench_widgets
 from jax.sharding import Mesh
 from workbench_widgets._mesh_layout import arrangements
+from workbench_widgets._propagation import PropagationView
 
 import workbench as wb
 from workbench.records.compiled import WhatIfRecord
@@ -119,7 +120,7 @@ def test_pages_of_a_propagation_are_made_when_they_are_asked_for():
         PlannedValueRecord(name=f"%{i}", operation="sine", shape=(8,), dtype="f32", spec=(("clients",),), origins={})
         for i in range(300)
     )
-    view = workbench_widgets.PropagationView(PropagationRecord(values=values))
+    view = PropagationView(PropagationRecord(values=values))
     assert view.data["svg"].count("data-value") == 120
     assert view.page(240).count("data-value") == 60
     assert 'data-value="%299"' in view.page(240)

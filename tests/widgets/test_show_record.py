@@ -2,6 +2,8 @@ import pytest
 import records_examples as examples
 import records_parts as parts
 import workbench_widgets
+from workbench_widgets._clients import ClientsView
+from workbench_widgets._cost import CostView
 
 from workbench.records.compiled import MemoryRecord
 from workbench.records.run import EventRecord, RunRecord
@@ -22,11 +24,11 @@ RECORDS = {
 VIEWS = {
     "explorer": workbench_widgets.Explorer,
     "program": workbench_widgets.ProgramView,
-    "clients": workbench_widgets.ClientsView,
+    "clients": ClientsView,
     "mesh": workbench_widgets.MeshView,
     "sharding": workbench_widgets.ShardingView,
     "hlo": workbench_widgets.HloView,
-    "cost": workbench_widgets.CostView,
+    "cost": CostView,
 }
 
 

@@ -31,6 +31,7 @@ from workbench.advice._partitioning import (
     unsplit_operation,
 )
 from workbench.advice._remat import KEPT
+from workbench.advice._search._program import SearchProgram
 from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, uneven_shards, unused_axis
 from workbench.advice._specs import costly_constraint, misplaced_spec, partly_sharded
 from workbench.advice._verify import (
@@ -44,7 +45,6 @@ from workbench.advice._verify import (
     verified,
     wrapper_of,
 )
-from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
 from workbench.plan import ChunkSize
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord

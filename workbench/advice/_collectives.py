@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from workbench.advice._module import Compiled, dtype_of, explained, less_sent
-from workbench.advice.search import promoted_sums
+from workbench.advice._search._stand_in import promoted_sums
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord
 from workbench.records.sharding import CollectiveKind

@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr
 
 from workbench.advice._module import Compiled, estimated
 from workbench.advice._remat import KEPT, Kept, kept_for_backward
-from workbench.advice.search import pattern_argument
+from workbench.advice._search._groups import pattern_argument
 from workbench.records.advice import FindingRecord
 from workbench.records.sharding import ShardingRecord
 from workbench.render.units import bytes_text, line_text, share_text

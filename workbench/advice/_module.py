@@ -14,7 +14,7 @@ from workbench.records.compiled import CollectiveRecord, InstructionRecord, Modu
 from workbench.records.sharding import WhyCollectiveRecord, WhyRecord
 
 if TYPE_CHECKING:
-    from workbench.advice.search import SearchProgram
+    from workbench.advice._search._program import SearchProgram
 
 _VARYING = {"parameter", "rng-bit-generator", "rng", "custom-call", "infeed"}
 _TRANSPARENT = {"bitcast", "copy", "reshape", "transpose", "get-tuple-element", "tuple", "copy-start", "copy-done"}

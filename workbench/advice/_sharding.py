@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from workbench.advice._module import Compiled
-from workbench.advice.search import ArgumentLeaf, group_leaves
+from workbench.advice._search._groups import ArgumentLeaf, group_leaves
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.advice._module import Compiled, estimated, explained
+from workbench.advice._search._program import Priced, SearchProgram
 from workbench.advice._sharding import all_of, best_spec, named
-from workbench.advice.search import Priced, SearchProgram
 from workbench.errors import WorkbenchError
 from workbench.records.advice import FindingRecord
 from workbench.records.program import SourceLine

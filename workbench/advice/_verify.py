@@ -27,15 +27,10 @@ from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
 from workbench.advice._remat import KEPT, rematerialised
 from workbench.advice._rewrite import unconstrained, with_constraints, with_own_shards, with_written_gathers
+from workbench.advice._search._program import SearchProgram
+from workbench.advice._search._run import Runnable, median_interval, run_interleaved, with_specs
+from workbench.advice._search._stand_in import as_accelerator
 from workbench.advice._sharding import best_spec
-from workbench.advice.search import (
-    Runnable,
-    SearchProgram,
-    as_accelerator,
-    median_interval,
-    run_interleaved,
-    with_specs,
-)
 from workbench.cost import estimate_cost
 from workbench.errors import EngineError, WorkbenchError
 from workbench.inspection import (

@@ -9,6 +9,7 @@ from workbench.inspection._call import (
     on_mesh as on_mesh,
     trace_call as trace_call,
 )
+from workbench.inspection._call_tree._seconds import measured_tree as measured_tree
 from workbench.inspection._compare import compare as compare
 from workbench.inspection._compare_lines import codes_of as codes_of
 from workbench.inspection._compare_measured import compare_measured as compare_measured
@@ -23,7 +24,6 @@ from workbench.inspection._machine import (
 from workbench.inspection._program import Inspection as Inspection, inspect_call as inspect_call, plan_call as plan_call
 from workbench.inspection._why import explain_program as explain_program
 from workbench.inspection._why_causes import constraint_advice as constraint_advice
-from workbench.inspection.call_tree import measured_tree as measured_tree
 from workbench.inspection.hlo import inspect_module as inspect_module
 from workbench.inspection.sharding import (
     inspect_mesh as inspect_mesh,

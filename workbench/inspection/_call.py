@@ -26,8 +26,8 @@ from workbench import _jax_compat
 from workbench._open_types import Option
 from workbench._types import AnyMesh, Argument, PyTree, PyTreeDef
 from workbench.errors import InspectionError
+from workbench.inspection._call_tree._jaxpr import read_jaxpr_tree
 from workbench.inspection._retarget import RebaseError, mesh_of_program, retarget
-from workbench.inspection.call_tree import read_jaxpr_tree
 from workbench.mesh import check_axis_names
 from workbench.plan import (
     ChunkSize,

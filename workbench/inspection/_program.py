@@ -17,9 +17,9 @@ from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_
 from workbench.cost import estimate_cost, known_chip, largest_dtype, product_peak
 from workbench.errors import InspectionError
 from workbench.inspection._call import LoweredCall, TracedCall, Version, current_mesh, mesh_of_values, on_mesh
+from workbench.inspection._call_tree._seconds import predict_seconds
 from workbench.inspection._compile_once import compile_now, compile_once
 from workbench.inspection._retarget import mesh_of_program
-from workbench.inspection.call_tree import predict_seconds
 from workbench.inspection.hlo import inspect_module, with_padding
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.plan import ChunkSize, choose_chunk_size, describe_plan, main_product

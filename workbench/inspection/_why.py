@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
+from workbench.inspection._call_tree._frames import shown_file
 from workbench.inspection._flow import CompiledFlow, likeness, planned_origins
 from workbench.inspection._why_causes import find_causes
-from workbench.inspection.call_tree import shown_file
 from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ProgramRecord
 from workbench.records.program import SourceLine

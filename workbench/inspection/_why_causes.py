@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from workbench.inspection.call_tree import shown_file
+from workbench.inspection._call_tree._frames import shown_file
 from workbench.records import read_source_line
 from workbench.records.sharding import PlannedValueRecord, WhyCauseRecord, WhyCollectiveRecord
 

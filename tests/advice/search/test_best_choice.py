@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import AbstractMesh
 
 import workbench as wb
-from workbench.advice.search import Priced, SearchProgram
-from workbench.advice.search._groups import SpecGroup
-from workbench.advice.search._search import Search, _joined
+from workbench.advice._search._groups import SpecGroup
+from workbench.advice._search._program import Priced, SearchProgram
+from workbench.advice._search._search import Search, _joined
 from workbench.records.advice import JitRecord
 
 

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh
 
 import workbench as wb
-from workbench.advice.search import SearchProgram
+from workbench.advice._search._program import SearchProgram
 
 MESH = AbstractMesh((2,), ("clients",))
 

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import workbench as wb
-from workbench.advice.search import SearchProgram
+from workbench.advice._search._program import SearchProgram
 from workbench.records.advice import SearchRecord
 
 

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.advice.search._search import Search
+from workbench.advice._search._search import Search
 from workbench.errors import InspectionError
 from workbench.records.advice import SearchRecord, ShardingChoiceRecord
 

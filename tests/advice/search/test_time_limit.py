@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AbstractMesh
 
 import workbench as wb
-from workbench.advice.search import SearchProgram
+from workbench.advice._search._program import SearchProgram
 from workbench.errors import EngineError
 
 MESH = AbstractMesh((2,), ("data",))

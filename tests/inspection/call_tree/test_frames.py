@@ -2,7 +2,8 @@
 
 import pytest
 
-from workbench.inspection.call_tree import Frame, below_outer, read_op_name, shown_file, split_stack, trim
+from workbench.inspection._call_tree._frames import Frame, below_outer, shown_file, split_stack, trim
+from workbench.inspection._call_tree._op_names import read_op_name
 
 HELPER = ("step", "helper")
 

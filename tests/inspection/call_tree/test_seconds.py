@@ -10,7 +10,7 @@ import pytest
 import workbench as wb
 from workbench.cost import collective_seconds, known_chip, time_module
 from workbench.inspection import inspect_module
-from workbench.inspection.call_tree import predict_seconds
+from workbench.inspection._call_tree._seconds import predict_seconds
 from workbench.records.hardware import AxisRecord, MeshRecord
 
 RECORDED = Path(__file__).parents[1] / "hlo_samples" / "round_v5e_2x4.hlo.txt"

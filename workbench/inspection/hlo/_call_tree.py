@@ -6,22 +6,19 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Set
 
-from workbench.inspection.call_tree import (
-    Amounts,
+from workbench.inspection._call_tree._build import build_tree
+from workbench.inspection._call_tree._frames import (
     Frame,
-    Item,
-    Scope,
     below_outer,
-    build_tree,
-    called_functions,
     home_of,
     is_named,
     outer_frames,
     package_of,
-    read_op_name,
     split_stack,
     trim,
 )
+from workbench.inspection._call_tree._items import Amounts, Item, Scope
+from workbench.inspection._call_tree._op_names import called_functions, read_op_name
 from workbench.inspection.hlo._assignment import RESERVED, HeldAtPeak
 from workbench.inspection.hlo._attribution import stages_of
 from workbench.inspection.hlo._elementwise import ElementwiseCounter

@@ -2,7 +2,7 @@
 
 import re
 
-from workbench.inspection.call_tree import Frame, package_of
+from workbench.inspection._call_tree._frames import Frame, package_of
 from workbench.inspection.hlo._text import Hlo, Instruction
 from workbench.records.program import SourceLine
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from workbench.inspection.call_tree import Frame
+from workbench.inspection._call_tree._frames import Frame
 from workbench.inspection.hlo._attribution import Neighbours
 from workbench.inspection.hlo._executions import Runs
 from workbench.inspection.hlo._frames import Frames

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal, TypeAlias
 
-from workbench.inspection.call_tree._frames import Frame, layer_of, shown_file
-from workbench.inspection.call_tree._items import Amounts, Item, Scope, figures
+from workbench.inspection._call_tree._frames import Frame, layer_of, shown_file
+from workbench.inspection._call_tree._items import Amounts, Item, Scope, figures
 from workbench.records.call_tree import CallKind, CallNodeRecord, CallPass, CallTreeRecord
 
 

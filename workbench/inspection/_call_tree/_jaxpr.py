@@ -8,10 +8,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from workbench import _jax_compat
 from workbench._types import type_of
-from workbench.inspection.call_tree._build import build_tree
-from workbench.inspection.call_tree._frames import Frame, split_stack, trim
-from workbench.inspection.call_tree._items import Amounts, Item, Scope
-from workbench.inspection.call_tree._op_names import pass_of, read_op_name
+from workbench.inspection._call_tree._build import build_tree
+from workbench.inspection._call_tree._frames import Frame, split_stack, trim
+from workbench.inspection._call_tree._items import Amounts, Item, Scope
+from workbench.inspection._call_tree._op_names import pass_of, read_op_name
 from workbench.plan import walk_jaxpr_work
 from workbench.records.call_tree import CallTreeRecord
 from workbench.records.sharding import CollectiveKind

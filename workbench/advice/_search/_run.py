@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workbench._types import Argument, Device
-from workbench.advice.search._groups import Spec
+from workbench.advice._search._groups import Spec
 from workbench.errors import EngineError
 from workbench.inspection import TracedCall, inspect_module
 from workbench.measurement import caller_of, free_bytes

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench.advice.search._chunked import compile_best, joined_record, with_chunk_sizes
-from workbench.advice.search._groups import SpecGroup, fits
-from workbench.advice.search._program import SearchProgram
-from workbench.advice.search._run import median_interval, run_interleaved, with_specs
-from workbench.advice.search._search import Found, Progress, Search
+from workbench.advice._search._chunked import compile_best, joined_record, with_chunk_sizes
+from workbench.advice._search._groups import SpecGroup, fits
+from workbench.advice._search._program import SearchProgram
+from workbench.advice._search._run import median_interval, run_interleaved, with_specs
+from workbench.advice._search._search import Found, Progress, Search
 from workbench.errors import MeshError, WorkbenchError
 from workbench.inspection import TracedCall, current_mesh, mesh_of_values
 from workbench.records.advice import SearchRecord

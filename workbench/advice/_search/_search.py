@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 
 from workbench._open_types import Progress
-from workbench.advice.search._groups import Spec, SpecGroup, candidates, pattern_argument
-from workbench.advice.search._program import Assignment, Priced, SearchProgram
+from workbench.advice._search._groups import Spec, SpecGroup, candidates, pattern_argument
+from workbench.advice._search._program import Assignment, Priced, SearchProgram
 from workbench.errors import WorkbenchError
 from workbench.records.advice import SearchRecord, ShardingChoiceRecord
 

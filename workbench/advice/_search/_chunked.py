@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from workbench.advice.search._chunk_sizes import chunk_candidates, chunk_penalty, usual_chunk
-from workbench.advice.search._groups import Spec
-from workbench.advice.search._search import UNCOMPARED, Search, pareto
+from workbench.advice._search._chunk_sizes import chunk_candidates, chunk_penalty, usual_chunk
+from workbench.advice._search._groups import Spec
+from workbench.advice._search._search import UNCOMPARED, Search, pareto
 from workbench.errors import WorkbenchError
 from workbench.records.advice import SearchRecord, ShardingChoiceRecord
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from workbench._jax_compat import is_pmapped
 from workbench._types import Spec
-from workbench.advice.search._mesh import search_meshes, search_slices
-from workbench.advice.search._suggest import search_shardings
+from workbench.advice._search._mesh import search_meshes, search_slices
+from workbench.advice._search._suggest import search_shardings
 from workbench.aot import parse_target
 from workbench.cost import error_bar, known_chip
 from workbench.errors import InspectionError, ProgramError

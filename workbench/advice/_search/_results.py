@@ -8,7 +8,7 @@ import jax
 
 from workbench._jax_compat import is_jitted, static_arguments
 from workbench._types import PyTree
-from workbench.advice.search._groups import pattern_argument
+from workbench.advice._search._groups import pattern_argument
 from workbench.inspection import TracedCall
 from workbench.records.advice import JitRecord
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from workbench.inspection.call_tree._frames import Frame
+from workbench.inspection._call_tree._frames import Frame
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallPass
 from workbench.records.sharding import CollectiveKind
 

@@ -14,9 +14,9 @@ from workbench._jax_compat import shardy, shardy_trials
 from workbench._open_types import AS_GIVEN, AsGiven
 from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import ArrayLikeType
-from workbench.advice.search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
-from workbench.advice.search._results import read_jit
-from workbench.advice.search._stand_in import as_accelerator
+from workbench.advice._search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
+from workbench.advice._search._results import read_jit
+from workbench.advice._search._stand_in import as_accelerator
 from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target
 from workbench.cost import (
     CHIPS,

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from jax.sharding import AbstractMesh
 
-from workbench.advice.search._chunked import compile_best, joined_record, mesh_text, ranked, with_chunk_sizes
-from workbench.advice.search._program import SearchProgram
-from workbench.advice.search._search import Progress, Search
-from workbench.advice.search._suggest import lock_patterns
+from workbench.advice._search._chunked import compile_best, joined_record, mesh_text, ranked, with_chunk_sizes
+from workbench.advice._search._program import SearchProgram
+from workbench.advice._search._search import Progress, Search
+from workbench.advice._search._suggest import lock_patterns
 from workbench.aot import list_targets, parse_target
 from workbench.errors import MeshError, WorkbenchError
 from workbench.inspection import TracedCall, current_mesh, plan_call

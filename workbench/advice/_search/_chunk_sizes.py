@@ -3,7 +3,7 @@
 import copy
 import math
 
-from workbench.advice.search._program import SearchProgram
+from workbench.advice._search._program import SearchProgram
 from workbench.inspection import plan_call
 from workbench.mesh import chunk_shard
 from workbench.plan import ChunkSize

@@ -1,0 +1,1 @@
+"""Searches shardings, meshes and machines: Shardy plans the candidates, and compilers decide between them."""
