@@ -51,7 +51,9 @@ class CallbackErrors:
     def call(self, run: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
         """Calls `run(*args, **kwargs)`; waits for the result if there are callbacks and several devices."""
         if jax.local_device_count() == 1:
-            return run(*args, **kwargs)
+            results = run(*args, **kwargs)
+            self.none = not self._found
+            return results
         self._running.append(None)
         try:
             results = run(*args, **kwargs)
