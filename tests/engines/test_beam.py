@@ -206,7 +206,7 @@ def test_nan_of_a_pass_is_an_error():
     def logarithms(x: Any) -> Any:
         return wb.reduce_sum(wb.map_fn(jnp.log, x))
 
-    with pytest.raises(EngineError, match=r"produced a NaN for client 1, in the sum"):
+    with pytest.raises(EngineError, match=r"produced a NaN for client 1, in the partial result"):
         Beam(check_nan=True).run(logarithms, np.array([1, -1, 2], np.float32))
 
 

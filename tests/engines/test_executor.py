@@ -120,7 +120,7 @@ def test_last_batch_is_filled_up_and_not_counted():
 @pytest.mark.parametrize("pool", [Shipping, lambda: concurrent.futures.ThreadPoolExecutor(2)], ids=["bytes", "threads"])
 def test_nan_in_a_batch_is_traced_to_its_client(pool: Any):
     x = np.array([1, 2, 3, -1, 5], np.float32)
-    with pytest.raises(EngineError, match=r"stage 0 .* produced a NaN for client 3, in the sum") as caught:
+    with pytest.raises(EngineError, match=r"stage 0 .* produced a NaN for client 3, in the partial result") as caught:
         Executor(pool(), clients_per_task=5, check_nan=True).run(logarithms, x)
     assert caught.value.client == 3
 

@@ -282,7 +282,7 @@ def test_nan_names_the_client():
 
     with (
         Here(check_nan=True) as engine,
-        pytest.raises(EngineError, match=r"produced a NaN for client 1, in the sum") as e,
+        pytest.raises(EngineError, match=r"produced a NaN for client 1, in the partial result") as e,
     ):
         engine.run(logarithms, np.array([1, -1, 2], np.float32))
     assert e.value.client == 1

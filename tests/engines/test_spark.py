@@ -148,7 +148,7 @@ class TestSpark(EngineContract):
 
         data = np.ones(5, np.float32)
         data[client] = -1
-        with pytest.raises(EngineError, match=rf"produced a NaN for client {client}, in the sum") as caught:
+        with pytest.raises(EngineError, match=rf"produced a NaN for client {client}, in the partial result") as caught:
             local.run(logarithms, data)
         assert caught.value.client == client
 
@@ -542,7 +542,7 @@ def test_java_that_cannot_run_spark_is_named(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"session": 3}, "was given 3 as its session.*pass a session, or the master"),
+        ({"session": 3}, "was given 3 .type int. as its session.*pass a session, or the master"),
         ({"clients_per_batch": 0}, "clients_per_batch=0.*positive int"),
     ],
     ids=["session", "batch"],

@@ -61,7 +61,7 @@ class BatchFunction(ClientLoop):
     @property
     def out_names(self) -> list[str]:
         """Names of the outputs, for messages."""
-        reductions = [f"the sum for `{step.equation.primitive.name}`" for step in self.phase.reductions]
+        reductions = [f"the partial result of `{step.equation.primitive.name}`" for step in self.phase.reductions]
         return [*(f"output {i} of `{self.name}`" for i in range(len(self.phase.kept))), *reductions]
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
