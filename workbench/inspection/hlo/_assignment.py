@@ -66,8 +66,8 @@ def divide_peak(
     allocations = _allocations(compiled, stats)
     if allocations and sum(allocation.size for allocation in allocations) == peak_bytes:
         return tuple(_planned(hlo, allocations, at_peak)), (
-            "peak bytes come from the compiler; each reserved block is attributed to the value that it stores at the "
-            "schedule's peak, or, if it is empty then, to the largest value that it ever stores"
+            "peak bytes come from the compiler; each reserved block counts as the value that it stores at the "
+            "schedule's peak; a block that is empty at the peak counts as the largest value that it ever stores"
         )
     note = (
         f"memory per line is computed at the schedule's peak of {reached:,} bytes; the compiler reports a peak of "
