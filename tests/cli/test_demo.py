@@ -7,6 +7,7 @@ from records_examples import fedavg_record
 
 from workbench.cli import _demo, _demo_sections as sections, _training, main
 from workbench.federated.data import ClientData, describe
+from workbench.records.live import RoundRecord
 from workbench.render.report import ReportCode, ReportImage, ReportText, ReportView, render_report
 
 
@@ -14,8 +15,15 @@ def pieces(section, kind):
     return [piece for piece in section.pieces if isinstance(piece, kind)]
 
 
+def rounds(*accuracies):
+    return [
+        RoundRecord(round=number, seconds=1.0, metrics={_training.ACCURACY: accuracy})
+        for number, accuracy in enumerate(accuracies)
+    ]
+
+
 def test_training_section_says_when_it_passed_ninety_percent():
-    section = sections.training_section([2.0, 1.0, 0.5], [0.5, 0.92, 0.95], 12.5)
+    section = sections.training_section(rounds(0.5, 0.92, 0.95), 12.5)
     (text,) = pieces(section, ReportText)
     assert (
         "After 3 rounds the network classifies 95.0 % of the held-out digits correctly. "
@@ -26,7 +34,7 @@ def test_training_section_says_when_it_passed_ninety_percent():
 
 
 def test_training_section_does_not_claim_what_did_not_happen():
-    (text,) = pieces(sections.training_section([2.0], [0.5], 1.0), ReportText)
+    (text,) = pieces(sections.training_section(rounds(0.5), 1.0), ReportText)
     assert "passed" not in text.text
 
 
@@ -97,6 +105,6 @@ def test_demo_writes_one_file_that_fetches_nothing(tmp_path, capsys):
 def test_training_reaches_ninety_percent_within_forty_rounds():
     from workbench.mesh import make_mesh
 
-    trained = _training.train(make_mesh(clients=8), 40, lambda *_: None)
-    assert trained.accuracies[-1] >= 0.90
-    assert len(trained.losses) == len(trained.accuracies) == 40
+    trained = _training.train(make_mesh(clients=8), 40, progress=False)
+    assert len(trained.history) == 40
+    assert _training.accuracies_of(trained.history)[-1] >= 0.90

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-from tqdm import tqdm
 
 from workbench import api
 from workbench.cli import _demo_sections as sections, _training
@@ -29,19 +28,10 @@ def write_demo(out: Path, *, rounds: int) -> int:
     require_writable(out)
     mesh = _make_mesh()
     began = time.perf_counter()
-    # `disable=None`: in a log file, only the last line is written, without a moving bar.
-    with tqdm(total=rounds, desc="training", unit="round", file=sys.stdout, ncols=100, disable=None) as bar:
-
-        def report(number: int, loss: float, accuracy: float) -> None:
-            bar.update()
-            bar.set_postfix_str(f"loss {loss:.3f}, test accuracy {share_text(accuracy)}")
-
-        trained = _training.train(mesh, rounds, report)
+    trained = _training.train(mesh, rounds)
     seconds = time.perf_counter() - began
-    print(
-        f"trained {rounds} rounds: test accuracy {share_text(trained.accuracies[-1])}; inspecting the program …",
-        flush=True,
-    )
+    accuracy = share_text(_training.accuracies_of(trained.history)[-1])
+    print(f"trained {rounds} rounds: test accuracy {accuracy}; inspecting the program …", flush=True)
     write_whole(out, render_report(TITLE, lead_of(trained), look(mesh, trained, seconds)))
     print(f"wrote {out.resolve().as_uri()}")
     print("Open it in a browser: play the round, and click through the program.")
@@ -51,11 +41,11 @@ def write_demo(out: Path, *, rounds: int) -> int:
 
 def lead_of(trained: _training.TrainedModel) -> str:
     """The opening sentences: what was trained, on what data, with what result."""
-    counts = trained.train.counts
+    counts, accuracies = trained.train.counts, _training.accuracies_of(trained.history)
     return (
         f"Each of {len(counts)} clients keeps its own {min(counts)} to {max(counts)} handwritten digits. After "
-        f"{len(trained.accuracies)} rounds of federated averaging, their shared network classifies "
-        f"{share_text(trained.accuracies[-1])} of new digits correctly."
+        f"{len(accuracies)} rounds of federated averaging, their shared network classifies "
+        f"{share_text(accuracies[-1])} of new digits correctly."
     )
 
 
@@ -83,14 +73,13 @@ def require_writable(out: Path) -> None:
 
 def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: float) -> list[ReportSection]:
     """Builds every section of the report from records."""
-    start = jax.device_put(_training.first_parameters(), jax.tree.map(lambda x: x.sharding, trained.parameters))
     with jax.set_mesh(mesh):
-        traced = api.trace(_training.fedavg)(start, trained.data)
+        traced = api.trace(_training.fedavg)(trained.start, trained.data)
         player = traced.play()
         record = traced.inspect(examples_per_client=trained.train.counts.tolist())
-        gradient = api.inspect(jax.grad(mean_loss))(start, trained.data)
+        gradient = api.inspect(jax.grad(mean_loss))(trained.start, trained.data)
     return [
-        sections.training_section(trained.losses, trained.accuracies, seconds),
+        sections.training_section(trained.history, seconds),
         sections.data_section(describe(trained.train)),
         sections.round_section(code_of(_training.train_locally, _training.fedavg), player.to_fragment()),
         sections.program_section(record, gradient, api.explore(record).to_fragment()),

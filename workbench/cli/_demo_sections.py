@@ -3,17 +3,14 @@
 import collections
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from workbench import render
+from workbench.cli._training import accuracies_of
 from workbench.records.compiled import ProgramRecord
+from workbench.records.live import RoundRecord
 from workbench.records.program import ClientDataRecord
-from workbench.render import palette
 from workbench.render.report import ReportCode, ReportImage, ReportSection, ReportText, ReportView
 from workbench.render.units import axes_text, seconds_text, share_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def data_section(record: ClientDataRecord) -> ReportSection:
@@ -28,12 +25,13 @@ def data_section(record: ClientDataRecord) -> ReportSection:
     caption = "Number of examples of each client; each colour is one digit."
     return ReportSection(
         heading="The data stay with their clients",
-        pieces=(ReportText(text=text), _image(caption, *(render.plot(record, dark=d) for d in (False, True)))),
+        pieces=(ReportText(text=text), _image(caption, record)),
     )
 
 
-def training_section(losses: Sequence[float], accuracies: Sequence[float], seconds: float) -> ReportSection:
+def training_section(history: Sequence[RoundRecord], seconds: float) -> ReportSection:
     """Shows the losses and accuracies of the rounds."""
+    accuracies = accuracies_of(history)
     good = next((n + 1 for n, accuracy in enumerate(accuracies) if accuracy >= 0.9), None)
     reached = f" Its accuracy reached 90 % in round {good}." if good else ""
     text = (
@@ -41,8 +39,7 @@ def training_section(losses: Sequence[float], accuracies: Sequence[float], secon
         f"correctly.{reached} Compiling and training took {seconds_text(seconds)} on this machine."
     )
     caption = "Test accuracy after each round, and the clients' loss on their own examples during that round."
-    figures = (_curves(losses, accuracies, dark) for dark in (False, True))
-    return ReportSection(heading="Training", pieces=(ReportText(text=text), _image(caption, *figures)))
+    return ReportSection(heading="Training", pieces=(ReportText(text=text), _image(caption, history)))
 
 
 def round_section(code: str, player: str) -> ReportSection:
@@ -99,33 +96,8 @@ def next_section(command: str) -> ReportSection:
     )
 
 
-def _curves(losses: Sequence[float], accuracies: Sequence[float], dark: bool) -> "Figure":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    colours = palette(dark)
-    figure = Figure(figsize=(8.4, 3.2), dpi=120, layout="constrained", facecolor=colours["bg"])
-    FigureCanvasAgg(figure)
-    rounds = range(1, len(losses) + 1)
-    for place, (values, title, style) in enumerate(
-        ((accuracies, "test accuracy", "-o"), (losses, "clients' loss", "-s"))
-    ):
-        axes = figure.add_subplot(1, 2, place + 1, facecolor=colours["bg"])
-        axes.plot(rounds, values, style, color=colours[f"series-{place}"], markersize=3, linewidth=1.5)
-        axes.set_title(title, color=colours["fg"], loc="left", fontsize=11)
-        axes.set_xlabel("round", color=colours["muted"])
-        axes.tick_params(colors=colours["muted"])
-        axes.grid(color=colours["line"], linewidth=0.5)
-        axes.spines[:].set_visible(False)
-        axes.set_ylim(bottom=0, top=1 if title == "test accuracy" else None)
-    return figure
-
-
-def _image(caption: str, light: "Figure", dark: "Figure") -> ReportImage:
-    return ReportImage(png=_png(light), dark=_png(dark), caption=caption)
-
-
-def _png(figure: "Figure") -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
+def _image(caption: str, record: object) -> ReportImage:
+    files = io.BytesIO(), io.BytesIO()
+    for file, dark in zip(files, (False, True), strict=True):
+        render.plot(record, dark=dark).savefig(file, format="png")
+    return ReportImage(png=files[0].getvalue(), dark=files[1].getvalue(), caption=caption)

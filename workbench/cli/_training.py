@@ -1,6 +1,6 @@
 """The demo training: federated averaging of a small network on the digits of 64 clients."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,11 +12,14 @@ import optax
 from jax import Array
 
 from workbench._types import PyTree
-from workbench.federated.data import ClientData, Examples, digits, pad_clients
+from workbench.federated.data import ClientData, digits, pad_clients
+from workbench.measurement import History, run_rounds
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+from workbench.records.live import RoundRecord
 
 CLIENTS = 64
 BATCH_SIZE, EPOCHS, HIDDEN = 16, 4, 32
+LOSS, ACCURACY = "loss of the clients", "test accuracy"
 CLIENT_OPTIMIZER = optax.sgd(0.2)
 SERVER_OPTIMIZER = optax.sgd(0.7, momentum=0.7)
 
@@ -25,14 +28,17 @@ Parameters = dict[str, jax.Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """Result of the training: the data, the final parameters, and metrics per round."""
+    """Result of the training: the data, the first parameters, and the finished rounds."""
 
     train: ClientData
-    test: Examples
     data: dict[str, jax.Array]
-    parameters: Parameters
-    losses: tuple[float, ...]  # mean over the clients' examples, before their steps in this round
-    accuracies: tuple[float, ...]  # on the held-out examples, after this round
+    start: Parameters
+    history: History
+
+
+def accuracies_of(history: Sequence[RoundRecord]) -> list[float]:
+    """Test accuracy after every round."""
+    return [float(np.mean(record.metrics[ACCURACY])) for record in history]
 
 
 def predict(parameters: Parameters, x: jax.Array) -> jax.Array:
@@ -55,12 +61,7 @@ def mean_where(mask: jax.Array, values: jax.Array) -> jax.Array:
 def train_locally(parameters: Parameters, client: dict[str, jax.Array]) -> tuple[Parameters, jax.Array]:
     """One client's part of a round: local SGD over its batches.
 
-    Args:
-        parameters: The server's parameters.
-        client: `x [steps, batch, 64]`, `y [steps, batch]`, `mask [steps, batch]`.
-
-    Returns:
-        The client's update of the parameters, and its mean loss during training.
+    Returns the client's update of the parameters, and its mean loss during training.
     """
 
     def step(carry: PyTree[Array], batch: dict[str, jax.Array]) -> tuple[Any, jax.Array]:
@@ -81,9 +82,9 @@ def fedavg(parameters: Parameters, data: dict[str, jax.Array]) -> tuple[Paramete
     return reduce_weighted_mean((changes, losses), data["weight"])
 
 
-def first_parameters(seed: int = 0) -> Parameters:
+def first_parameters() -> Parameters:
     """Random weights, zero biases."""
-    first, second = jax.random.split(jax.random.key(seed))
+    first, second = jax.random.split(jax.random.key(0))
     initialize = jax.nn.initializers.he_normal()
     return {
         "in": initialize(first, (64, HIDDEN)),
@@ -93,45 +94,27 @@ def first_parameters(seed: int = 0) -> Parameters:
     }
 
 
-def train(mesh: jax.sharding.Mesh, rounds: int, report: Callable[[int, float, float], None]) -> TrainedModel:
-    """Trains for a number of rounds on the mesh, with clients sharded over its axis `clients`.
-
-    Args:
-        mesh: Mesh to run on.
-        rounds: Number of rounds.
-        report: Called after every round with its number, the clients' loss and the test accuracy.
-
-    Returns: The data, the final parameters, the losses and the accuracies.
-    """
+def train(mesh: jax.sharding.Mesh, rounds: int, *, progress: bool = True) -> TrainedModel:
+    """Trains for a number of rounds on the mesh, with clients sharded over its axis `clients`."""
     train_data, test = digits(CLIENTS)
     padded = pad_clients(train_data, batch_size=BATCH_SIZE, epochs=EPOCHS, key=0)
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("clients"))
     data = jax.device_put({name: np.asarray(value) for name, value in padded.tree.items()}, spread)
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    parameters = first_parameters()
-    parameters, state = jax.device_put((parameters, SERVER_OPTIMIZER.init(parameters)), everywhere)
+    start = jax.device_put(first_parameters(), everywhere)
 
     @partial(jax.jit, out_shardings=everywhere)
-    def one_round(
-        parameters: Parameters, state: PyTree[Array], data: PyTree[Array]
-    ) -> tuple[Parameters, Any, jax.Array]:
+    def one_round(state: PyTree[Array], data: PyTree[Array]) -> tuple[PyTree[Array], dict[str, jax.Array]]:
+        parameters, optimizer = state
         change, loss = fedavg(parameters, data)
-        updates, state = SERVER_OPTIMIZER.update(jax.tree.map(jnp.negative, change), state)
-        return optax.apply_updates(parameters, updates), state, loss  # type: ignore[return-value]
+        updates, optimizer = SERVER_OPTIMIZER.update(jax.tree.map(jnp.negative, change), optimizer)
+        return (optax.apply_updates(parameters, updates), optimizer), {LOSS: loss}
 
-    losses, accuracies = [], []
+    def evaluate(state: PyTree[Array]) -> dict[str, float]:
+        guesses = np.asarray(predict(jax.device_get(state[0]), jnp.asarray(test.x))).argmax(axis=1)
+        return {ACCURACY: float((guesses == test.y).mean())}
+
+    state = start, jax.device_put(SERVER_OPTIMIZER.init(start), everywhere)
     with jax.set_mesh(mesh):
-        for number in range(rounds):
-            parameters, state, loss = one_round(parameters, state, data)
-            guesses = np.asarray(predict(jax.device_get(parameters), jnp.asarray(test.x))).argmax(axis=1)
-            losses.append(float(loss))
-            accuracies.append(float((guesses == test.y).mean()))
-            report(number + 1, losses[-1], accuracies[-1])
-    return TrainedModel(
-        train=train_data,
-        test=test,
-        data=data,
-        parameters=parameters,
-        losses=tuple(losses),
-        accuracies=tuple(accuracies),
-    )
+        run = run_rounds(one_round, state, rounds, data=data, evaluate=evaluate, progress=progress)
+    return TrainedModel(train=train_data, data=data, start=start, history=run.history)
