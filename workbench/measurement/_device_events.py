@@ -12,7 +12,7 @@ import contextlib
 import heapq
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -140,23 +140,22 @@ def device_of(plane: str) -> tuple[str, int] | None:
     return (match[1].lower(), int(match[2])) if match and not match[3] and match[1] != "CUSTOM" else None
 
 
-def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Iterator[Found]:
+def read_plane(plane: PlaneLike, *, origin_ps: int = 0) -> Iterator[Found]:
     """Yields all device events in a plane, each line in time order.
 
     Args:
         plane: Plane of a device or of the host.
-        shift: Number added to device numbers, because a second host's numbers start again at 0.
         origin_ps: Origin of the returned seconds; it is needed because a float cannot represent picoseconds since 1970.
     """
     selects = isinstance(plane, Plane)
     plane = (_ShiftedLines if selects else _Shifted)(plane, origin_ps) if origin_ps else plane
     if plane.name == "/host:CPU":
-        yield from _of_cpu(plane, shift, {"stating": _OF_CPU} if selects else {})
+        yield from _of_cpu(plane, {"stating": _OF_CPU} if selects else {})
         return
     match = _DEVICE.fullmatch(plane.name)
     if match is None or match[1] == "CUSTOM":
         return
-    device = int(match[2]) + shift
+    device = int(match[2])
     if match[3]:
         kind = SPARSE_CORE if "SparseCore" in match[3] else f"events of {plane.name}"
         for line in plane.lines():
@@ -212,13 +211,13 @@ class _ShiftedLines(_Shifted):
         return iter(self._plane.events(line, **only))
 
 
-def _of_cpu(plane: PlaneLike, shift: int, only: dict[str, Any]) -> Iterator[Found]:
+def _of_cpu(plane: PlaneLike, only: dict[str, Any]) -> Iterator[Found]:
     for line in plane.lines():
         for event in plane.events(line, **only):
             stats = event.stats
             if all(name in stats for name in _OF_CPU):
                 yield DeviceEvent(
-                    device=int(stats["device_ordinal"]) + shift,
+                    device=int(stats["device_ordinal"]),
                     name=str(stats["hlo_op"]),
                     module=str(stats.get("hlo_module", "")),
                     run=_integer(stats.get("run_id")),
@@ -424,27 +423,18 @@ def kernels_per_execution(kernels: list[str]) -> int:
     return count
 
 
-def execution_shares(
-    events: Iterable[DeviceEvent], *, key: Callable[[DeviceEvent], Any] | None = None
-) -> Iterator[tuple[DeviceEvent, float]]:
+def execution_shares(events: Iterable[DeviceEvent]) -> Iterator[tuple[DeviceEvent, float]]:
     """Yields events with their share of an execution; it is below 1 if a GPU runs several kernels.
 
     Consecutive kernels of one instruction form one execution if no other instruction of their program runs between
     them, unless their names repeat from the beginning.
-
-    Args:
-        events: Events in time order on each device.
-        key: Function that returns the group within which an event can be consecutive with others; None groups by device
-            and program.
     """
-    key = key or (lambda event: (event.device, event.module, event.program))
     waiting: dict[Any, list[DeviceEvent]] = {}
     for event in events:
         if not event.kernel:
             yield event, 1.0
             continue
-        place = key(event)
-        group = waiting.setdefault(place, [])
+        group = waiting.setdefault((event.device, event.module, event.program), [])
         if group and (group[-1].name != event.name or len(group) >= _LONGEST):
             yield from _shared(group)
             group.clear()
