@@ -9,7 +9,8 @@ temporaries. The verdicts are:
   than 5 % without a note;
 * useless: the named figure falls by less than 2 %;
 * false: the named figure grows or differs from the statement, or another figure grows without a note;
-* not made: the finding has neither code nor an edit that follows from its text alone.
+* not made: the finding has neither code nor an edit that follows from its text alone, or its estimate is for
+  accelerators.
 
 `--only PATTERN` selects programs.
 """
@@ -262,6 +263,9 @@ def judged(only: str) -> Iterator[tuple[str, str, str, str]]:
             for finding in findings:
                 gain = finding.gain
                 said = "" if gain is None else f"{gain.quantity} −{100 * gain.saved_share:.0f} %"
+                if gain is not None and not gain.verified and "compile for an accelerator" in gain.how:
+                    yield name, finding.rule, said, "not made: the estimate is for accelerators"
+                    continue
                 try:
                     made = changed(name, finding, fn, args)
                     word = "not made" if made is None else verdict(finding, before, figures(*made))
