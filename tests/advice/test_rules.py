@@ -764,6 +764,15 @@ def test_a_keyword_on_one_device_does_not_stop_verification():
     assert {"peak bytes", "bytes sent", "FLOPs"} <= {each.quantity for each in replicated.compared}
 
 
+def test_a_random_key_that_a_step_returns_is_planned(mesh):
+    def step(w, key, x):
+        key, noise = jax.random.split(key)
+        return w - jax.grad(lambda w: ((x @ w + jax.random.normal(noise, (64, 256))) ** 2).mean())(w), key
+
+    w, x = struct((256, 256), NamedSharding(mesh, P("model"))), struct((64, 256), NamedSharding(mesh, P("data")))
+    assert rules(wb.advise(step, verify=False)(w, jax.random.key(0), x))
+
+
 def attention(q, k, v):
     return jax.nn.softmax(q @ k.T) @ v
 

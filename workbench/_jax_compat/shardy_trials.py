@@ -130,7 +130,9 @@ class ShardyTrials:
         if spec is None:
             dims = ", ".join(["{?}"] * rank)
         else:
-            dims = ", ".join("{" + ", ".join(f'"{axis}"' for axis in axes) + "}" for axes in spec)
+            # A random key has more dimensions here than in JAX; Shardy crashes if one of them has no entry.
+            entries = (*spec, *[()] * (rank - len(spec)))
+            dims = ", ".join("{" + ", ".join(f'"{axis}"' for axis in axes) + "}" for axes in entries)
         return _ir.Attribute.parse(f"#sdy.sharding<@{self._mesh}, [{dims}]>")
 
 
