@@ -37,14 +37,14 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
         for at, other in itertools.combinations(places, 2)
         if groups[at].shape == groups[other].shape[:-2] + groups[other].shape[-2:][::-1]
     ]
-    found = False
+    is_found = False
     for chosen in (*singles, *pairs):
-        if found and len(chosen) > 1:
+        if is_found and len(chosen) > 1:
             return
         after, specs = _transposed(planner, base, chosen)
         if after > _LESS * before:
             continue
-        found = True
+        is_found = True
         leaves = {planner.leaves[i].name: spec for at, spec in specs.items() for i in groups[at].leaves}
         was = " and ".join(f"`{groups[at].pattern}` is sharded as `{spec_code(base.specs[at])}`" for at in specs)
         new = " and ".join(f"`{spec_code(spec)}`" for spec in specs.values())
