@@ -49,6 +49,6 @@ def test_program_that_ends_the_compiler_is_an_error_where_it_is_lowered_already(
 
 
 def test_program_that_leaves_one_axis_to_the_compiler_is_compiled_here(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("workbench.inspection._compile_apart.compile_for_cpu", lambda *_, **__: pytest.fail("not here"))
+    monkeypatch.setattr("workbench.inspection._compile_once.compile_for_cpu", lambda *_, **__: pytest.fail("not here"))
     two = mesh(clients=2, tensor=2)
     assert wb.inspect(lookup(two))(*arguments(two)).module is not None

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from workbench.errors import DataError, EngineError, MeasureError, ProgramError, RoundError
-from workbench.measurement import History, Run, _checkpoints, _history_file, load_checkpoint, run_rounds
+from workbench.measurement import History, Run, _checkpoints, load_checkpoint, run_rounds
 from workbench.records.live import RoundRecord
 
 quiet: dict[str, Any] = {"progress": False}
@@ -91,8 +91,8 @@ def test_state_of_numpy_scalars_is_resumed_as_what_it_is(tmp_path: Path):
 
 def test_history_is_appended_and_earlier_rounds_are_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     written: list[int] = []
-    line_of = _history_file.line_of
-    monkeypatch.setattr(_history_file, "line_of", lambda record: (written.append(record.round), line_of(record))[1])
+    line_of = _checkpoints.line_of
+    monkeypatch.setattr(_checkpoints, "line_of", lambda record: (written.append(record.round), line_of(record))[1])
     run_rounds(add, 0, 5, checkpoint_dir=tmp_path, **quiet)
     run_rounds(add, 0, 8, checkpoint_dir=tmp_path, **quiet)
     assert written == list(range(8))
@@ -120,7 +120,7 @@ def test_full_disk_in_the_history_keeps_the_checkpoints_before(tmp_path: Path):
         return state + 1, {"loss": np.full(2000, float(round))}
 
     run = run_rounds(step, 0, 2, checkpoint_dir=tmp_path, **quiet)
-    with faults.full_disk((tmp_path / _history_file.NAME).stat().st_size + 100):
+    with faults.full_disk((tmp_path / _checkpoints.NAME).stat().st_size + 100):
         run = run_rounds(step, 0, 4, checkpoint_dir=tmp_path, **quiet)
     assert "could not be written" in run.problems[0].what
     assert load_checkpoint(tmp_path, 0)[:2] == (2, 2)

@@ -25,11 +25,10 @@ from workbench.render._live_rounds import describe_samples, describe_timeline, r
 from workbench.render._memory import describe_memory
 from workbench.render._mesh import describe_mesh, render_mesh_svg
 from workbench.render._overlay import describe_overlay, render_overlay_svg
-from workbench.render._population import plot_costs
 from workbench.render._program import describe_program, render_program_svg
 from workbench.render._propagation import Playback, describe_propagation, render_propagation_svg
 from workbench.render._rounds import describe_rounds, render_rounds_svg
-from workbench.render._rounds_figures import plot_rounds
+from workbench.render._rounds_figures import plot_costs, plot_rounds
 from workbench.render._sharding import describe_leaf, describe_sharding, render_sharding_svg
 from workbench.render._svg import Markup
 from workbench.render._text import text

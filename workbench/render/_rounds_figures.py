@@ -1,4 +1,4 @@
-"""The rounds of a run, its clients, and simulated rounds as matplotlib figures."""
+"""Rounds of runs, and costs of populations, as matplotlib figures."""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +10,72 @@ from workbench.render._rounds import curves
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_COSTS = ("hours", "moved (GB)", "energy (kWh)")
+
+
+def plot_costs(
+    frames: "Mapping[str, pd.DataFrame]",
+    metric: str = "accuracy",
+    *,
+    against: Sequence[str] = _COSTS,
+    ax: "Axes | None" = None,
+    dark: bool | None = None,
+) -> "Figure":
+    """One metric of several schedules against their costs, with one panel per cost.
+
+    Args:
+        frames: Tables by name, from `population.train` (or from `Simulation.frame`, for a metric of the rounds).
+        metric: The column to draw; rows without a value are left out.
+        against: The cost columns, from left to right.
+        ax: The matplotlib axes to draw in; None creates a figure.
+        dark: Colours for a dark or a light page; None uses ink that is readable on both.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: if a table lacks a column.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"hours": [1.0, 2.0], "accuracy": [0.5, 0.7]})
+        >>> plot_costs({"FedAvg": frame}, against=["hours"]).axes[0].get_xlabel()
+        'hours'
+    """
+    from workbench.render._figures import canvas, colour, grid, legend, style
+
+    for name, frame in frames.items():
+        missing = [column for column in (metric, *against) if column not in frame]
+        if missing:
+            message = (
+                f"`plot` received the table {name!r} without {', '.join(missing)}. `plot` draws columns of the "
+                f"table: choose from {', '.join(map(str, frame.columns))}."
+            )
+            raise ValueError(message)
+    figure, place = canvas(3.4 * len(against), 3.0, ax)
+    panels = place.subplots(1, len(against), squeeze=False, sharey=True)[0]
+    for axes, cost in zip(panels, against, strict=True):
+        style(axes, dark)
+        for index, (name, frame) in enumerate(frames.items()):
+            rows = frame.dropna(subset=[metric])
+            axes.plot(
+                rows[cost], rows[metric], color=colour(index), linestyle=("-", "--", ":", "-.")[index % 4], label=name
+            )
+        axes.set_xlabel(cost)
+        grid(axes, dark, "both")
+    panels[0].set_ylabel(metric)
+    legend(panels[-1], dark)
+    return figure
+
 
 _MOST_CURVES = 9
 

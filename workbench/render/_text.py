@@ -20,7 +20,6 @@ from workbench.render._advice import render_advice_text
 from workbench.render._call_tree import render_call_tree_text
 from workbench.render._compare import render_comparison_text
 from workbench.render._cost import collective_bytes, render_cost_text
-from workbench.render._explain import render_explanation_text
 from workbench.render._live import render_run_text
 from workbench.render._memory import render_memory_text
 from workbench.render._mesh import render_mesh_text
@@ -31,7 +30,7 @@ from workbench.render._propagation import Playback, render_propagation_steps
 from workbench.render._search import render_search_text
 from workbench.render._sharding import render_propagation_text, render_sharding_text
 from workbench.render._treescope import render_tap_text
-from workbench.render._watch import render_watch_text
+from workbench.render._watch import render_explanation_text, render_watch_text
 from workbench.render._what_if import render_what_if_text
 from workbench.render._why import render_why_text
 from workbench.render.launch import render_graph_text, render_launched_text

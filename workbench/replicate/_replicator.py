@@ -2,24 +2,144 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import optax
 from jax import Array
-from jax.sharding import AxisType, Mesh
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from workbench._types import PyTree
-from workbench.errors import MeshError, PlacementError
+from workbench.errors import DataError, MeshError, PlacementError
 from workbench.plan import jit
 from workbench.primitives import map_fn, program
-from workbench.replicate._context import ReplicaContext
-from workbench.replicate._inputs import ReplicaInputs
+from workbench.replicate._context import InputContext, ReplicaContext
 from workbench.replicate._optimizer import wrap_optimizer
-from workbench.replicate._rows import copy_to_replicas, first_rows, own_replicas, place_rows, read_rows
 from workbench.replicate._step import ReplicaStep
+
+
+def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]:
+    """Returns the replicas with a device in this process (with one host, all replicas)."""
+    if mesh is None:
+        return tuple(range(replicas))
+    places = NamedSharding(mesh, P(axis)).addressable_devices_indices_map((replicas,)).values()
+    return tuple(sorted({replica for place in places if place for replica in range(replicas)[place[0]]}))
+
+
+def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int, ...], replicas: int) -> PyTree[Array]:
+    """Assembles arrays `[replicas, ...]` from the rows `[own, ...]` of this process's replicas."""
+    if mesh is None:
+        return jax.tree.map(jax.numpy.asarray, tree)
+    sharding = NamedSharding(mesh, P(axis))
+    if len(own) == replicas:
+        return jax.device_put(tree, sharding)
+    row_of = {replica: row for row, replica in enumerate(own)}
+
+    def place(x: Array) -> PyTree[Array]:
+        def rows(index: tuple[slice, ...] | None) -> Array:
+            assert index is not None
+            return x[[row_of[replica] for replica in range(replicas)[index[0]]]]
+
+        return jax.make_array_from_callback((replicas, *x.shape[1:]), sharding, rows)
+
+    return jax.tree.map(place, tree)
+
+
+def read_rows(tree: PyTree[Array]) -> PyTree[Array]:
+    """Returns the rows of all replicas as numpy arrays, on every host."""
+
+    def read(x: object) -> np.ndarray:
+        if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+            return np.asarray(x)
+        return np.asarray(multihost_utils.process_allgather(x, tiled=True))
+
+    return jax.tree.map(read, tree)
+
+
+def copy_to_replicas(tree: PyTree[Array], replicas: int, mesh: Mesh | None, axis: str) -> PyTree[Array]:
+    """Copies every array to each replica; keeps the array's sharding over other mesh axes."""
+
+    def copy(x: Array) -> Array:
+        if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = copy(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        if mesh is None:
+            return jax.numpy.broadcast_to(x[None], (replicas, *x.shape))
+        sharding = getattr(x, "sharding", None)
+        spec = sharding.spec if isinstance(sharding, NamedSharding) and sharding.mesh == mesh else P()
+        spec = P(*(None if entry == axis else entry for entry in spec))
+        rows = np.broadcast_to(np.asarray(x)[None], (replicas, *x.shape))
+        return jax.make_array_from_callback(rows.shape, NamedSharding(mesh, P(axis, *spec)), lambda index: rows[index])
+
+    return jax.tree.map(lambda x: copy(x if isinstance(x, jax.Array) else jax.numpy.asarray(x)), tree)
+
+
+def first_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str) -> PyTree[Array]:
+    """Returns the common value of all rows, without communication."""
+
+    def first(rows: PyTree[Array]) -> PyTree[Array]:
+        return jax.tree.map(lambda x: x[0], rows)
+
+    if mesh is None:
+        return first(tree)
+    first_row = jax.shard_map(first, mesh=mesh, in_specs=P(axis), out_specs=P(), axis_names={axis}, check_vma=False)
+    return jax.jit(first_row)(tree)
+
+
+class ReplicaInputs:
+    """Stacks the batches of the iterators that `input_fn` returned for this host's replicas."""
+
+    def __init__(self, input_fn: Callable, num_replicas: int, replicas: Sequence[int] | None = None) -> None:
+        self.name = getattr(input_fn, "__name__", type(input_fn).__name__)
+        self.own = tuple(range(num_replicas)) if replicas is None else tuple(replicas)
+        sources = {i: input_fn(InputContext(i, num_replicas)) for i in self.own}
+        wrong = [i for i, source in sources.items() if not hasattr(source, "__iter__")]
+        if wrong:
+            message = (
+                f"`{self.name}` returned an object of type {type(sources[wrong[0]]).__name__} for replicas {wrong}, "
+                "which is not an iterator. Each replica reads its own batches, one per step: return an iterator of "
+                "batches, or use a generator function."
+            )
+            raise DataError(message)
+        self.sources: list[Iterator[Any]] = [iter(source) for source in sources.values()]
+
+    def next_batch(self, step: int, steps: int) -> PyTree[Array]:
+        """Stacks the batches of one step into numpy arrays `[replicas of this host, *shape]`.
+
+        Raises:
+            DataError: if a replica's iterator is exhausted, or its batch has a different structure, shape or dtype; the
+                message names these replicas.
+        """
+        missing = object()
+        batches = [next(source, missing) for source in self.sources]
+        ended = [i for i, batch in zip(self.own, batches, strict=True) if batch is missing]
+        if ended:
+            message = (
+                f"`{self.name}` had no batch for step {step} of {steps} on replicas {ended} of {len(batches)}. Every "
+                "replica needs a batch in every step, otherwise the other replicas would wait for it: yield more "
+                f"batches (repeat the data), give all replicas the same number of batches, or run {step} steps."
+            )
+            raise DataError(message)
+        kinds = [_described(batch) for batch in batches]
+        unlike = [place for place, kind in enumerate(kinds) if kind != kinds[0]]
+        if unlike:
+            replicas = [self.own[place] for place in unlike]
+            message = (
+                f"`{self.name}` returned batches that differ in form at step {step}: replica {self.own[0]} has "
+                f"{kinds[0]}, but replicas {replicas} have {', '.join(kinds[place] for place in unlike[:3])}. All "
+                "replicas run one program, so their batches must have the same structure, shapes and dtypes: pad the "
+                "smaller ones, or drop the remainder."
+            )
+            raise DataError(message)
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *batches)
+
+
+def _described(batch: PyTree[Array]) -> str:
+    kinds = jax.tree.map(lambda x: f"{jax.numpy.result_type(x)}{list(jax.numpy.shape(x))}", batch)
+    return str(kinds).replace("'", "")
 
 
 class Replicator:
