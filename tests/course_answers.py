@@ -994,7 +994,7 @@ WRONG = {
     "14.4": [(gathered, "the program gathers a whole row"), (lambda a, b: a @ b, "sum over k")],
     "15.1": [
         (of_mean_variances, "ignores the differences"),
-        (lambda mean, x: (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-5), "misses"),
+        (lambda mean, x: (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-5), "ignores"),
         (outside_the_root, "inside the root"),
     ],
     "15.2": [
