@@ -229,18 +229,15 @@ class Checkpoints:
 
         manager = self._open()
         about = manager.restore(finished, args=ocp.args.Composite(history=ocp.args.JsonRestore()))["history"]
-        if "rounds" in about:  # as written by earlier versions
-            history = History.from_json(about["rounds"])
-        else:
-            if wrong := misfits(_rooted(like), about["leaves"]):
-                raise DataError("; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""))
-            history = self._history.read(about["history"])
+        if wrong := misfits(_rooted(like), about["leaves"]):
+            raise DataError("; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""))
+        history = self._history.read(about["history"])
         if len(history) != finished:
             msg = f"it has the history of {len(history)} rounds"
             raise DataError(msg)
         template = ocp.args.StandardRestore(jax.tree.map(_template, _without_scalars(_rooted(like))))
         state = manager.restore(finished, args=ocp.args.Composite(state=template))["state"]
-        if changed := changed_leaves(state, about.get("leaves", {})):
+        if changed := changed_leaves(state, about["leaves"]):
             msg = f"the bits of {', '.join(changed[:5])} differ from the written bits"
             raise DataError(msg)
         self.program = about.get("program", "")
