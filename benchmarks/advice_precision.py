@@ -175,6 +175,8 @@ def changed(name: str, finding: Any, fn: Any, args: tuple[Any, ...]) -> tuple[An
     if finding.rule == "costly constraint":
         return module_of(without_constraint(finding.sources[0].line)).PROGRAMS[name]()[1:]
     if finding.rule == "activations without the batch axis":
+        if " = " not in finding.code:  # the value has no name
+            return None
         return module_of(with_line_after(finding.sources[0].line, finding.code)).PROGRAMS[name]()[1:]
     if finding.rule == "values kept for the backward pass":
         text = with_checkpoint(finding)

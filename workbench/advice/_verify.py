@@ -155,12 +155,16 @@ def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile
         assert finding.gain is not None
         how = "compiled with the constraint"
         return finding.replace(gain=finding.gain.replace(after=finding.gain.before, verified=True, how=how))
-    _, best, rows, seconds = min(tried, key=lambda trial: trial[0])
+    least = min(trial[0] for trial in tried)
+    alike = [trial for trial in tried if trial[0] <= least + _ALIKE]
+    named = [trial for trial in alike if " = " in code_in(trial[1].change)]  # lines that assign a name
+    score, best, rows, seconds = (named or alike)[0]
     order = ("bytes sent", "FLOPs", "peak bytes") if lost.cause is not None else ("FLOPs", "bytes sent", "peak bytes")
     gains = [row for name in order for row in rows if row.quantity == name]
     gain = next((row for row in gains if row.saved_share > _CLEAR), max(gains, key=lambda row: row.saved_share))
     place = f"line {best.source.line} of `{best.source.function}`"
-    evidence = [f"{count} lines were constrained one by one: {place} saves most"] if count > 1 else []
+    result = "saves most" if score == least else "assigns a name, and saves about as much as the best line"
+    evidence = [f"{count} lines were constrained one by one: {place} {result}"] if count > 1 else []
     if seconds is not None and program.planner is not None and not _is_free(rows):  # why the trade is worth it
         before, after = map(seconds_text, seconds)
         evidence.append(f"predicted on {program.planner.chip.name}: {before} before, {after} with the constraint")
@@ -176,6 +180,7 @@ def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile
 
 _CLEAR, _COST = 0.1, 1.05  # a clear saving, as a share; factor by which another figure may increase
 _LEAST_FASTER = 0.02  # minimum saving, as a share
+_ALIKE = 0.3  # difference of two scores that are alike
 _TRADED = ("bytes sent", "FLOPs", "peak bytes")
 
 
