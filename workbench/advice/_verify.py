@@ -197,9 +197,9 @@ def _chip_seconds(program: Compiled, after: ProgramRecord) -> tuple[float, float
 
 
 def _is_worth(rows: Sequence[GainRecord], seconds: tuple[float, float] | None) -> bool:
-    """Returns whether a change saves a clear share of one figure, and is faster if another figure increases."""
+    """Returns whether a change saves bytes sent or FLOPs, and is faster if another figure increases."""
     is_faster = seconds is not None and seconds[1] < (1 - _LEAST_FASTER) * seconds[0]
-    is_saving = any(row.saved_share > _LEAST_FASTER for row in rows if row.quantity in _TRADED)
+    is_saving = any(row.saved_share > _LEAST_FASTER for row in rows if row.quantity in ("bytes sent", "FLOPs"))
     return is_saving and (is_faster or _is_free(rows))
 
 
