@@ -209,8 +209,8 @@ class _Graph:
             if value.source is not None and not _is_cotangent(value) and value.dtype.startswith(("f", "bf")):
                 lines[value.source.file, value.source.line].append(value)
         # Code that also computes values with the axis, such as a layer applied twice, cannot have one constraint.
-        kept = {v.source for v in self.values if any(axis in axes for axes in v.spec) and not _is_cotangent(v)}
-        lines = {at: values for at, values in lines.items() if not any(value.source in kept for value in values)}
+        sources = {v.source for v in self.values if any(axis in axes for axes in v.spec) and not _is_cotangent(v)}
+        lines = {at: values for at, values in lines.items() if not any(v.source in sources for v in values)}
         work_here = {line: sum(self.work[value.name] for value in values) for line, values in lines.items()}
         work_after = {line: self._work_after(values, lost) for line, values in lines.items()}
         by_after = sorted(lines, key=lambda line: -work_after[line])
