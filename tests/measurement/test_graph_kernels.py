@@ -116,11 +116,11 @@ def test_a_profile_with_command_buffers_is_joined_whole():
 
 def test_measured_seconds_of_command_buffers_reach_the_module():
     module, events = module_of(GRAPHS), events_of(GRAPHS)
-    joined = join_profile(Profile(events=tuple(events), source="memory"), module)
+    joined = join_profile(Profile(events=tuple(events)), module)
     assert joined.joined == 1.0
     assert sum(leaf.event.seconds for leaf in joined.leaves) == pytest.approx(5.13e-3, rel=0.01)
     foreign = module.replace(instructions=module.instructions[:-30])
-    lost = join_profile(Profile(events=tuple(events), source="memory"), foreign)
+    lost = join_profile(Profile(events=tuple(events)), foreign)
     assert lost.joined == 0.0
     assert any("command buffers" in note for note in lost.notes)
 

@@ -59,7 +59,7 @@ def event(device, name, start, seconds, *, module="jit_round", run=1):
 
 
 def join(*events, mesh=MESH, others=()):
-    return join_profile(Profile(events=events, source="memory", others=others), MODULE, mesh=mesh)
+    return join_profile(Profile(events=events, others=others), MODULE, mesh=mesh)
 
 
 def waits(joined):

@@ -73,7 +73,7 @@ def test_what_the_compiler_made_of_several_stages_shares_its_seconds_as_its_work
     )  # fmt: skip
     seconds = {"fusion": 4.0, "copy": 8.0, "all-reduce": 10.0}
     events = tuple(DeviceEvent(0, name, "jit_f", 1, at, long) for at, (name, long) in enumerate(seconds.items()))
-    leaves = join_profile(Profile(events=events, source="memory"), module).leaves
+    leaves = join_profile(Profile(events=events), module).leaves
     first, second = _stage_runs(leaves, module, {0: "cpu:0"}, 2, ReadingOptions())
     # Two rounds: 3/4 of 4 s and 1/4 of 8 s; 1/4 and 3/4; the collective as its bytes.
     assert (first.stage, first.compute_seconds, first.collective_seconds) == ("1", 2.5, 4.5)

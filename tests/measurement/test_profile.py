@@ -4,6 +4,7 @@ from collections import Counter
 import jax
 import pytest
 
+from workbench._jax_compat import profiler
 from workbench.errors import EngineError
 from workbench.measurement._profile import capture_profile
 
@@ -12,12 +13,12 @@ def _counts(profile):
     return Counter((event.device, event.module, event.name) for event in profile.events)
 
 
-def test_profile_in_memory_and_through_a_directory_hold_the_same_events(looped_round):
+def test_profile_in_memory_and_through_a_directory_hold_the_same_events(looped_round, monkeypatch):
     run = lambda: looped_round.compiled(*looped_round.args)  # noqa: E731
     jax.block_until_ready(run())
-    in_memory = capture_profile(run, through="memory")
-    on_disk = capture_profile(run, through="directory")
-    assert (in_memory.source, on_disk.source) == ("memory", "directory")
+    in_memory = capture_profile(run)
+    monkeypatch.setattr(profiler, "_profiler", None)
+    on_disk = capture_profile(run)
     assert _counts(in_memory) == _counts(on_disk)
     assert len(in_memory.events) >= 8 * 3  # each device has three clients
 
@@ -47,9 +48,12 @@ def test_profile_passes_an_error_on_and_can_be_taken_again(looped_round):
 
 
 @pytest.mark.parametrize("through", ["memory", "directory"])
-def test_second_profile_at_a_time_is_an_error_that_says_so(through):
+def test_second_profile_at_a_time_is_an_error_that_says_so(through, monkeypatch):
+    if through == "directory":
+        monkeypatch.setattr(profiler, "_profiler", None)
+
     def inner():
-        return capture_profile(lambda: jax.numpy.zeros(3), through=through)
+        return capture_profile(lambda: jax.numpy.zeros(3))
 
     with pytest.raises(EngineError) as caught:
         capture_profile(inner)
@@ -57,16 +61,7 @@ def test_second_profile_at_a_time_is_an_error_that_says_so(through):
     assert message.startswith("`capture_profile` could not start the profiler (")
     assert "one profile at a time" in message
     assert "wait for the other measurement" in message
-    assert capture_profile(lambda: 1, through=through).result == 1
-
-
-def test_missing_session_falls_back_to_the_directory_and_says_so_when_forced(looped_round, monkeypatch):
-    monkeypatch.setattr("workbench.measurement._profile.profile_in_memory", lambda fn: None)
-    fallen_back = capture_profile(lambda: looped_round.compiled(*looped_round.args))
-    assert fallen_back.source == "directory"
-    assert fallen_back.events
-    with pytest.raises(EngineError, match=r"through='memory'.*Omit `through`"):
-        capture_profile(lambda: 1, through="memory")
+    assert capture_profile(lambda: 1).result == 1
 
 
 def test_profile_from_another_thread_sees_the_devices_too(looped_round):

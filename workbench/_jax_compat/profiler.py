@@ -6,7 +6,6 @@ Written against JAX 0.10, whose public profiler only writes to a directory (jax-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax._src import source_info_util as _source_info
@@ -20,38 +19,11 @@ class ProfilerBusyError(RuntimeError):
     """The profiler of this process could not start, usually because it is already running."""
 
 
-def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, bytes] | None:
-    """Runs `fn` under the profiler without writing files; returns None if this jaxlib lacks `ProfilerSession`."""
-    session_type = getattr(_profiler, "ProfilerSession", None)
-    if session_type is None or not hasattr(session_type, "stop"):
-        return None
-    try:
-        session = session_type(_options())
-    except RuntimeError as error:
-        raise ProfilerBusyError(str(error)) from error
-    try:
-        result = fn()
-    finally:
-        profile = _stop(session)
-    return result, profile
-
-
-def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[bytes]]:
-    """Runs `fn` under the public profiler, which writes files, and reads those files back."""
-    with tempfile.TemporaryDirectory(prefix="workbench-profile-") as directory:
-        try:
-            jax.profiler.start_trace(directory, profiler_options=_options())
-        except RuntimeError as error:
-            raise ProfilerBusyError(str(error)) from error
-        try:
-            result = fn()
-        finally:
-            _stop_trace()
-        return result, [file.read_bytes() for file in sorted(Path(directory).rglob("*.xplane.pb"))]
-
-
 def start_profile() -> Callable[[], list[bytes]]:
-    """Starts the profiler; returns a function, callable from any thread, that stops it and returns `XSpace`s."""
+    """Starts the profiler; returns a function, callable from any thread, that stops it and returns `XSpace`s.
+
+    A jaxlib without `ProfilerSession` writes to a temporary directory, which is read and removed.
+    """
     session_type = getattr(_profiler, "ProfilerSession", None)
     if session_type is not None and hasattr(session_type, "stop"):
         try:

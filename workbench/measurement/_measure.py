@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,6 @@ class ReadingOptions:
         dtype: dtype whose peak is used; if the chip has no peak for this dtype, the nearest dtype is used.
         max_events: Maximum number of spans in the timeline; each device's longest spans are kept. Sums always include
             all spans.
-        through: Profiling method; see `capture_profile`.
     """
 
     mesh: MeshRecord | None = None
@@ -61,7 +60,6 @@ class ReadingOptions:
     chip: ChipRecord | None = None
     dtype: str = "float32"
     max_events: int = 1_000_000
-    through: Literal["memory", "directory"] | None = None
 
 
 @dataclass(slots=True)
@@ -124,7 +122,7 @@ def measure_compiled(
     for _ in range(rounds):
         results = call(walls.plain)
     del results  # so that profiled and unprofiled calls start with the same memory
-    profile = capture_profile(lambda: [call(walls.profiled) for _ in range(rounds)][-1], through=options.through)
+    profile = capture_profile(lambda: [call(walls.profiled) for _ in range(rounds)][-1])
     joined = join_profile(profile, module, mesh=options.mesh)
     labels = {device.id: device_label(device) for device in devices}
     spans = list(event_records(joined.leaves, labels))

@@ -5,16 +5,11 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
-from workbench._jax_compat.profiler import (
-    ProfilerBusyError,
-    profile_in_memory,
-    profile_through_directory,
-    start_profile,
-)
+from workbench._jax_compat.profiler import ProfilerBusyError, start_profile
 from workbench.errors import EngineError, ProfileError
 from workbench.measurement._device_events import DeviceEvent, ModuleRun, OtherEvent, first_moment, read_plane
 from workbench.measurement._xplane import WireError, read_space
@@ -30,7 +25,6 @@ class Profile:
     """Device activity during a function call, in time order; `result` is the function's return value."""
 
     events: tuple[DeviceEvent, ...]
-    source: Literal["memory", "directory"]
     others: tuple[OtherEvent, ...] = ()  # device events without an instruction: copies, waiting, overlapping work
     runs: tuple[ModuleRun, ...] = ()  # whole programs, if the profile has them (TPU)
     result: object = field(default=None, repr=False, compare=False)
@@ -48,7 +42,7 @@ class Profile:
         return sum(not event.overlaps for event in self.others)
 
 
-def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "directory"] | None = None) -> Profile:
+def capture_profile(fn: Callable[[], Any]) -> Profile:
     """Runs `fn` once and returns the instructions that each device executed.
 
     If another thread is profiling, waits up to five minutes for it to finish. If this JAX can return the profile in
@@ -57,14 +51,13 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
 
     Args:
         fn: Function without arguments. Compile beforehand, unless compilation should be profiled.
-        through: "memory" or "directory"; None uses memory if this JAX supports it.
 
     Returns:
         The events of all devices, and the result of `fn`. If there are no events, `fn` did not run anything on a
         device.
 
     Raises:
-        EngineError: if another profile is being captured, or if `through="memory"` is not supported.
+        EngineError: if another profile is being captured.
 
     Example:
         >>> import jax
@@ -73,19 +66,15 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         >>> float(profile.result), len(profile.events) > 0
         (6.0, True)
     """
-
-    def run() -> object:
-        return jax.block_until_ready(fn())
-
     _let_finish()
     has_turn = _TURN.acquire(timeout=_PATIENCE_SECONDS)
     try:
-        captured = profile_in_memory(run) if through != "directory" else None
-        if captured is not None:
-            return _read([captured[1]], captured[0], "memory")
-        if through != "memory":
-            result, files = profile_through_directory(run)
-            return _read(files, result, "directory")
+        end = start_profile()
+        try:
+            result = jax.block_until_ready(fn())
+        finally:
+            spaces = end()
+        return _read(spaces, result)
     except ProfilerBusyError as error:
         msg = (
             f"`capture_profile` could not start the profiler ({error}). JAX supports one profile at a time in a "
@@ -95,11 +84,6 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
     finally:
         if has_turn:
             _TURN.release()
-    msg = (
-        f"`capture_profile` was given through='memory', but JAX {jax.__version__} has no profiler session that returns "
-        "its data in memory. Omit `through`, or use through='directory'."
-    )
-    raise EngineError(msg)
 
 
 class RunningProfile:
@@ -118,7 +102,7 @@ class RunningProfile:
     def stop(self) -> Profile:
         """Ends the profile; returns all device events since its start, including those from other calls."""
         try:
-            return _read(self._end(), None, "memory")
+            return _read(self._end(), None)
         except ProfilerBusyError as error:
             msg = f"a profile was lost ({error}). JAX supports one profile at a time in a process."
             raise EngineError(msg) from error
@@ -135,7 +119,7 @@ def _let_finish() -> None:
             continue
 
 
-def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "directory"]) -> Profile:
+def _read(spaces: Iterable[bytes], result: object) -> Profile:
     events: list[DeviceEvent] = []
     others: list[OtherEvent] = []
     runs: list[ModuleRun] = []
@@ -157,7 +141,6 @@ def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "di
     origin = events[0].start_seconds if events else 0.0
     return Profile(
         events=tuple(event._replace(start_seconds=event.start_seconds - origin) for event in events),
-        source=source,
         others=tuple(event._replace(start_seconds=event.start_seconds - origin) for event in others),
         runs=tuple(run._replace(start_seconds=run.start_seconds - origin) for run in runs),
         result=result,
