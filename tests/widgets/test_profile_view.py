@@ -83,7 +83,7 @@ def test_headline_names_the_kind_of_operation_where_several_lead(chips):
     category = max(by_category, key=by_category.__getitem__)
     members = [each.seconds for each in chips.operations if each.category == category]
     share = round(100 * sum(members) / chips.seconds)
-    assert text.startswith(f"{category}: {share} % of the time in {len(members)} operations, ")
+    assert text.startswith(f"{category}: {share} % of the busy time in {len(members)} operations, ")
 
 
 def test_operation_carries_its_instruction_with_shapes(chips):

@@ -12,6 +12,7 @@ import type { HeadlineFigure, TabState } from "./lib/states";
 import { createTabs } from "./lib/tabs";
 import type { ViewContext } from "./lib/view";
 import { VIEWS } from "./views";
+import type { SourceFile } from "./views/hlo-data";
 
 const ROOMY = 1040; // pixels from which the tabs leave room for the search
 
@@ -60,7 +61,16 @@ function chosenBar(context: ViewContext): HTMLElement {
   const follow = () => {
     const all = entries(context.selection).map(([kind, value]) => {
       const names = context.state<{ names: string[] } | undefined>("operations")?.names;
-      const text = kind === "node" ? (names?.[Number(value)] ?? `node ${value}`) : describeChosen(kind, value);
+      const cell = context
+        .of("hlo")
+        ?.state<SourceFile[]>("code")
+        .find(([file]) => String(value).startsWith(`${file}:`));
+      const text =
+        kind === "node"
+          ? (names?.[Number(value)] ?? `node ${value}`)
+          : kind === "line" && cell?.[1].startsWith("In [")
+            ? `${cell[1]}:${String(value).split(":").pop()}`
+            : describeChosen(kind, value);
       return button(`${text} ×`, () => context.select({ [kind]: null }), { "aria-label": `Clear ${text}` });
     });
     replace(bar, all.length ? all : h("span", { class: "wb-note" }, "Nothing selected"), jumpButton(context));

@@ -15,7 +15,7 @@ from workbench_widgets.states import FigureSelection, HeadlineFigure, Look
 
 @dataclass(frozen=True, slots=True)
 class CollectiveGroup:
-    """Collectives of one kind over the same mesh axes, from the same lines and calls, counted together."""
+    """Collectives of one kind over the same mesh axes, from the same first line and calls, counted together."""
 
     kind: str
     axes: tuple[str, ...]
@@ -65,20 +65,26 @@ class CollectiveGroup:
 def group_collectives(
     collectives: Sequence[CollectiveRecord], tree: CallTreeRecord | None = None
 ) -> list[CollectiveGroup]:
-    """Groups collectives by kind, mesh axes, lines and calls that lead to a shared line; the largest are first."""
+    """Groups collectives by kind, mesh axes, first line and calls that lead to a shared line; the largest are first."""
     files = {source.file for collective in collectives for source in collective.sources}
     callers = callers_of(tree, (collective.name for collective in collectives), files)
     groups: dict[Any, list[CollectiveRecord]] = {}
     for collective in collectives:
-        lines = tuple((s.file, s.line) for s in collective.sources)
-        groups.setdefault((collective.kind, collective.axes, lines, callers.get(collective.name, ())), []).append(
+        line = tuple((s.file, s.line) for s in collective.sources[:1])  # a combined collective has several lines
+        groups.setdefault((collective.kind, collective.axes, line, callers.get(collective.name, ())), []).append(
             collective
         )
     collective_groups = [
-        CollectiveGroup(k[0], k[1], members[0].sources, tuple(sorted(members, key=lambda m: -m.sent_bytes)), k[3])
+        CollectiveGroup(k[0], k[1], _lines(members), tuple(sorted(members, key=lambda m: -m.sent_bytes)), k[3])
         for k, members in groups.items()
     ]
     return sorted(collective_groups, key=lambda group: -group.sent_bytes)
+
+
+def _lines(members: Sequence[CollectiveRecord]) -> tuple[SourceLine, ...]:
+    """The first source of every line."""
+    sources = [source for member in members for source in member.sources]
+    return tuple({(source.file, source.line): source for source in reversed(sources)}.values())[::-1]
 
 
 def headline(record: ProgramRecord, views: Sequence[str] = (), run: RunRecord | None = None) -> list[HeadlineFigure]:

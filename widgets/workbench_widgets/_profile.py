@@ -134,14 +134,14 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
     if profile.operations and profile.seconds:
         top = profile.operations[0]
         where = "" if top.source is None else f", {source_text(top.source.file, top.source.line)}"
-        text = f"{top.name}: {100 * top.seconds / profile.seconds:.0f} % of the time{where}"
+        text = f"{top.name}: {100 * top.seconds / profile.seconds:.0f} % of the busy time{where}"
         category, seconds = next(iter(profile.seconds_by_category().items()))
         members = [operation for operation in profile.operations if operation.category == category]
         if category and len(members) > 1 and seconds > 1.2 * top.seconds:  # several similar operations: show the kind
             share = 100 * seconds / profile.seconds
             top = members[0]
             text = (
-                f"{category}: {share:.0f} % of the time in {count_text(len(members))} operations, "
+                f"{category}: {share:.0f} % of the busy time in {count_text(len(members))} operations, "
                 f"{top.name} {100 * top.seconds / profile.seconds:.0f} %"
             )
         figures.append(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from workbench.records.compiled import ModuleRecord, ProgramRecord, TrafficRecord, WhatIfRecord
-from workbench.render.units import axes_text, bytes_text, count_text, flops_text, spec_text
+from workbench.render.units import axes_text, bytes_text, count_text, flops_text, seconds_text, spec_text
 
 _NAMED = 3  # maximum number of arrays named in a sentence
 _SIGNS = {"added": "+", "removed": "−", "more": "▲", "less": "▼", "same": "="}
@@ -58,6 +58,7 @@ def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
         rows.append(("peak memory per device", before.memory.peak_bytes, after.memory.peak_bytes, bytes_text))
         rows.append(("FLOPs per device", before.flops, after.flops, flops_text))
         rows.append(("elementwise per device", before.elementwise_flops, after.elementwise_flops, flops_text))
+        rows.append(("predicted per call", *map(_seconds, (record.before, record.after)), seconds_text))
     return [(name, write(a), write(b)) for name, a, b, write in rows if a is not None and b is not None]
 
 
@@ -68,6 +69,10 @@ def change_sign(row: TrafficRecord) -> str:
 
 def _argument_bytes(record: ProgramRecord) -> int | None:
     return None if record.inputs is None else record.inputs.bytes_per_device
+
+
+def _seconds(record: ProgramRecord) -> float | None:
+    return None if record.cost is None else record.cost.seconds
 
 
 def _sent_bytes(module: ModuleRecord) -> float | None:

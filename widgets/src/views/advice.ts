@@ -20,6 +20,7 @@ const MOST_LINKS = 8;
 const NOT_ASKED = "No advice had been requested when this page was saved, and a request needs a kernel.";
 const WORSE = 0.05; // a share from which a change's price is named next to its gain
 const NOT_VERIFIED = "The change is inside the program, so its gain could not be verified from outside.";
+const NOT_YET = "The gain has not been verified.";
 class Advice {
   private readonly main: HTMLElement;
   private readonly detail: HTMLElement;
@@ -59,6 +60,7 @@ class Advice {
   private followJob(): void {
     const job = this.context.live<Job>("job");
     const running = job?.status === "running";
+    if (this.start.disabled && !running) this.show();
     this.start.disabled = running;
     this.start.textContent = reportOf(this.context) ? "Find again" : "Find advice";
     this.stop.hidden = !running;
@@ -145,6 +147,8 @@ class Advice {
 
   private describe(finding: Finding): Child {
     const { context } = this;
+    const job = context.live<Job>("job");
+    const unverified = !job || job.status === "done" ? NOT_VERIFIED : NOT_YET;
     const shown = finding.code ? h("pre", { class: "wb-code", tabindex: 0 }, finding.code) : null;
     const figures: [string, string][] = [
       ["size", finding.bytes ?? ""],
@@ -154,11 +158,7 @@ class Advice {
     const facts: Block = { form: "facts", title: "", rows: figures.filter(([, text]) => text) };
     return [
       h("header", {}, h("h2", {}, codeWords(finding.title))),
-      h(
-        "p",
-        {},
-        finding.gain ? gainChip(finding.gain, finding.compared) : h("span", { class: "wb-note" }, NOT_VERIFIED),
-      ),
+      h("p", {}, finding.gain ? gainChip(finding.gain, finding.compared) : h("span", { class: "wb-note" }, unverified)),
       h("h3", {}, "Why"),
       h("p", {}, codeWords(finding.why)),
       h("h3", {}, "Change"),

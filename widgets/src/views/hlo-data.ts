@@ -142,6 +142,13 @@ export class Module {
     return found;
   }
 
+  /** The line of the listing with the instruction of a source line that computes or moves the most; 0 where none. */
+  largestOf(key: string): number {
+    const work = (i: number) => (this.flops[i] + this.elementwise[i] + this.traffic[i]) * this.runs(i) || 0;
+    const [most] = this.ofLine(key).sort((a, b) => work(b) - work(a));
+    return most === undefined ? 0 : this.lineDefining(this.names[most]);
+  }
+
   /** Every line with what it costs in one call. */
   costOfLines(): Map<string, LineCost> {
     const costs = new Map<string, LineCost>();

@@ -211,7 +211,7 @@ export class Instructions {
               ? module.times[this.index(node)]
               : null,
           cell: text((i) => (Number.isFinite(module.times[i]) ? formatCount(module.times[i]) : "?")),
-          width: "66px",
+          width: "82px",
         },
         { key: "shape", title: "shape", text: text((i) => module.shapes[i].replace(/\{[^}]*\}/g, "")), width: "150px" },
         { key: "operands", title: "operands", text: text((i) => module.operands[i]), width: "170px" },

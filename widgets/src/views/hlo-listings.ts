@@ -82,11 +82,18 @@ export class Listings {
     this.chunk = await this.context.chunk<EditorChunk>("editor");
     if (this.context.signal.aborted) return;
     const { line } = this.context.selection;
-    this.file = Math.max(
-      0,
-      this.files.findIndex(([file]) => line?.startsWith(`${file}:`)),
-    );
+    const chosen = this.files.findIndex(([file]) => line?.startsWith(`${file}:`));
+    this.file = chosen < 0 ? this.dearest() : chosen;
     this.draw();
+  }
+
+  /** The file whose lines cost the most: a cell that only calls the program costs almost nothing. */
+  private dearest(): number {
+    const sums = this.files.map(([file]) => {
+      const own = [...this.costs].filter(([key]) => key.startsWith(`${file}:`));
+      return own.reduce((sum, [, { flops, elementwise, traffic }]) => sum + flops + elementwise + traffic, 0);
+    });
+    return Math.max(0, sums.indexOf(Math.max(...sums)));
   }
 
   /** Marks what is searched for, on both sides. */
@@ -228,7 +235,8 @@ export class Listings {
     const here = line?.startsWith(`${file}:`) ? Number(line.split(":").pop()) : 0;
     this.mine.editor?.mark(here ? [[here, CHOSEN]] : [], here || this.firstCost(file));
     const marks = this.language === "stable" ? this.stableMarks(line) : this.compiledMarks(line, instruction);
-    this.theirs.editor?.mark(marks, marks.find(([, look]) => look === CHOSEN)?.[0] ?? marks[0]?.[0]);
+    const goal = this.language === "compiled" && line ? this.module.largestOf(line) : 0;
+    this.theirs.editor?.mark(marks, marks.find(([, look]) => look === CHOSEN)?.[0] ?? (goal || marks[0]?.[0]));
   }
 
   /** The first line that costs something, or is of the program at all: where to look before anything is chosen. */

@@ -217,7 +217,7 @@ class Memory {
     if (!this.live.length) return;
     const from = this.places[this.at] ? `, from ${this.places[this.at]}` : "";
     const name = this.moments[this.at] || "an instruction that is not listed";
-    const peak = this.at === this.peak ? " · this is the peak" : "";
+    const peak = this.at === this.peak ? " · this is the maximum" : "";
     const position = `${formatCount(this.at + 1)} of ${formatCount(this.live.length)}`;
     this.status.textContent = `${position}: ${formatBytes(this.live[this.at])} alive while ${name} runs${from}${peak}`;
     this.canvas.setAttribute("aria-valuenow", String(this.at + 1));
@@ -288,7 +288,7 @@ class Memory {
     const right = x(peak) > width / 2;
     pen.fillStyle = hue("fg");
     pen.textAlign = right ? "right" : "left";
-    pen.fillText(`maximum: ${formatBytes(most)}`, x(peak) + (right ? -8 : 8), EDGE.top - 9);
+    pen.fillText(`most alive at once: ${formatBytes(most)}`, x(peak) + (right ? -8 : 8), EDGE.top - 9);
     pen.strokeStyle = hue("accent");
     pen.beginPath();
     pen.moveTo(x(this.at), EDGE.top);

@@ -82,13 +82,14 @@ export function sentenceOf({ why }: Propagation, frame: number, titleOf: (name: 
 interface WholeLeaf {
   path: string;
   shape: readonly number[];
+  spec: readonly (readonly string[])[];
   spec_text: string;
   devices: readonly number[];
   rows: [string, string][];
 }
 
 /** Why an array of the arguments lies whole on its devices, as far as propagation tells. */
-export function wholeBecause({ spec_text: spec, shape, devices }: Omit<WholeLeaf, "path" | "rows">): string {
+export function wholeBecause({ spec_text: spec, shape, devices }: Omit<WholeLeaf, "path" | "rows" | "spec">): string {
   const held = devices.length > 1 ? `Each of ${devices.length} devices stores the whole array. ` : "";
   if (!shape.length) return `${held}It is a single number: there is nothing to shard.`;
   return (
@@ -353,7 +354,8 @@ class Player {
   private describeWhole(): boolean {
     const { leaf: path } = this.context.selection;
     const leaf = this.context.state<WholeLeaf[] | undefined>("leaves")?.find((each) => each.path === path);
-    if (!leaf || this.read().values.some((each) => each.leaf === path)) return false;
+    if (!leaf || leaf.spec.some(({ length }) => length) || this.read().values.some((each) => each.leaf === path))
+      return false;
     const text = wholeBecause(leaf);
     const blocks: Block[] = [
       { form: "facts", title: "", rows: leaf.rows },

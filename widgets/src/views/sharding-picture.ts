@@ -161,10 +161,21 @@ export class ShardPicture {
     return this.context.state<Record<string, string>>("names")[device] ?? `device ${device}`;
   }
 
+  /** The elements of a shard as slices, such as `: [0:16, 8:16]`. */
+  private rangesOf(key: string): string {
+    const { shape, blocks } = this.leaf ?? { shape: [], blocks: [] };
+    if (!key || !shape.length) return "";
+    const slices = key.split(",").map((at, d) => {
+      const size = Math.ceil(shape[d] / blocks[d]);
+      return `${Number(at) * size}:${Math.min((Number(at) + 1) * size, shape[d])}`;
+    });
+    return `: [${slices.join(", ")}]`;
+  }
+
   private drawBlock(key: string, devices: number[], x: number, y: number, cell: Grid["cell"], hue: string): SVGElement {
     const chosen = this.context.selection.device;
     const held = chosen !== undefined && devices.includes(chosen);
-    const label = `shard${key ? ` ${key.replaceAll(",", ", ")}` : ""} on ${devices.map((device) => this.nameOf(device)).join(", ")}`;
+    const label = `shard${key ? ` ${key.replaceAll(",", ", ")}` : ""}${this.rangesOf(key)} on ${devices.map((device) => this.nameOf(device)).join(", ")}`;
     const few =
       devices.length > 3
         ? `${devices

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench._open_types import Progress
 from workbench.aot import compile_for_cpu, compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
+from workbench.cost import estimate_cost, largest_dtype
 from workbench.errors import EngineError, InspectionError, MeshError, WorkbenchError
 from workbench.inspection._call import TracedCall, current_mesh, mesh_of_values, on_mesh
 from workbench.inspection._compile_once import compile_now
@@ -20,9 +21,16 @@ from workbench.inspection.hlo import inspect_module
 from workbench.inspection.sharding import propagate_shardings
 from workbench.inspection.what_if._specs import Leaves, Spec, shape_of
 from workbench.plan import ChunkSize, choose_chunk_size
-from workbench.records.compiled import CollectiveRecord, ModuleRecord, ProgramRecord, TrafficRecord, WhatIfRecord
+from workbench.records.compiled import (
+    CollectiveRecord,
+    CostRecord,
+    ModuleRecord,
+    ProgramRecord,
+    TrafficRecord,
+    WhatIfRecord,
+)
 from workbench.records.program import SourceLine
-from workbench.records.sharding import PlannedCollectiveKind, PlannedCollectiveRecord
+from workbench.records.sharding import PlannedCollectiveKind, PlannedCollectiveRecord, PropagationRecord
 
 Key = tuple[PlannedCollectiveKind, tuple[str, ...], str | None]
 
@@ -215,7 +223,7 @@ class WhatIf:
             if self._present is None:
                 self._present = self._described()
             lowered, text = self._lowered(args)
-        propagation = propagate_shardings(text)
+        propagation = self._named(propagate_shardings(text))
         inputs = {value.name: value.spec for value in propagation.values if value.operation == "input"}
         specs = [inputs.get(f"%arg{number}") for number in range(len(self._leaves.values))]
         record = self._present.replace(
@@ -223,10 +231,19 @@ class WhatIf:
             outputs=None,
             propagation=propagation,
             module=None if chosen else self._present.module,
-            cost=None,
+            cost=None if chosen else self._present.cost,
             stablehlo=text,
         )
         return _Version(lowered, record)
+
+    def _named(self, propagation: PropagationRecord) -> PropagationRecord:
+        """The propagation with the inputs under the user's names."""
+        names = {f"%arg{number}": label for number, label in enumerate(self._leaves.labels)}
+        values = (
+            value.replace(op_name=names[value.name]) if value.operation == "input" and value.name in names else value
+            for value in propagation.values
+        )
+        return propagation.replace(values=tuple(values))
 
     def _described(self) -> ProgramRecord:
         described = plan_call(self._call, self._mesh)
@@ -258,11 +275,19 @@ class WhatIf:
         if version.record.module is None:
             task = f"Compiling {version.record.name} with {label}"
             module = self._module(version, task, {"progress": progress, "cancel": cancel})
-            version.record = version.record.replace(module=module)
+            version.record = version.record.replace(module=module, cost=self._cost(version.record, module))
         return version.record
 
+    def _cost(self, record: ProgramRecord, module: ModuleRecord) -> CostRecord | None:
+        """The predicted cost on the chip for which the present program was priced."""
+        present = self._present.cost if self._present is not None else None
+        if present is None or present.chip is None:
+            return None
+        dtype = largest_dtype(record.plan, present.chip)
+        return estimate_cost(module, record.plan, chip=present.chip, mesh=record.mesh, dtype=dtype)
+
     def _module(self, version: "_Version", task: str, waiting: dict[str, Any]) -> ModuleRecord:
-        text, mesh = version.record.stablehlo, version.record.mesh
+        text, mesh, described = version.record.stablehlo, version.record.mesh, version.record.plan
         if self._there is not None:
             target = self._there.target
             compilation = compile_for_target(text, target, mesh_axes=self._there.axes, **waiting)
@@ -273,12 +298,13 @@ class WhatIf:
                 )
                 raise EngineError(message)
             hlo, memory = compilation.hlo, compilation.memory
-            module = inspect_module(hlo, mesh=mesh, platform=target.platform)
+            module = inspect_module(hlo, mesh=mesh, platform=target.platform, plan=described)
         elif self._platform() == "cpu":
             hlo, memory = compile_for_cpu(text, self._mesh.size, task=task, **waiting)
-            module = inspect_module(hlo, mesh=mesh, platform="cpu")
+            module = inspect_module(hlo, mesh=mesh, platform="cpu", plan=described)
         else:  # the devices belong to this process, so no other process could compile for them
-            return inspect_module(compile_now(version.lowered, text, version.record.name), mesh=mesh)
+            compiled = compile_now(version.lowered, text, version.record.name)
+            return inspect_module(compiled, mesh=mesh, plan=described)
         reported = {name: getattr(memory, name) for name in _MEMORY if getattr(memory, name) is not None}
         return module.replace(memory=module.memory.replace(**reported), devices=self._mesh.size)
 
