@@ -134,6 +134,15 @@ def test_collectives_of_one_line_are_counted_together():
     assert groups[0].sent_bytes == 2 * groups[1].sent_bytes
 
 
+def test_combined_collective_is_counted_with_the_others_of_its_first_line():
+    record = examples.fedavg_record()
+    one = record.module.collectives[0]
+    (first, *_) = one.sources
+    combined = one.replace(name="x", sources=(first, first.replace(line=first.line + 1)))
+    (group,) = group_collectives([one.replace(sources=(first,)), combined])
+    assert (len(group.members), [source.line for source in group.sources]) == (2, [first.line, first.line + 1])
+
+
 def test_headline_selects_the_largest_of_the_collectives_that_it_counts():
     record = examples.fedavg_record()
     one = record.module.collectives[0].replace(wire_bytes=1 << 10)

@@ -7,11 +7,12 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from workbench import render
 from workbench.cost import CHIPS, estimate_scaled
+from workbench.inspection import explain_program
 from workbench.records.advice import AdviceRecord, SearchRecord
 from workbench.records.compiled import ProgramRecord, WhatIfRecord
 from workbench.records.live import TapRecord
 from workbench.records.run import PlayRecord
-from workbench.records.sharding import PropagationRecord
+from workbench.records.sharding import PropagationRecord, WhyCollectiveRecord
 from workbench.render import play_back, render_tap_html, trace_axes
 from workbench_widgets._advice_state import advice_state, search_state
 from workbench_widgets._base import Answering, WorkbenchWidget
@@ -115,13 +116,14 @@ class Answers(Answering):
         "what_if": "start_trial",
         "propagation_page": "propagation_page",
         "tried_propagation": "tried_propagation",
+        "why": "why",
         "advise": "start_advice",
         "search_shardings": "start_search",
         "stop_work": "stop",
         "open_client": "open_client",
         "play_round": "play_round",
     }
-    background: ClassVar[frozenset[str]] = frozenset({"open_client", "play_round"})
+    background: ClassVar[frozenset[str]] = frozenset({"open_client", "play_round", "why"})
 
     def __init__(
         self,
@@ -147,6 +149,7 @@ class Answers(Answering):
         self._propagation = propagation if propagation is not None or record is None else record.propagation
         self._compile_for, self._what_if, self._tap, self._play = compile_for, what_if, tap, play
         self._advises, self._searches = advise, search
+        self._reasons: tuple[WhyCollectiveRecord, ...] | None = None
         self._trials = 0
         self._jobs: dict[str, Job] = {}
         jobs = self._jobs  # the callback must not keep the answers alive
@@ -275,6 +278,12 @@ class Answers(Answering):
         tried = None if self.tried is None else self.tried.after.propagation
         record = tried or self._propagation or PropagationRecord()
         return propagation_page(play_back(record, trace_axes(record)), first)
+
+    def why(self) -> dict[str, str]:
+        """The reason for every collective, by the name of its instruction."""
+        if self._reasons is None and self._record is not None:
+            self._reasons = explain_program(self._record).collectives
+        return {why.instruction: f"{why.sentence} {why.advice}".strip() for why in self._reasons or ()}
 
     # Advice
 

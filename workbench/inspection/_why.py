@@ -64,7 +64,7 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
     reader = _Reader(propagation, sizes, () if module is None else module.instructions, record.call_tree)
     compiled = () if record.module is None else record.module.collectives
     if record.module is not None:
-        reasons = [reader.compiled(collective) for collective in compiled]
+        reasons = [reader.compiled(collective).replace(instruction=collective.name) for collective in compiled]
         missing = sum(why.reason == "unknown" for why in reasons)
         if missing and propagation.values:
             notes.append(

@@ -281,6 +281,7 @@ class WhyCollectiveRecord(Record):
     callers: tuple[SourceLine, ...] = ()  # lines that lead to the call of that line's function, innermost first
     operands: tuple[WhyOperandRecord, ...] = ()
     advice: str = ""
+    instruction: str = ""  # name in the compiled module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

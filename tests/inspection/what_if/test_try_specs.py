@@ -94,6 +94,16 @@ def test_present_specs_change_nothing(mesh):
     assert tried.before.module.memory.peak_bytes == tried.after.module.memory.peak_bytes
 
 
+def test_inspected_program_and_its_trial_have_the_same_stages_names_and_chip(mesh):
+    present = wb.inspect(layer, on=(mesh, "v5e"))(W, DATA)
+    trial = WhatIf(trace_call(layer, (W, DATA), {}), mesh=mesh, present=present)
+    tried = trial.compile(trial.plan({"w['up']": P(None, "model"), "w['down']": P("model")}))
+    assert rows(tried.compiled) == {("added", "all-reduce", ("model",), "layer")}
+    assert tried.after.cost.seconds > tried.before.cost.seconds == present.cost.seconds  # one all-reduce more
+    named = {value.op_name for value in tried.after.propagation.values if value.operation == "input"}
+    assert named == {leaf.path for leaf in present.inputs.leaves}
+
+
 def test_plan_alone_names_axis_stage_and_line(mesh):
     tried = wb.trace(mean_output)(W, DATA).what_if(specs=TENSOR_PARALLEL, on=mesh, compiled=False)
     assert tried.compiled is None

@@ -1,6 +1,6 @@
 // What is chosen, told in one order in every view: sentence, figures, call path, its line, its HLO, its devices.
 import type { EditorChunk, EditorHandle } from "../editor/types";
-import { type Block, blockOf, type Details, showDetails } from "../lib/details";
+import { type Block, blockOf, codeWords, type Details, showDetails } from "../lib/details";
 import { button, type Child, h, replace, s } from "../lib/dom";
 import { formatAs, formatBytes, formatCount, formatFlops, plural } from "../lib/format";
 import { SERIES } from "../lib/theme";
@@ -40,6 +40,7 @@ export class Inspector {
   private readonly files: readonly SourceFile[];
   private editor: EditorHandle | undefined;
   private shown = 0;
+  private reasons: Promise<Record<string, string>> | undefined; // of all collectives, by instruction
 
   /** Shows in `pane` what is chosen; `parts` are the parts that the view has read already. */
   constructor(
@@ -83,7 +84,7 @@ export class Inspector {
     showDetails(context, this.pane, {
       ...made,
       blocks: [...made.blocks, ...more],
-      extra: [this.path(node), code, this.hlo(node, i), this.devices(i), this.others()],
+      extra: [this.why(i), this.path(node), code, this.hlo(node, i), this.devices(i), this.others()],
     });
     const line = context.selection.line ?? (node === null ? "" : this.calls?.keys[node]);
     if (line) this.code(code, line, this.shown).catch((error) => context.fail(error));
@@ -162,6 +163,20 @@ export class Inspector {
     if (joint.length) blocks.push({ form: "table", title: "Collectives", columns, rows: joint });
     const subtitle = `This line became ${plural(module.ofLine(line).length, "instruction")}.`;
     return { title: module.placeOfKey(line), kind: "server", subtitle, blocks };
+  }
+
+  /** Why a collective is there, as the kernel explains it. */
+  private why(i: number): Child {
+    const { context, module } = this;
+    if (!context.hasKernel || !module?.jointOf(i)) return null;
+    const place = h("div", {});
+    this.reasons ??= context.request<Record<string, string>>("why");
+    const show = (all: Record<string, string>) => {
+      const text = all[module.names[i]];
+      if (text) replace(place, h("h3", {}, "Why"), h("p", {}, codeWords(text)));
+    };
+    this.reasons.then(show, () => {});
+    return place;
   }
 
   /** The calls down to the node, each of which can be chosen. */
