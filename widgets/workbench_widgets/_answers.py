@@ -7,12 +7,11 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from workbench import render
 from workbench.cost import CHIPS, estimate_scaled
-from workbench.inspection import explain_program
 from workbench.records.advice import AdviceRecord, SearchRecord
 from workbench.records.compiled import ProgramRecord, WhatIfRecord
 from workbench.records.live import TapRecord
 from workbench.records.run import PlayRecord
-from workbench.records.sharding import PropagationRecord, WhyCollectiveRecord
+from workbench.records.sharding import PropagationRecord, WhyRecord
 from workbench.render import play_back, render_tap_html, trace_axes
 from workbench_widgets._advice_state import advice_state, search_state
 from workbench_widgets._base import Answering, WorkbenchWidget
@@ -100,6 +99,7 @@ class Answers(Answering):
         play: Evaluates the program and returns the values of every stage.
         advise: Finds advice about the program.
         search: Searches shardings of the program's arguments.
+        explain: Explains why each collective is there.
         propagation: The propagation of the program's shardings; by default, that of `record`.
 
     Attributes:
@@ -138,6 +138,7 @@ class Answers(Answering):
         play: Callable[[], PlayRecord] | None = None,
         advise: Advises | None = None,
         search: Searches | None = None,
+        explain: Callable[[], WhyRecord] | None = None,
         propagation: PropagationRecord | None = None,
     ) -> None:
         self.compiled: dict[str, ProgramRecord] = {}
@@ -149,7 +150,8 @@ class Answers(Answering):
         self._propagation = propagation if propagation is not None or record is None else record.propagation
         self._compile_for, self._what_if, self._tap, self._play = compile_for, what_if, tap, play
         self._advises, self._searches = advise, search
-        self._reasons: tuple[WhyCollectiveRecord, ...] | None = None
+        self._explain = explain
+        self._reasons: dict[str, str] | None = None
         self._trials = 0
         self._jobs: dict[str, Job] = {}
         jobs = self._jobs  # the callback must not keep the answers alive
@@ -279,11 +281,12 @@ class Answers(Answering):
         record = tried or self._propagation or PropagationRecord()
         return propagation_page(play_back(record, trace_axes(record)), first)
 
-    def why(self) -> dict[str, str]:
-        """The reason for every collective, by the name of its instruction."""
-        if self._reasons is None and self._record is not None:
-            self._reasons = explain_program(self._record).collectives
-        return {why.instruction: f"{why.sentence} {why.advice}".strip() for why in self._reasons or ()}
+    def why(self, report: Callable[[str], None]) -> dict[str, str]:
+        """The reason for every collective, by the name of its instruction; empty without the program."""
+        if self._reasons is None and self._explain is not None:
+            report("Reading the reasons for the collectives")
+            self._reasons = {why.instruction: f"{why.sentence} {why.advice}" for why in self._explain().collectives}
+        return self._reasons or {}
 
     # Advice
 

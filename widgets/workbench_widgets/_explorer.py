@@ -9,6 +9,7 @@ from workbench.records import without_collections
 from workbench.records.compiled import ProgramRecord
 from workbench.records.live import TimelineRecord
 from workbench.records.run import PlayRecord, RunOverlayRecord, RunRecord
+from workbench.records.sharding import WhyRecord
 from workbench.render import GLOSSARY, display_record
 from workbench_widgets._answers import Advises, Answers, CompileFor, Searches, Tap, TriesSpecs
 from workbench_widgets._base import require_dock
@@ -42,6 +43,7 @@ class Explorer(RunController):
         advise: Finds advice about the program on request.
         dock: "right" shows the explorer next to the notebook, if JupyterLab has the package's extension.
         search: Searches shardings of the program's arguments on request.
+        explain: Explains why each collective is there, on request.
 
     Attributes:
         answers: The kernel's answers: `compiled` programs by target, the last `tried` specs, `advice` and `search`.
@@ -70,6 +72,7 @@ class Explorer(RunController):
         advise: Advises | None = None,
         dock: Literal["right"] | None = None,
         search: Searches | None = None,
+        explain: Callable[[], WhyRecord] | None = None,
     ) -> None:
         require_dock(dock)
         self.record: ProgramRecord = record
@@ -80,7 +83,7 @@ class Explorer(RunController):
         advise = advise if record.module is not None else None
         functions = {
             "compile_for": compile_for, "what_if": what_if, "tap": tap, "play": play, "advise": advise,
-            "search": search,
+            "search": search, "explain": explain,
         }  # fmt: skip
         sources = Sources(
             record=record,
@@ -125,6 +128,7 @@ class Explorer(RunController):
             play=play,
             advise=advise,
             search=search,
+            explain=explain,
         )
         self.courses = ClientCourses(parts["clients"]["count"] if "clients" in parts else 0)
         self._answering = (self.answers, self.courses)

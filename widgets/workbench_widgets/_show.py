@@ -13,7 +13,7 @@ from workbench.records.live import TimelineRecord
 from workbench.records.profile import ProfileRecord
 from workbench.records.program import PlanRecord
 from workbench.records.run import PlayRecord, RunOverlayRecord, RunRecord
-from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
+from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord, WhyRecord
 from workbench_widgets._answers import Advises, CompileFor, Searches, Tap, TriesSpecs
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients import ClientsView
@@ -63,7 +63,7 @@ def views_of(record: Record) -> tuple[str, ...]:
 
 # Kernel functions that a view of a program can call.
 _ASKING = {
-    **dict.fromkeys(("explorer", *_TABS), ("compile_for", "what_if", "tap", "play", "advise", "search")),
+    **dict.fromkeys(("explorer", *_TABS), ("compile_for", "what_if", "tap", "play", "advise", "search", "explain")),
     "clients": ("tap",),
     "cost": ("compile_for",),
     "sharding": ("what_if",),
@@ -80,6 +80,7 @@ def show_record(
     play: Callable[[], PlayRecord] | None = None,
     advise: Advises | None = None,
     search: Searches | None = None,
+    explain: Callable[[], WhyRecord] | None = None,
 ) -> WorkbenchWidget:
     """Creates the live view of a record.
 
@@ -92,6 +93,7 @@ def show_record(
         play: Evaluates the program and returns the values of every stage, for the player.
         advise: Finds advice about the program when the view requests it.
         search: Searches shardings of the program's arguments when the view requests it.
+        explain: Explains why each collective is there when the view requests it.
 
     Returns:
         A widget; a notebook displays it if it is the last value of a cell.
@@ -118,7 +120,7 @@ def show_record(
     if isinstance(record, ProgramRecord):
         options = {
             "compile_for": compile_for, "what_if": what_if, "tap": tap, "play": play, "advise": advise,
-            "search": search,
+            "search": search, "explain": explain,
         }  # fmt: skip
         return _PROGRAM[view_name](record, **{name: options[name] for name in _ASKING.get(view_name, ())})
     return views[view_name](record)

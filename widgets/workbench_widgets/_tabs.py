@@ -104,7 +104,10 @@ def _operations(sources: Sources) -> State | None:
 
 def _hlo(sources: Sources) -> State | None:
     record = sources.record
-    return hlo_state(record) if record.module is not None or record.stablehlo else None
+    if record.module is None and not record.stablehlo:
+        return None
+    state, arrays = hlo_state(record)
+    return {**state, "can_explain": "explain" in sources.can}, arrays
 
 
 def _memory(sources: Sources) -> State | None:

@@ -19,7 +19,15 @@ from workbench.api._traced_program import TracedProgram
 from workbench.api._waiting import in_notebook, is_watched, say_phase, waiting
 from workbench.engines import play
 from workbench.errors import InspectionError, MeshError, ProgramError, WorkbenchError
-from workbench.inspection import LoweredCall, On, current_mesh, inspect_call, machine_of, mesh_of_values
+from workbench.inspection import (
+    LoweredCall,
+    On,
+    current_mesh,
+    explain_program,
+    inspect_call,
+    machine_of,
+    mesh_of_values,
+)
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run, Watch, is_runs, overlay_runs
 from workbench.records import Record
@@ -191,6 +199,7 @@ def _kernel_side(traced: TracedProgram, options: dict[str, Any], record: Program
         "play": None if _opener(traced) is None else lambda: play(*_flat(traced._replayed("play"))),
         "advise": _adviser(traced, options, record),
         "search": _searcher(traced, options),
+        "explain": lambda: explain_program(record),
     }
 
 
@@ -234,7 +243,10 @@ def view_of_thing(
     check_view(question, record, view)
     if isinstance(record, ProgramRecord):
         _refuse_views(question, view, views)
-        callbacks = {"advise": lambda **waiting: advise_record(record, **waiting)}
+        callbacks = {
+            "advise": lambda **waiting: advise_record(record, **waiting),
+            "explain": lambda: explain_program(record),
+        }
         if view in (None, "explorer"):
             return laid_out(workbench_widgets.Explorer(record, **callbacks, **views), layout)
         return laid_out(_widget(question, record, view, **callbacks), layout)

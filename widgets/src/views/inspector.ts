@@ -168,7 +168,7 @@ export class Inspector {
   /** Why a collective is there, as the kernel explains it. */
   private why(i: number): Child {
     const { context, module } = this;
-    if (!context.hasKernel || !module?.jointOf(i)) return null;
+    if (!context.hasKernel || !module?.jointOf(i) || !module.reader.state("can_explain")) return null;
     const place = h("div", {});
     this.reasons ??= context.request<Record<string, string>>("why");
     const show = (all: Record<string, string>) => {
