@@ -108,11 +108,12 @@ def test_sharding_of_any_rank_shows_every_shard_once(harness: Harness, rank: int
     if rank == 0:
         expect(blocks).to_have_attribute("aria-label", f"shard on {', '.join(f'cpu:{d}' for d in range(8))}")
     elif shared:
-        expect(blocks.first).to_have_attribute("aria-label", f"shard {', '.join('0' * rank)} on {', '.join(shared)}")
+        at, slices = ", ".join("0" * rank), ", ".join(["0:2"] * rank)
+        expect(blocks.first).to_have_attribute("aria-label", f"shard {at}: [{slices}] on {', '.join(shared)}")
     else:
         last = ["1", "1", "1", "0", "0"][:rank]
         expect(view.locator(f'[data-block="{",".join(last)}"]')).to_have_attribute(
-            "aria-label", f"shard {', '.join(last)} on cpu:7"
+            "aria-label", f"shard {', '.join(last)}: [{', '.join(['2:4', '2:4', '2:4', '0:4', '0:4'][:rank])}] on cpu:7"
         )
     assert nameless(view) == []
 
@@ -122,9 +123,9 @@ def test_more_slices_than_fit_are_chosen_with_sliders(harness: Harness):
     leaf = parts.leaf("deep", (4, 4, 32), (("a",), ("b",), ("c",)), mesh)
     view = harness.mount(workbench_widgets.ShardingView(parts.sharding_record().replace(leaves=(leaf,), mesh=mesh)))
     label = view.locator('[data-block^="1,1"]')
-    expect(label).to_have_attribute("aria-label", "shard 1, 1, 0 on cpu:96")
+    expect(label).to_have_attribute("aria-label", "shard 1, 1, 0: [2:4, 2:4, 0:1] on cpu:96")
     view.get_by_label("slice of dimension 2").fill("31")
-    expect(label).to_have_attribute("aria-label", "shard 1, 1, 31 on cpu:127")
+    expect(label).to_have_attribute("aria-label", "shard 1, 1, 31: [2:4, 2:4, 31:32] on cpu:127")
 
 
 def test_sizes_of_another_spec_are_seen_at_once(harness: Harness):
