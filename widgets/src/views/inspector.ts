@@ -169,14 +169,15 @@ export class Inspector {
   private why(i: number): Child {
     const { context, module } = this;
     if (!context.hasKernel || !module?.jointOf(i) || !module.reader.state("can_explain")) return null;
-    const place = h("div", {});
+    const [title, reason] = [h("h3", { hidden: true }, "Why"), h("p", { hidden: true })];
     this.reasons ??= context.request<Record<string, string>>("why");
     const show = (all: Record<string, string>) => {
       const text = all[module.names[i]];
-      if (text) replace(place, h("h3", {}, "Why"), h("p", {}, codeWords(text)));
+      replace(reason, codeWords(text ?? ""));
+      title.hidden = reason.hidden = !text;
     };
     this.reasons.then(show, () => {});
-    return place;
+    return [title, reason];
   }
 
   /** The calls down to the node, each of which can be chosen. */
