@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,13 +86,14 @@ def _execute_all(notebook: Any, path: Path) -> None:
 
 
 def executed(path: Path, target: Path, report: Callable[[str], None] = lambda line: None) -> Any:
-    """Returns a notebook with outputs, using a cache in the folder `target` that is keyed by the notebook's source."""
+    """Returns a notebook with outputs; the folder `target` is a cache for this source and this front end."""
     import nbformat
 
     from workbench._version import __version__
 
-    source = f"{__version__}\n{path.read_text(encoding='utf-8')}"
-    stored = target / f"{path.stem}-{hashlib.sha256(source.encode()).hexdigest()[:16]}.ipynb"
+    built = (resources.files("workbench_widgets") / "static" / "built").iterdir()  # parts of saved views
+    source = __version__.encode() + path.read_bytes() + b"".join(sorted(file.read_bytes() for file in built))
+    stored = target / f"{path.stem}-{hashlib.sha256(source).hexdigest()[:16]}.ipynb"
     if stored.exists():
         return read(stored)
     report(f"executing {path.name}")

@@ -340,5 +340,5 @@ def _start(notebooks: Sequence[Path], titles: Mapping[str, Title]) -> str:
 
 def _write_formulas(notebook: Any) -> None:
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = formulas_as_mathml(cell.source)
+        if cell.cell_type == "markdown":  # no line break between a number and its percent sign
+            cell.source = re.sub(r"(\d) %(?! ?\d)", "\\1\u00a0%", formulas_as_mathml(cell.source))

@@ -10,6 +10,7 @@ _PAGE = (
     "h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 8px}p{margin:6px 0}"
     "a{color:var(--wb-accent)}figure{margin:12px 0}figcaption{color:var(--wb-muted);font-size:13px}"
     "img,svg{max-width:100%;height:auto}pre{background:var(--wb-panel);padding:10px;overflow:auto;font-size:12px}"
+    "@media(max-width:40rem){figure{overflow-x:auto}figure img{max-width:max(100%,38rem)}}"
     "table{border-collapse:collapse;font-size:13px}"
     "th,td{padding:4px 10px;border-bottom:1px solid var(--wb-line);text-align:left}"
     "caption{text-align:left;color:var(--wb-muted);padding:4px 0}"
