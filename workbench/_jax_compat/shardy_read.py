@@ -380,13 +380,9 @@ def _dictionaries(function: Foreign, key: str, count: int) -> list[dict[str, Any
     return [_entries(entry) for entry in function.attributes[key]]
 
 
-def _index(value: _ir.BlockArgument | _ir.OpResult) -> int:
-    return value.arg_number if isinstance(value, _ir.BlockArgument) else value.result_number
-
-
 def _sources(target: _ir.BlockArgument | _ir.OpResult) -> list[Any]:
     """The values that flow into a loop result, a branch result or a block argument, in Shardy's order."""
-    index = _index(target)
+    index = target.arg_number if isinstance(target, _ir.BlockArgument) else target.result_number
     if isinstance(target, _ir.BlockArgument):
         return [target.owner.owner.operands[index]]
     owner = target.owner

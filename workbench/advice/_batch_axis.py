@@ -31,7 +31,6 @@ class CandidateLine:
     source: SourceLine
     specs: dict[tuple[int, ...], Spec]
     change: str
-    repeated_work: float  # planned work of the values of this line, and of those computed from them, without the axis
 
 
 @dataclass(frozen=True)
@@ -216,12 +215,12 @@ class _Graph:
         by_after = sorted(lines, key=lambda line: -work_after[line])
         by_own = sorted(lines, key=lambda line: -work_here[line])
         order = list(dict.fromkeys(line for pair in zip(by_after, by_own, strict=True) for line in pair))
-        candidates = [self._candidate(lines[line], axis, lost, work_after[line]) for line in order]
+        candidates = [self._candidate(lines[line], axis, lost) for line in order]
         if cause is not None and cause.source is not None:
             value = self.by_name[cause.value]
             read = (self._read_by(value) if _is_cotangent(value) else None) or value
             change = constraint_advice(read, cause.spec)
-            candidates.insert(0, CandidateLine(read.source or cause.source, {value.shape: cause.spec}, change, 0.0))
+            candidates.insert(0, CandidateLine(read.source or cause.source, {value.shape: cause.spec}, change))
         return tuple(candidates[:_MOST_LINES]), repeated
 
     def _read_by(self, cotangent: PlannedValueRecord) -> PlannedValueRecord | None:
@@ -245,9 +244,7 @@ class _Graph:
             waiting += [user.name for user in self.users[name]]
         return work
 
-    def _candidate(
-        self, values: Sequence[PlannedValueRecord], axis: str, lost: dict[str, int], work: float
-    ) -> CandidateLine:
+    def _candidate(self, values: Sequence[PlannedValueRecord], axis: str, lost: dict[str, int]) -> CandidateLine:
         # Inner steps of a line cannot be constrained by hand: take the results that other lines read.
         here = {value.name for value in values}
         results = [v for v in values if any(user.name not in here for user in self.users[v.name])] or [values[-1]]
@@ -258,4 +255,4 @@ class _Graph:
             specs[value.shape] = tuple(entries)
         largest = max(results, key=lambda value: math.prod(value.shape))
         assert largest.source is not None
-        return CandidateLine(largest.source, specs, constraint_advice(largest, specs[largest.shape]), work)
+        return CandidateLine(largest.source, specs, constraint_advice(largest, specs[largest.shape]))
