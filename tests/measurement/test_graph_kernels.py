@@ -65,6 +65,12 @@ def test_kernels_beside_a_command_buffer_keep_their_names(module, step):
     assert found == {graph_name(0, 1, number): step[number][0] for number in range(50, KERNELS)}
 
 
+def test_a_named_kernel_is_known_by_its_instruction_not_by_its_function(module, step):
+    kernels = [*((name, "a_function_of_a_library") for name, _ in step[:50]), *hidden(step)[50:]]
+    found = name_kernels(kernels, module)
+    assert found == {graph_name(0, 1, number): step[number][0] for number in range(50, KERNELS)}
+
+
 @pytest.mark.parametrize("first", [1, 17, 28, 48, 60, 77, 119])
 def test_a_profile_that_began_in_the_middle_of_a_run_is_named_too(module, step, first):
     """`watch` profiles while earlier steps are on their way."""
@@ -112,6 +118,15 @@ def test_a_profile_with_command_buffers_is_joined_whole():
     assert one.keys() == other.keys()
     for line, seconds in one.items():  # the compiler chose other kernels for some products
         assert seconds == pytest.approx(other[line], rel=0.12, abs=2e-5)
+
+
+def test_seconds_are_those_of_the_lines_that_the_operations_name():
+    (tree,) = open_profile(NAMED).trees.values()
+    by_kind = {}
+    for node in tree.nodes:
+        by_kind[node.kind] = by_kind.get(node.kind, 0.0) + sum(node.own.measured_seconds.values())
+    assert "unattributed" not in by_kind
+    assert by_kind["operation"] == pytest.approx(5.12e-3, rel=0.01)
 
 
 def test_measured_seconds_of_command_buffers_reach_the_module():

@@ -8,6 +8,8 @@ import pytest
 from workbench.measurement import open_profile, trim_profile
 from workbench.measurement._device_events import (
     COMMAND_BUFFERS,
+    COPIES,
+    NO_INSTRUCTION,
     SPARSE_CORE,
     WAITING,
     DeviceEvent,
@@ -155,6 +157,12 @@ def test_kernels_of_a_command_buffer_are_named_as_such():
     first, *others = read_plane(plane)
     assert isinstance(first, DeviceEvent)
     assert [(other.kind, other.overlaps) for other in others] == [(COMMAND_BUFFERS, False)] * 2
+
+
+@pytest.mark.parametrize(("stream", "kind"), [("MemcpyH2D", COPIES), ("Memset", COPIES), ("Compute", NO_INSTRUCTION)])
+def test_events_without_an_instruction_are_told_apart_by_their_stream(stream, kind):
+    (found,) = read_plane(MadePlane("/device:GPU:0", **{f"Stream_#14({stream})": [made("k", 0, 1)]}))
+    assert (type(found), found.kind) == (OtherEvent, kind)
 
 
 def test_lines_that_viewers_add_to_a_gpu_are_not_counted_again():

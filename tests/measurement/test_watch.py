@@ -749,6 +749,15 @@ def test_total_without_a_count_stays_a_total():
     assert watched.history[0].metrics["total"] == 3
 
 
+def test_only_a_total_is_divided_by_the_count_beside_it():
+    step = jax.jit(lambda x: {"loss": {"largest": x.max(), "count": jnp.float32(3)}})
+    watched = wb.watch(step, show=False)
+    watched(jnp.ones(3))
+    watched.close()
+    metrics = watched.history[0].metrics
+    assert (metrics["largest"], metrics["count"]) == (1, 3)
+
+
 def test_names_of_outputs_of_a_jitted_method_are_those_of_its_return():
     class Trainer:
         def __init__(self):
