@@ -43,6 +43,11 @@ def test_every_chip_is_there_with_its_kind(v6e):
     assert sum(device.events for device in v6e.devices) == 809
 
 
+def test_peaks_are_those_that_the_profile_states(v6e):
+    peaks = {(device.peak_flops_per_second, device.peak_bytes_per_second) for device in v6e.devices}
+    assert peaks == {(918e12, 1637.993152512e9)}
+
+
 def test_all_operations_of_the_tpu_are_instructions_of_its_hlo(v6e):
     assert (v6e.joined, v6e.joined_seconds) == (1.0, 1.0)
     assert {program.hlo for program in v6e.programs} == {"carried"}
@@ -276,6 +281,13 @@ def test_what_is_no_profile_is_refused(tmp_path, data):
     path = tmp_path / "x.xplane.pb"
     path.write_bytes(data)
     with pytest.raises(ProfileError, match="`open_profile` was given"):
+        open_profile(path)
+
+
+def test_a_field_of_another_type_is_named(tmp_path):
+    path = tmp_path / "x.xplane.pb"
+    path.write_bytes(b"\x08\x01")  # a number where planes are
+    with pytest.raises(ProfileError, match="a field has a different type"):
         open_profile(path)
 
 
