@@ -30,11 +30,6 @@ def callers_of(
 ) -> dict[str, tuple[Call, ...]]:
     """Returns the calls that lead to each instruction's line, if the line's function has several callers.
 
-    Args:
-        tree: The call tree of the program.
-        names: The instructions to explain.
-        files: Files with the program's instructions; needed because the tree identifies notebook cells by number.
-
     Returns:
         For each instruction, the calls that distinguish its path to the line from other paths, outermost first. The
         line itself comes last. Empty if only one path leads to the line.

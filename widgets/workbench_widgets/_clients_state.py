@@ -148,13 +148,7 @@ def _elementwise(values: list[float | None]) -> list[tuple[str, str, str, str, N
 
 
 def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> np.ndarray:
-    """The mean of the known values in each group of `size` consecutive clients; NaN if all are unknown.
-
-    Args:
-        by_client: Maps client numbers to values.
-        rows: Number of groups.
-        size: Clients per group; with 1, clients are not grouped.
-    """
+    """The mean of the known values in each group of `size` consecutive clients; NaN if all are unknown."""
     pairs = [(key, value) for key, value in by_client.items() if value is not None and 0 <= key < rows * size]
     group = np.array([key // size for key, _ in pairs], np.int64)
     total = np.bincount(group, [value for _, value in pairs], minlength=rows)

@@ -19,9 +19,6 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
     Lines are matched by their code, since an edit above a line changes its number. Nodes with identical names are
     matched in order.
 
-    Args:
-        trees: Call trees of the compared programs, in order.
-
     Returns:
         Names, places and kinds of the merged nodes, and two columns for each figure that is nonzero in some node, with
         NaN where a program lacks the node.

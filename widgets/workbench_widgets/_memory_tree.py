@@ -18,10 +18,6 @@ _SILENT = frozenset("while body cond closed_call checkpoint rematted_computation
 def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -> list[MemoryRow]:
     """The rows of the tree; a row precedes its children.
 
-    Args:
-        buffers: The buffers alive at the peak.
-        parameters: The names of the instructions that are the program's arguments.
-
     Returns:
         Rows, each with the number of its parent row (-1: none) and the total bytes of its contents. A buffer's row also
         has its shape, its line and its group (the two outermost levels).

@@ -76,12 +76,7 @@ def timeline_state(
 
 
 def round_starts(events: Sequence[EventRecord], rounds: int) -> list[float]:
-    """Start of each call of the program, located by an operation that runs once per call.
-
-    Args:
-        events: Events in time order.
-        rounds: Number of calls.
-    """
+    """Start of each call of the program, located by an operation that runs once per call."""
     if rounds < 2:
         return []
     spans = [event for event in events if event.kind != "wait"]

@@ -77,10 +77,6 @@ def compile_for_devices(
     Returns:
         The optimized HLO, the compiler's memory figures for one device, and its own cost analysis (empty if there is
         none).
-
-    Raises:
-        OutOfMemoryError: if the program does not fit; contains the compiler's own message.
-        CompilerError: for all other compiler errors.
     """
     try:
         with _mlir.make_ir_context():

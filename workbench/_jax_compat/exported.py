@@ -18,9 +18,6 @@ _NEVER = frozenset({"xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback"
 def unknown_custom_calls(module: jax.export.Exported) -> list[str]:
     """The custom calls in a module and its derivatives that lack JAX's stability guarantee, sorted by name.
 
-    Args:
-        module: A deserialized module.
-
     Returns:
         Target names of custom calls, including host callbacks, whose addresses are valid only in the exporting process.
     """

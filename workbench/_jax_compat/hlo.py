@@ -16,9 +16,6 @@ _MOST_BYTES = 64 * 2**20  # printing takes about 30 times as much memory
 def hlo_text_of_proto(serialized: bytes) -> str | None:
     """The text of a serialized `HloModuleProto`, or of the `HloProto` that contains one.
 
-    Args:
-        serialized: The serialized message.
-
     Returns:
         The text; None if this jaxlib lacks the function, or if the message is damaged or larger than 64 MiB.
     """
@@ -40,10 +37,6 @@ def hlo_text_of_proto(serialized: bytes) -> str | None:
 
 def buffer_assignment_of(compiled: Foreign, stats: Foreign) -> tuple[bytes, bytes] | None:
     """The compiler's memory plan.
-
-    Args:
-        compiled: A `jax.stages.Compiled`; for any other object, the result is None.
-        stats: Result of `compiled.memory_analysis()`.
 
     Returns:
         A serialized `BufferAssignmentProto` and the `HloModuleProto` that names its instructions; None if this backend

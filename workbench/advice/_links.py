@@ -107,10 +107,6 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
 def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> dict[tuple[str, ...], float] | None:
     """Bytes that one device sends, times the mean number of links in its group, per tuple of mesh axes.
 
-    Args:
-        mesh: The mesh with the torus positions of its devices.
-        collectives: Collectives of a module compiled for this mesh.
-
     Returns:
         Byte-links for one device in one call; None if the positions of the devices are unknown.
     """

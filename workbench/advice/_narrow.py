@@ -25,11 +25,6 @@ _HALVED = (jnp.bfloat16.dtype, jnp.float16.dtype)
 def narrowed(closed: ClosedJaxpr, lines: Collection[Line] = ()) -> tuple[ClosedJaxpr, int]:
     """The program with casts to float32 moved after the collectives, and casts from float32 moved before them.
 
-    Args:
-        closed: The program. Sums and products are rewritten in addition to `jax.lax` collectives, because sums over
-            sharded dimensions become collectives during partitioning.
-        lines: File and line number of the lines whose operations are rewritten; empty for all lines.
-
     Returns:
         The program, which now rounds its sums to 16 bits, and the number of rewritten operations.
 

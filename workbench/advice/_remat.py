@@ -67,11 +67,6 @@ def kept_for_backward(closed: ClosedJaxpr) -> list[Kept]:
 def rematerialised(closed: ClosedJaxpr, lines: Collection[Line], policy: Policy | None) -> tuple[ClosedJaxpr, int]:
     """The program that computes the layers of these loops again in its backward pass.
 
-    Args:
-        closed: The program.
-        lines: The lines of the loops, as in `Kept.source`.
-        policy: A policy of `jax.checkpoint_policies`, whose values stay in memory; None keeps only the inputs.
-
     Returns:
         The program, and the number of loops and layers that it computes again.
     """

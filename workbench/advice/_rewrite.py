@@ -182,12 +182,6 @@ def with_own_shards(
 ) -> tuple[ClosedJaxpr, int]:
     """The program with batched transforms and factorisations moved into `jax.shard_map`, without communication.
 
-    Args:
-        closed: The program.
-        lines: The lines that call the operations.
-        mesh: The program's mesh.
-        specs: The sharding for each shape of an operand or result; transformed dimensions must be unsharded.
-
     Returns:
         The program, and the number of wrapped operations.
     """

@@ -16,11 +16,7 @@ class FrameError(ValueError):
 
 
 def write_frame(stream: BinaryIO, message: dict[str, Any]) -> None:
-    """Writes one message and flushes.
-
-    Raises:
-        FrameError: if the message is larger than `LARGEST_FRAME_BYTES`, the limit that readers accept.
-    """
+    """Writes one message and flushes."""
     body = json.dumps(message).encode()
     if len(body) > LARGEST_FRAME_BYTES:
         text = f"a message of {len(body)} bytes exceeds the frame size limit ({LARGEST_FRAME_BYTES} bytes)"
@@ -30,11 +26,7 @@ def write_frame(stream: BinaryIO, message: dict[str, Any]) -> None:
 
 
 def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
-    """The next message; None if the stream ended cleanly.
-
-    Raises:
-        FrameError: if the stream ends inside a frame, or a frame is not a JSON object of acceptable length.
-    """
+    """The next message; None if the stream ended cleanly."""
     head = stream.read(_LENGTH.size)
     if not head:
         return None

@@ -26,17 +26,8 @@ def open_lab(
     JupyterLab listens on the loopback address, requires a token (part of the printed address), and fetches neither news
     nor updates. The user's JupyterLab settings take precedence.
 
-    Args:
-        notebook: A notebook to open: a path, or the name or number of a course notebook; the suffix is optional.
-        folder: Folder for the course copy. Existing files are not changed.
-        port: The port to listen on; None selects a free port.
-        browser: Whether to open the address in a browser.
-
     Returns:
         0, the exit status of the command.
-
-    Raises:
-        CommandError: if the notebook does not exist, the folder cannot be written, or the port is in use.
     """
     path = find_notebook(notebook, folder)
     root = Path.cwd() if path.is_relative_to(Path.cwd()) else path if path.is_dir() else path.parent

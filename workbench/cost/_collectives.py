@@ -14,10 +14,6 @@ Torus = Sequence[tuple[int, bool]]  # chips along each dimension of a group, and
 def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
     """Returns, without using coordinates, whether a ring of this size closes on the chip's torus.
 
-    Args:
-        chip: The chip.
-        group_size: Number of chips in a group.
-
     Returns: True on a switch, for multiples of 4 on a 3-D torus, and for full sides of 16 on a 2-D torus.
     """
     if chip.topology == "switch":

@@ -32,11 +32,6 @@ def can_identify_users() -> bool:
 def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int | None:
     """Finds the user id of the process at the client's end of a connection.
 
-    Args:
-        client: Address and port of the client's end.
-        server: Address and port of the server's end.
-        table: Contents of `/proc/net/tcp`.
-
     Returns:
         The user id. None if the connection is not in the table, or if no process owns the client's end any more (the
         kernel then writes 0, as for root).

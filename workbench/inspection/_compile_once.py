@@ -76,17 +76,9 @@ def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
     inspecting call. For a library function these are the only lines, and a cached program must not show the lines of
     another cell.
 
-    Args:
-        lowered: The program.
-        text: The program's StableHLO with locations, `lowered.as_text(debug_info=True)`.
-        name: The user's name for the program, used in errors.
-
     Returns:
         The compiled program. Programs with callbacks are compiled every time, because their text does not identify the
         callback.
-
-    Raises:
-        InspectionError: if XLA's compiler aborts on the program.
     """
     key = _jax_compat.compilation_key(lowered)
     if key is None or len(text) > _MOST_CHARACTERS:

@@ -37,10 +37,6 @@ class HistoryFile:
     def append(self, rounds: Sequence[RoundRecord], finished: int) -> dict[str, Any]:
         """Appends missing rounds; a failed write does not damage rounds that belong to earlier checkpoints.
 
-        Args:
-            rounds: All rounds.
-            finished: Number of finished rounds, from the first.
-
         Returns: The number of rounds, and for their part of the file, the length in bytes and the SHA-256; pass all
             three to `read`.
         """

@@ -26,14 +26,6 @@ def client_runs(
     Steps are the iterations of the loop that contains most of the client's work. If a loop inside that loop contains
     most of its work, the inner loop's iterations are counted instead, and so on.
 
-    Args:
-        joined: A profile of the program, joined to its module.
-        module: That module.
-        slots: For each device, the client that each iteration runs, in order; None for padding.
-        stage: Path of the clients' stage.
-        labels: Name of each device, such as "cpu:3".
-        rounds: Number of profiled calls. Seconds, steps and FLOPs are per call.
-
     Returns: One record for each client and each device that computed the client; empty if the program has no such loop.
     """
     nest = _Nest(module)

@@ -132,16 +132,9 @@ def read_metrics(
 ) -> tuple[dict[str, float | tuple[Any, ...]], tuple[ProblemRecord, ...]]:
     """Converts a pytree of metrics to numbers by name, and lists non-finite metrics.
 
-    Args:
-        metrics: Numbers or arrays: `[]`, `[clients]` or `[clients, steps]`.
-        round: Number of the round, used in descriptions of problems.
-
     Returns:
         Metrics by name, with nested names joined by a dot, and a list of problems. A metric has one problem for each of
         the first few clients whose value is not finite, and one problem for all remaining clients.
-
-    Raises:
-        ProgramError: if a metric is not a number.
     """
     numbers: dict[str, float | tuple[Any, ...]] = {}
     problems: list[ProblemRecord] = []

@@ -19,10 +19,6 @@ def mean_interval(values: np.ndarray, *, confidence: float) -> tuple[np.ndarray,
     and in 73 % of cases with three. Student's interval covers the mean in 95 % of cases if the values are normally
     distributed.
 
-    Args:
-        values: `[..., seeds]`; omit seeds that are NaN everywhere.
-        confidence: Confidence level, such as 0.95.
-
     Returns:
         Mean, low and high, each `[...]`; low and high are NaN for a single seed.
 

@@ -43,14 +43,8 @@ class TracePlane:
 def read_trace(path: Path) -> tuple[list[TracePlane], str]:
     """Reads a trace as a stream.
 
-    Args:
-        path: `*.trace.json` or `*.trace.json.gz`.
-
     Returns: The trace's planes, and a description of damage in the file ("" if there is none); events before the damage
         are included.
-
-    Raises:
-        ProfileError: if the file contains no trace events.
     """
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}

@@ -6,10 +6,6 @@ import math
 def chunk_shard(per_shard: int, chunk_size: int) -> tuple[int, int]:
     """The effective chunk size on a device, and the total number of slots in the device's chunks.
 
-    Args:
-        per_shard: Number of clients on the fullest device.
-        chunk_size: Requested number of clients computed together.
-
     Returns: The chunk size and the number of slots, which is a multiple of the chunk size. The chunk size is the
         largest divisor of `per_shard` between half of `chunk_size` and `chunk_size`, because a divisor needs no
         padding. Without such a divisor, it is `chunk_size`. Slots beyond `per_shard` are computed, but masked.

@@ -9,9 +9,6 @@ from workbench._types import Device
 def read_here(x: object) -> np.ndarray:
     """Copies the addressable shards of an array to the host.
 
-    Args:
-        x: Any array. An array on the devices of several hosts is read shard by shard.
-
     Returns:
         The values. If other hosts hold shards, the result is a `np.ma.MaskedArray` in which these shards are masked
         (their data are NaN, or 0 for dtypes without NaN).

@@ -55,15 +55,7 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def run_interleaved(programs: Sequence[Runnable], cancel: threading.Event | None = None) -> list[list[float]]:
-    """Runs programs in turn and returns the wall time of every call except the first, in seconds.
-
-    Args:
-        programs: Programs for the same devices. Shapes among their arguments are replaced by zeros.
-        cancel: An event that stops the runs once it is set.
-
-    Raises:
-        EngineError: if the devices have too little free memory, or `cancel` is set before all programs have run.
-    """
+    """Runs programs in turn and returns the wall time of every call except the first, in seconds."""
     _require_memory(programs)
     calls = [_caller(program) for program in programs]
     walls: list[list[float]] = [[] for _ in programs]

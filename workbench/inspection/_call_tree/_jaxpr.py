@@ -42,10 +42,6 @@ class _Site(NamedTuple):
 def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
     """The call tree of a traced program.
 
-    Args:
-        jaxpr: The value of `jax.jit(fn).trace(*args).jaxpr`.
-        name: Name of the function.
-
     Returns:
         The tree, with FLOPs, memory traffic (as if elementwise operations were fused), and the collectives that the
         program itself requests. A jaxpr does not contain the collectives that a partitioner will insert.

@@ -47,14 +47,6 @@ def divide_peak(
 ) -> tuple[tuple[HeldAtPeak, ...], str]:
     """Divides the bytes of the peak among the values that are alive.
 
-    Args:
-        hlo: The module.
-        compiled: The object that the module was read from; only a `jax.stages.Compiled` contains the compiler's memory
-            plan.
-        stats: Result of its `memory_analysis()`, or None.
-        peak_bytes: The peak reported by the compiler, or None.
-        at_peak: The values that are alive at the peak of the reconstructed schedule.
-
     Returns:
         Shares that add up to the compiler's peak (or, if it is unknown, to the schedule's peak), and a note that names
         the peak that was used.

@@ -44,9 +44,6 @@ SERVER = NamedStage("server", "server")
 def stages_of(op_name: str) -> tuple[NamedStage, ...]:
     """The stages named in an `op_name`; several if the compiler combined operations.
 
-    Args:
-        op_name: The name in HLO; combined names may have the form of any compiler.
-
     Returns:
         The innermost stages, in order. In unplanned code, the scope of a primitive serves as its stage.
 

@@ -170,12 +170,6 @@ def convolution_flops(
 ) -> float:
     """FLOPs of a convolution, counting only taps on actual (not padded) elements of the input.
 
-    Args:
-        instruction: The convolution, including `dim_labels`, `window` and group counts.
-        lhs: Dimensions of the input.
-        rhs: Dimensions of the kernel.
-        out: Dimensions of the output.
-
     Returns:
         Twice the number of multiplications.
     """

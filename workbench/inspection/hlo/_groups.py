@@ -62,11 +62,6 @@ def parse_groups(text: str, devices: int) -> Groups | None:
 def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes:
     """Names the mesh axes along which the devices of every group differ.
 
-    Args:
-        groups: Positions in the flattened mesh, row-major.
-        names: Axis names of the mesh.
-        sizes: Axis sizes of the mesh.
-
     Returns:
         Whole axes by name; parts of an axis as `a[4 of 8]`. There is a note instead of a name if the groups are not a
         product of axes, do not cover the mesh exactly once, or contain one device each.

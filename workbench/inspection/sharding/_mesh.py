@@ -153,15 +153,8 @@ def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
     `slots_per_device` clients, or otherwise `ceil(clients / devices along these axes)`; the last devices may have empty
     slots (`padding`). Devices that differ only along other axes hold the same clients.
 
-    Args:
-        mesh: A mesh from `inspect_mesh`.
-        placement: The placement; without mesh axes, every device holds all clients.
-
     Returns:
         A copy of `mesh` whose `clients` has one more `ClientRange` per device.
-
-    Raises:
-        MeshError: if the placement names mesh axes that the mesh lacks.
 
     Example:
         >>> mesh = inspect_mesh(AbstractMesh((4,), ("clients",)))
