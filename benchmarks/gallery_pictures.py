@@ -161,7 +161,7 @@ DRAWN: dict[str, Callable[[Axes, dict], str]] = {
     "coded": _coded,
     "coded_on_engines": _gains,
     "acme": _learned,
-    "fairness": lambda axes, found: _accuracies(axes, found, "test accuracy of the two worst clients"),
+    "fairness": lambda axes, found: _accuracies(axes, found, "test accuracy of the worst tenth of the clients"),
     "gossip": _accuracies,
     "hierarchical": _accuracies,
     "vertical": _accuracies,

@@ -488,7 +488,7 @@ def fairness() -> dict:
             "clients have transposed digits. A quarter of each client's digits is its test set. The model is "
             "softmax regression, trained with 300 steps of normalised gradient descent on Σ Fₖ^(q+1) / (q + 1). For "
             "each q, the best of four learning rates by mean accuracy is used. The verdict compares the accuracy of "
-            "the two worst clients."
+            "the worst tenth of the clients (two clients)."
         ),
         "result": {f"accuracy of the worst tenth, {name}": _text(run["values"]) for name, run in runs.items()}
         | {f"mean accuracy of the clients, {name}": _text(values) for name, values in mean.items()}

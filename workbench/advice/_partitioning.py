@@ -153,8 +153,8 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
         what=f"{len(gathers)} gathered {'copies' if len(gathers) > 1 else 'copy'} of shape {list(example.shape)} "
         f"({bytes_text(total)} together) {'are' if len(gathers) > 1 else 'is'} kept for the backward pass, although "
         "`jax.checkpoint` should repeat the gather.",
-        why="The constraint requests the gather, but the compiler inserts it before the barrier of the checkpoint's "
-        "recomputation, so `jax.checkpoint` does not see it.",
+        why="The constraint requests the gather, but only the compiler inserts it. `jax.checkpoint` sees the traced "
+        "program, which has no gather, so the gathered copies are kept.",
         change="Write the gather into the program: `jax.lax.all_gather` inside `jax.shard_map`, called in the "
         "checkpointed function. The checkpoint's policy then covers the gather.",
         code="jax.shard_map(lambda part: jax.lax.all_gather(part, axis, axis=dim, tiled=True), …)",

@@ -30,8 +30,8 @@ _HLO = re.compile(r"^[>\s]*HloModule ", re.MULTILINE)
 _STABLEHLO = re.compile(r"^\s*(?:#loc|module\b.*\{|builtin\.module|(?:func\.)?func .*@)", re.MULTILINE)
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 _FROM_TEXT = (
-    "read from the text of a compiled module, which does not contain the function's stages, the shardings of its "
-    "arguments, or the propagation of these shardings"
+    "read from the text of a compiled module, which does not contain the function's stages, the mesh, or the "
+    "propagation of shardings"
 )
 _FROM_STABLEHLO = "read from StableHLO, which does not contain the function's stages; pass the function to see them"
 

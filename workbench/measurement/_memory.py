@@ -98,7 +98,7 @@ def own_arrays(arrays: Iterable[Any]) -> list[Any]:
 def _shard_views(arrays: Sequence[Any]) -> set[int]:
     """Finds the ids of arrays that are views of a shard, created by `x.addressable_shards`.
 
-    Reading an array's shards creates such views, so only arrays that may have a view are read.
+    Reading an array's shards creates such views. Arrays without any view are therefore not read.
     """
     alone: dict[Any, list[Any]] = {}
     spread = []

@@ -407,7 +407,7 @@ class Watch:
     def status(self) -> WatchStatus:
         """The state of the record: ready, running, waiting, paused (drawing only), finished or failed.
 
-        A running loop is waiting from the end of its notebook cell to the next call.
+        The status is waiting between the end of the loop's notebook cell and the next call.
         """
         return self._core.drawn_status
 

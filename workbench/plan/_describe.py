@@ -34,8 +34,7 @@ _MOST_EQUATIONS = 100  # in a stage's text; printing 6,000 takes as long as read
 class Chunks(NamedTuple):
     """Number of clients that a device processes together.
 
-    `limit` is the requested size, for any number of clients; `slots` is the number of slots per device for each
-    placement whose chunks leave some slots empty.
+    `limit` is the requested size. `slots` maps a placement to its slots per device if some slots stay empty.
     """
 
     size: int | None = None

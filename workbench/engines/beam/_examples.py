@@ -153,7 +153,7 @@ class _MergeFacts(beam.CombineFn):
     """Merges facts about rows."""
 
     def create_accumulator(self) -> Any:
-        """Returns the facts about zero rows."""
+        """Returns the facts about an empty set of rows."""
         return _Facts()
 
     def add_input(self, mutable_accumulator: Any, element: Any) -> Any:
