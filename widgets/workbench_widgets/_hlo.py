@@ -170,6 +170,7 @@ def _collective(collective: CollectiveRecord, arguments: Sequence[str], *, stage
         "times": collective.executions,
         "sent": collective.sent_bytes,
         "stages": list(collective.stages),
+        "lines": _lines(collective.sources),
         "rows": rows,
     }
 
@@ -181,13 +182,17 @@ def _group(group: CollectiveGroup, number: dict[str, int]) -> dict[str, Any]:
         "axes": axes_text(group.axes),
         "axis_names": list(group.axes),
         "places": group.places,
-        "lines": [[f"{s.file}:{s.line}", source_text(s.file, s.line), _code_at(s)] for s in group.lines],
+        "lines": _lines(group.lines),
         "payload": max(member.payload_bytes for member in group.members),
         "sent": group.sent_bytes,
         "times": group.executions,
         "members": [number[member.name] for member in group.members],
         "stages": sorted({stage for member in group.members for stage in member.stages}),
     }
+
+
+def _lines(sources: Sequence[SourceLine]) -> list[list[str]]:
+    return [[f"{s.file}:{s.line}", source_text(s.file, s.line), _code_at(s)] for s in sources]
 
 
 def _code_at(source: SourceLine) -> str:

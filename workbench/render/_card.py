@@ -171,7 +171,9 @@ def _table(rows: Sequence[Row]) -> Markup | None:
 
 
 def _heading(name: str) -> str:
-    """A column's title without its unit, because every value carries the unit."""
+    """A column's title without its unit, because every value carries the unit; a program's name is unchanged."""
+    if name[:1].isdigit():
+        return name
     for unit in ("_seconds", "_bytes"):
         name = name.removesuffix(unit)
     return name.replace("_", " ")

@@ -42,9 +42,15 @@ export function collectivesTable(
   const first = (node: number) => (isGroup(node) ? module.collectives[groups[node].members[0]] : member(node));
   const groupOf = (node: number) => groups[isGroup(node) ? node : parent[node]];
   const most = (value: (group: CollectiveGroup) => number) => Math.max(...groups.map(value), 1);
+  /** A member has its own number of lines: only some collectives of a group are combined. */
+  const placesOf = (node: number) => {
+    const [group, { lines }] = [groupOf(node), first(node)];
+    if (isGroup(node) || lines.length === group.lines.length) return group.places;
+    return group.places.replace(/ \+\d+$/, "") + (lines.length > 1 ? ` +${lines.length - 1}` : "");
+  };
   const code = (node: number) => {
-    const { lines, places } = groupOf(node);
-    return [h("span", {}, places), lines[0]?.[2] ? h("code", { class: "wb-codebit" }, lines[0][2]) : null];
+    const { lines } = groupOf(node);
+    return [h("span", {}, placesOf(node)), lines[0]?.[2] ? h("code", { class: "wb-codebit" }, lines[0][2]) : null];
   };
   const stages: Column = {
     key: "stage",
@@ -63,7 +69,7 @@ export function collectivesTable(
       full: most(({ sent }) => sent),
       width: "98px",
     },
-    { key: "source", title: "source", text: (node) => groupOf(node).places, cell: code, width: "minmax(190px, 2.4fr)" },
+    { key: "source", title: "source", text: placesOf, cell: code, width: "minmax(190px, 2.4fr)" },
     { key: "axes", title: "mesh axis", text: (node) => groupOf(node).axes, width: "110px", lesser: true },
     {
       key: "payload",

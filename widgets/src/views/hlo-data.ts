@@ -9,6 +9,7 @@ export interface Collective {
   times: number | null;
   sent: number;
   stages: string[];
+  lines: readonly (readonly [string, string, string])[];
   rows: [string, string][];
 }
 export interface CollectiveGroup {

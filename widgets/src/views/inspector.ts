@@ -129,7 +129,7 @@ export class Inspector {
     const said = new Set(joint?.rows.map(([name]) => name));
     const kept = rows.filter(([name, text]) => text !== "0 FLOP" && text !== "none" && !said.has(name));
     const blocks: Block[] = [{ form: "facts", title: "", rows: [...(joint?.rows ?? []), ...kept] }];
-    const lines = joint ? this.groupOf(module, joint.name)?.lines : undefined;
+    const lines = joint?.lines;
     if (lines && lines.length > 1) {
       const rows = lines.map(([, place, code]) => [place, code]);
       blocks.push({ form: "table", title: "The compiler combined these lines", columns: ["source", "code"], rows });
@@ -139,11 +139,6 @@ export class Inspector {
       ? `One device sends ${formatBytes(joint.sent)} over ${joint.axes} in one call${times}.`
       : `${module.opcodes[module.opcode[i]]} of one device`;
     return { title: module.names[i], kind: joint ? "reduce" : "server", subtitle, blocks };
-  }
-
-  private groupOf(module: Module, name: string): CollectiveGroup | undefined {
-    const groups = module.reader.state<CollectiveGroup[]>("groups");
-    return groups.find(({ members }) => members.some((member) => module.collectives[member].name === name));
   }
 
   private ofLine(module: Module, line: string): Shown {

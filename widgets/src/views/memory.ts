@@ -217,7 +217,9 @@ class Memory {
     if (!this.live.length) return;
     const from = this.places[this.at] ? `, from ${this.places[this.at]}` : "";
     const name = this.moments[this.at] || "an instruction that is not listed";
-    const peak = this.at === this.peak ? " · this is the maximum" : "";
+    const assigned = this.context.state<number | null>("peak") ?? 0;
+    const more = assigned > 1.01 * this.live[this.peak] ? `; the compiler assigns ${formatBytes(assigned)}` : "";
+    const peak = this.at === this.peak ? ` · this is the maximum${more}` : "";
     const position = `${formatCount(this.at + 1)} of ${formatCount(this.live.length)}`;
     this.status.textContent = `${position}: ${formatBytes(this.live[this.at])} alive while ${name} runs${from}${peak}`;
     this.canvas.setAttribute("aria-valuenow", String(this.at + 1));
