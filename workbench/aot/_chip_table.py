@@ -9,6 +9,7 @@ the table is unknown, even if its name resembles a name in the table.
 """
 
 import difflib
+import math
 import re
 
 from workbench.aot._calibrations import named_calibration
@@ -18,6 +19,14 @@ from workbench.records.hardware import ChipRecord
 
 _GIB = 2**30
 _GB = 10**9
+
+# Memory in GiB as drivers report it: the "GB" of data sheets are neither GB nor GiB. Other GPUs get the sheet's GB.
+_REPORTED_GIB = {
+    "V100": 31.74, "V100 16GB": 15.77, "T4": 14.75, "L4": 22.03, "A100": 79.15, "A100 40GB": 39.39, "A800": 79.15,
+    "H100": 79.1, "H100 PCIe": 79.19, "H100 NVL": 93.1, "H800": 79.1, "H200": 139.8, "H200 NVL": 139.8,
+    "B200": 178.35, "GB200": 185.03, "MI250X": 2 * 63.98, "MI300X": 191.98,
+    "MI325X": 255.98, "MI350X": 287.98, "MI355X": 287.98,
+}  # fmt: skip
 _AS_OF = "2026-11-22"
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 _FLOAT8_AMD = ("float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -95,7 +104,7 @@ def _gpu(
     return ChipRecord(
         name=name,
         peak_flops_per_second=peaks,
-        hbm_bytes=gb * _GB,
+        hbm_bytes=int(_REPORTED_GIB[name] * _GIB) if name in _REPORTED_GIB else gb * _GB,
         hbm_bytes_per_second=bandwidth * 1e9,
         link_bytes_per_second=link * 1e9,
         links=1 if link else 0,
@@ -255,7 +264,7 @@ _BY_CORES = {
     ("nvidia", 132): ("H100", "H100 NVL", "H200"), ("nvidia", 148): ("B200",), ("nvidia", 152): ("GB200",),
     ("amd", 110): ("MI250X",), ("amd", 256): ("MI355X",), ("amd", 304): ("MI300X", "MI325X"),
 }  # fmt: skip
-_LEAST_MEMORY = 0.9  # a device of N GB on its data sheet has at most N GiB; ECC and the driver keep up to a tenth
+_MEMORY_TOLERANCE = 0.012  # drivers, clouds and tools report the memory of the same GPU slightly differently
 
 
 def known_chip(name: str) -> ChipRecord | None:
@@ -311,8 +320,7 @@ def chip_of_gpu(vendor: str, cores: int, memory_bytes: int) -> ChipRecord | None
     """
     for name in _BY_CORES.get((vendor.lower(), cores), ()):
         chip = CHIPS[name]
-        sheet_bytes = chip.hbm_bytes / chip.devices_per_chip / _GB * _GIB
-        if _LEAST_MEMORY * sheet_bytes <= memory_bytes <= sheet_bytes:
+        if abs(memory_bytes * chip.devices_per_chip / chip.hbm_bytes - 1) <= _MEMORY_TOLERANCE:
             return chip
     return None
 
@@ -323,11 +331,11 @@ def _without_tpu(plain: str) -> str:
 
 def _mig_slice(chip: ChipRecord, compute: int, gigabytes: int) -> ChipRecord:
     share = min(1.0, compute / _MIG_SLICES)
-    memory = min(1.0, gigabytes * _GB / chip.hbm_bytes)
+    memory = min(1.0, gigabytes / math.ceil(chip.hbm_bytes / _GIB))
     return chip.replace(
         name=f"{chip.name} MIG {compute}g.{gigabytes}gb",
         peak_flops_per_second={dtype: peak * share for dtype, peak in chip.peak_flops_per_second.items()},
-        hbm_bytes=min(chip.hbm_bytes, gigabytes * _GB),
+        hbm_bytes=chip.hbm_bytes if memory == 1 else gigabytes * _GB,
         hbm_bytes_per_second=chip.hbm_bytes_per_second * memory,
         vector_flops_per_second=chip.vector_flops_per_second * share,
         link_bytes_per_second=0.0,
