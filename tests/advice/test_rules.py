@@ -615,6 +615,16 @@ def test_state_that_a_training_step_gathers_is_no_finding(mesh):
     assert "argument gathered for one use" not in rules(wb.advise(jax.jit(sgd, donate_argnums=0), verify=False)(*args))
 
 
+def test_constraint_that_the_next_one_undoes_is_found_although_no_exchange_is_planned(mesh):
+    def fn(x):
+        rows = jax.lax.with_sharding_constraint(jnp.tanh(x), NamedSharding(mesh, P(None, "data")))
+        return jax.lax.with_sharding_constraint(rows, NamedSharding(mesh, P("data")))
+
+    found = wb.advise(jax.jit(fn))(placed(mesh, jnp.ones((64, 256)), "data")).findings[0]
+    assert (found.rule, found.is_verified) == ("costly constraint", True)
+    assert found.gain.before > found.gain.after == 0
+
+
 def sharded_rows(mesh):
     return jax.jit(lambda x: jnp.tanh(jax.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P("data")))))
 

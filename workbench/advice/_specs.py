@@ -143,14 +143,15 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
         before, after = planned, planned if without is None else sum(without.sent.values())
         slower = without is None or (without.seconds or 0.0) > (base.seconds or 0.0)
         evidence = _planned_bytes(program, before, after)
-        if not slower and after > _LESS * before:  # the plan leaves out a constraint that the next value undoes
+        # The plan leaves out a constraint that the next value undoes.
+        if not slower and (planned < _SMALL_BYTES or after > _LESS * planned):
             operands = {operand for number in numbers for operand in values[number].operands}
             reasons = [(why, c) for why, c in explained(program) if why.reason == "constraint"]
             here = [c for why, c in reasons if operands.intersection(operand.value for operand in why.operands)]
             before, saved = program.sent_bytes, sum(collective.sent_bytes for collective in here)
             after = before - saved
             evidence = f"one device sends {bytes_text(saved)} of {bytes_text(before)} for this constraint"
-        if after > _LESS * before or slower:
+        if after >= _LESS * before or slower:
             continue
         sources: tuple[SourceLine, ...] = () if value.source is None else (value.source,)
         yield FindingRecord(
