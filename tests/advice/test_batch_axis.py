@@ -195,6 +195,18 @@ def test_correct_data_and_tensor_parallel_steps_have_no_finding(grid):
     assert not found(step, (params, batch))
 
 
+def test_a_reshape_that_adds_a_dimension_of_one_element_makes_no_micro_batches(data):
+    def powers(x):
+        column = x.reshape(512, 1, 48)
+        gram = jnp.tanh((column * x[:, :, None]).sum(0))
+        for _ in range(64):
+            gram = jnp.tanh(gram @ gram)
+        return gram
+
+    advice = wb.advise(jax.jit(powers), verify=False)(struct(data, (512, 48), "data"))
+    assert RULE not in [finding.rule for finding in advice.findings]
+
+
 def test_a_line_that_is_used_with_and_without_the_axis_is_not_constrained(data):
     """Both batches pass through `h`, whose ranks differ: one constraint would be wrong for one of them."""
     params = {"w": struct(data, (48, 256))}

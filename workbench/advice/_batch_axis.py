@@ -158,7 +158,9 @@ class _Graph:
         for value in self.values:  # the axis shards the number of micro-batches instead of their examples
             if value.operation == "reshape" and value.name in self._dependent:
                 pairs = zip(value.shape, value.shape[1:], value.spec, strict=False)
-                sizes |= {inner for count, inner, axes in pairs if axis in axes and count * inner in sizes}
+                sizes |= {
+                    inner for count, inner, axes in pairs if axis in axes and inner > 1 and count * inner in sizes
+                }
         return sizes
 
     @functools.cached_property
