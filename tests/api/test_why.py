@@ -111,6 +111,27 @@ def test_constraint_that_undoes_a_sharding_is_named_with_its_line(shape, mesh):
     assert "arrives as P(data, -)" in collective.sentence
 
 
+def looped(x, mesh, spec):
+    def body(h, _):
+        return jax.lax.with_sharding_constraint(jnp.tanh(h), NamedSharding(mesh, spec)), None
+
+    return jax.lax.scan(body, jnp.sin(x), None, length=3)[0]
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        ("data", "The loop does not keep the sharding of the result of `sine`"),
+        (None, "The loop starts with a value that is not sharded over `data`"),
+    ],
+)
+def test_reason_of_a_carry_is_the_value_with_which_the_loop_starts(shape, mesh, start, reason):
+    found = wb.why(lambda x: looped(x, mesh, P("model")))(shape((256, 256), start))
+    (carry,) = [array for array in found.arrays if "that the loop" in array.name]
+    assert carry.sentence.startswith(reason)
+    assert "`data`" in carry.sentence
+
+
 CASES = {
     "gradient of data parallelism": (jax.grad(lambda w, x: (jnp.tanh(x @ w) ** 2).mean()), [(32, 16)], "sum"),
     "roll": (lambda w, x: jnp.roll(x, 1), [(32, 16)], "whole dimension"),

@@ -32,6 +32,7 @@ _LARGE_BYTES = 1 << 20  # smaller arrays are not explained, unless the program h
 _MOST_ARRAYS = 12
 _INPUT = re.compile(r"input: (\d+)")
 _CARRY = re.compile(r"%(\d+)\.\d+#(\d+)")
+_LOOP_VALUE = re.compile(r"%(\d+)(?:\.\d+)?(?:#(\d+))?")  # a carry, or a result of the loop
 _INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # a layer's number: `layers[3].w`, `params['Dense_1']`, not `w1`
 _PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # part of an axis: "clients[4 of 8]"
 _RULE = re.compile(r"\((?P<inputs>.*?)\)->\((?P<outputs>.*?)\)")
@@ -957,12 +958,16 @@ class _Reader:
 
     def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
         """The initial value of a loop's carry, if this value is an argument."""
-        match = _CARRY.fullmatch(carry.name)
+        start = self._before_loop(carry)
+        return start if start is not None and start.operation in ("input", "while carry") else None
+
+    def _before_loop(self, value: PlannedValueRecord) -> PlannedValueRecord | None:
+        """The value from which a loop's carry, or one of its results, starts."""
+        match = _LOOP_VALUE.fullmatch(value.name)
         if match is None:
             return None
-        loop, position = self.values.get(f"%{match[1]}#0", self.values.get(f"%{match[1]}")), int(match[2])
-        start = self.values.get(loop.operands[position]) if loop and position < len(loop.operands) else None
-        return start if start is not None and start.operation in ("input", "while carry") else None
+        loop, position = self.values.get(f"%{match[1]}#0", self.values.get(f"%{match[1]}")), int(match[2] or 0)
+        return self.values.get(loop.operands[position]) if loop and position < len(loop.operands) else None
 
     # Replicated arrays.
 
@@ -1046,10 +1051,12 @@ class _Reader:
         if value.operation == "manual_computation":
             return f"`out_specs` of the `shard_map` request {spec_text(value.spec)}."
         if value.operation in ("while", "while carry"):
-            return (
-                f"No operation before or inside the loop shards the value over {free}: constrain the value where the "
-                "loop starts."
-            )
+            start = self._before_loop(value)
+            if start is not None and (lost := set(map(_whole_axis, _axis_set(start))) - used):
+                return (
+                    f"The loop does not keep the sharding of {self.named(start)} over {_listed(lost)}. {_ONE_SHARDING}"
+                )
+            return f"The loop starts with a value that is not sharded over {free}: constrain the value there."
         if lost := self._lost(value, axes):
             return f"{' '.join(lost)} No operand is sharded over {free} on a dimension that the result keeps."
         sharded = [self.named(o) for o in self._operands(value) if not used.issuperset(itertools.chain(*o.spec))]
