@@ -1,6 +1,5 @@
 """Reads recorded devices and sessions from tables."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,13 +102,12 @@ def _sessions(sessions: list[list[tuple[float, float]]], periods: list[float], p
     ends = np.array([end for history in histories for _, end in history])
     lengths = np.array([len(history) for history in histories])
     limits = np.repeat(np.array(periods), lengths)
-    ordered = all(a[0] <= b[0] for history in histories for a, b in itertools.pairwise(history))
     fits = np.isfinite(periods).all() and min(periods, default=0) > 0 and len(starts) > 0
-    if not fits or not ordered or not (ends <= limits).all() or starts.min() < 0:
+    if not fits or not (ends <= limits).all() or starts.min() < 0:
         message = (
             f"The file {str(path)!r} has {len(starts)} sessions of {len(histories)} clients that do not fit their "
-            f"periods of up to {max(periods, default=math.nan):g} s. Sessions must be in chronological order, and must "
-            "end within the period after which they repeat: sort them, or pass a longer period."
+            f"periods of up to {max(periods, default=math.nan):g} s. Sessions must not start before 0 s, and must end "
+            "within the period after which they repeat: shift their times, or pass a longer period."
         )
         raise DataError(message)
     return RecordedSessions(starts, ends, np.concatenate([[0], np.cumsum(lengths)]), np.array(periods))
