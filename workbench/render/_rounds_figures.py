@@ -1,23 +1,16 @@
 """Rounds of runs, and costs of populations, as matplotlib figures."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.records.live import RoundRecord
 from workbench.render._rounds import curves
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
 
 _COSTS = ("hours", "moved (GB)", "energy (kWh)")
 
