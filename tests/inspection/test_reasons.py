@@ -308,6 +308,31 @@ def test_a_lost_batch_axis_is_one_cause_with_its_line_and_the_collectives_that_f
     assert f"Cause: {cause.sentence}" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("means", "advice"),
+    [
+        ("out_sharding", "Request `P('data')` as the sharding of the result of `dot_general`"),
+        ("reshard", "Request `P('data')` in this `reshard`"),
+    ],
+)
+def test_a_batch_axis_lost_to_an_explicit_sharding_is_not_called_a_constraint(means: str, advice: str) -> None:
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+    columns = jax.sharding.PartitionSpec(None, "data")
+
+    def layers(x, w):
+        if means == "reshard":
+            x = jax.sharding.reshard(x * 2, columns)
+        for _ in range(3):
+            x = jnp.einsum("bi,ij->bj", jnp.tanh(x), w, out_sharding=columns)
+        return x
+
+    shape = sharded(mesh)
+    with jax.set_mesh(mesh):
+        (cause,) = wb.why(layers)(shape((64, 128), "data"), shape((128, 128))).causes
+    assert cause.advice.startswith(advice)
+    assert "constraint there" not in cause.sentence
+
+
 def test_a_cause_in_a_notebook_names_the_cell_not_its_temporary_file() -> None:
     code, cell = inspect.getsource(embedded), {"jnp": jnp}
     exec(compile(code, "/tmp/ipykernel_1/3864789227.py", "exec"), cell)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from workbench.inspection._call_tree._frames import shown_file
 from workbench.inspection._flow import CompiledFlow, likeness, planned_origins
-from workbench.inspection._why_causes import find_causes
+from workbench.inspection._why_causes import find_causes, is_constraint, last_name
 from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ProgramRecord
 from workbench.records.program import SourceLine
@@ -651,7 +651,7 @@ class _Reader:
         )
         if collective.kind in _SUMS and called is not None:
             where = f" at {_place(called.source)}" if called.source else ""
-            sentence = f"`{_last(called.op_name)}`{where} runs on one device, which sends the result to the others."
+            sentence = f"`{last_name(called.op_name)}`{where} runs on one device, which sends the result to the others."
             advice = "Inside `jax.shard_map`, every device runs the operation on its own part."
             return [_Cause(None, "unsplit operation", sentence, advice)]
         if collective.kind in _SUMS:
@@ -661,11 +661,11 @@ class _Reader:
         spread = next((m for m in makers if m.op_name in collective.op_names and m.source in collective.sources), None)
         if spread is not None:
             sentence = (
-                f"The compiler splits the work of `{_last(spread.op_name)}` at {_place(collective.sources[0])} over "
-                f"{over}, although no operand requires this, and {does} the result."
+                f"The compiler splits the work of `{last_name(spread.op_name)}` at {_place(collective.sources[0])} "
+                f"over {over}, although no operand requires this, and {does} the result."
             )
             return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
-        user = _last(consumers[0].op_name if consumers else next(iter(collective.op_names), ""))
+        user = last_name(consumers[0].op_name if consumers else next(iter(collective.op_names), ""))
         source = consumers[0].source if consumers else next(iter(collective.sources), None)
         if not user:
             return []
@@ -685,10 +685,10 @@ class _Reader:
         candidates = self.by_op_name.get(maker.op_name, [])
         planned = [v for v in candidates if v.operands and _line_of(v) == (maker.source and _line(maker.source))]
         typed = [v for v in planned if v.dtype == _planned_dtype(maker.shape.partition("[")[0])] or planned
-        alike = [v for v in typed if _called(v) == _last(maker.op_name)] or typed
+        alike = [v for v in typed if _called(v) == last_name(maker.op_name)] or typed
         if len({v.operation for v in alike}) == 1:
             return self.named(alike[0])
-        return f"the result of `{_last(maker.op_name) or maker.opcode}`" + (
+        return f"the result of `{last_name(maker.op_name) or maker.opcode}`" + (
             f" at {_place(maker.source)}" if maker.source else ""
         )
 
@@ -759,7 +759,7 @@ class _Reader:
             advice = f"Request {source_spec} there, or create the value with this sharding."
             return _Cause(value, "constraint", sentence, advice)
         if value.operation in _WRITTEN:
-            name = _last(value.op_name).removesuffix("_invariant") or value.operation
+            name = last_name(value.op_name).removesuffix("_invariant") or value.operation
             if name == "psum" and "_invariant" in value.op_name and "transpose(" in value.op_name:
                 sentence = (
                     f"Differentiation inside `shard_map` adds this exchange{_at(value)}, because it sums the gradients "
@@ -952,7 +952,7 @@ class _Reader:
             return name if name.endswith(_CARRIED) else f"{name[:-1]}{_CARRIED}"
         if value.operation == "while carry":
             return f"the value ({kind}) that the loop{_at(value)} carries"
-        if value.operation == "sharding_constraint" and not _is_constraint(value) and (before := self._operands(value)):
+        if value.operation == "sharding_constraint" and not is_constraint(value) and (before := self._operands(value)):
             return self.named(before[0])  # explicit axes: JAX states the sharding of every result
         return f"the result of `{_called(value)}` ({kind}{_at(value)})"
 
@@ -982,7 +982,7 @@ class _Reader:
             # A value that a loop passes on unchanged is the value before the loop, and nothing reads the loop's result.
             if v.operation != "while" or self.users.get(v.name)
             if v.operation != "while carry" or (self.users.get(v.name) and self._start_of(v) is None)
-            if v.operation != "sharding_constraint" or _is_constraint(v)
+            if v.operation != "sharding_constraint" or is_constraint(v)
         ]
         largest = max((_bytes(v) for v in listed), default=0)
         limit = large_bytes if large_bytes is not None else _LARGE_BYTES if largest >= _LARGE_BYTES else largest / 10
@@ -1147,23 +1147,18 @@ def _needed_dims(value: PlannedValueRecord, operand: PlannedValueRecord) -> tupl
     return (rank - 2, rank - 1) if _called(value) in _MATRIX_OPERATIONS and rank >= 2 else ()
 
 
-def _is_constraint(value: PlannedValueRecord) -> bool:
-    """Returns whether a constraint is the user's rather than one that JAX adds with explicit axes."""
-    return _last(value.op_name) in ("", "sharding_constraint", "reshard", "copy")
-
-
 def _constraint_name(value: PlannedValueRecord) -> str:
-    name = _last(value.op_name)
+    name = last_name(value.op_name)
     if name == "reshard":
         return f"the `reshard`{_at(value)}"
-    return f"the {'constraint' if _is_constraint(value) else f'explicit sharding of `{name}`'}{_at(value)}"
+    return f"the {'constraint' if is_constraint(value) else f'explicit sharding of `{name}`'}{_at(value)}"
 
 
 def _called(value: PlannedValueRecord) -> str:
     """The JAX name of an operation whose StableHLO name is unfamiliar to users."""
     if value.operation == "custom_call":
-        return _last(value.op_name).partition(":")[0] or value.operation
-    if value.operation == "sharding_constraint" and _last(value.op_name) == "reshard":
+        return last_name(value.op_name).partition(":")[0] or value.operation
+    if value.operation == "sharding_constraint" and last_name(value.op_name) == "reshard":
         return "reshard"
     return "shard_map" if value.operation == "manual_computation" else value.operation.removeprefix("chlo.")
 
@@ -1238,11 +1233,6 @@ def _are(count: int) -> str:
 
 def _line(source: SourceLine) -> tuple[str, int]:
     return source.file, source.line
-
-
-def _last(op_name: str) -> str:
-    """The operation in a name: `dot_general` in `jit(f)/jvp(mlp)/dot_general`."""
-    return op_name.partition(";")[0].rpartition("/")[2]
 
 
 def _place(line: SourceLine) -> str:

@@ -93,13 +93,12 @@ def _cause(
     )
     request = None if giver is not None else _request(value, dim, axis, values)
     like = "" if giver is None else f", as it shards dimension {place} of {named(giver)}"
-    like = like if request is None else ", as the constraint there requests"
     batch = named(operand) if operand.operation == "input" else f"{named(operand)}, from {origin(operand, axis)}"
     first_axes = tuple(a for a in operand.spec[0] if a == axis or a in value.spec[0])
     spec = (first_axes, *(tuple(a for a in entry if a != axis) for entry in value.spec[1:]))
     source, change = value.source, constraint_advice(value, spec)
     if request is not None:
-        source, change = request.source, f"Request `{_spec(spec)}` in this constraint, or remove the constraint."
+        source, (like, change) = request.source, _request_text(request, _spec(spec))
     where = f" at {Path(shown_file(source.file)).name}:{source.line}" if source else ""
     return WhyCauseRecord(
         axis=axis,
@@ -121,6 +120,8 @@ def _request(
     value: PlannedValueRecord, dim: int, axis: str, values: Sequence[PlannedValueRecord]
 ) -> PlannedValueRecord | None:
     """The constraint from which a value takes an axis of a dimension, through values of the same shape."""
+    if value.operation == "sharding_constraint":
+        return value
     names = {value.name}
     for user in values:
         if user.shape == value.shape and axis in user.spec[dim] and names.intersection(user.operands):
@@ -128,6 +129,26 @@ def _request(
                 return user
             names.add(user.name)
     return None
+
+
+def is_constraint(value: PlannedValueRecord) -> bool:
+    """Returns whether a constraint is the user's rather than one that JAX adds with explicit axes."""
+    return last_name(value.op_name) in ("", "sharding_constraint", "reshard", "copy")
+
+
+def last_name(op_name: str) -> str:
+    """The operation in a name: `dot_general` in `jit(f)/jvp(mlp)/dot_general`."""
+    return op_name.partition(";")[0].rpartition("/")[2]
+
+
+def _request_text(request: PlannedValueRecord, spec: str) -> tuple[str, str]:
+    """What requests a sharding, and the advice to request a different sharding there."""
+    name = last_name(request.op_name)
+    if not is_constraint(request):
+        change = f"Request `{spec}` as the sharding of the result of `{name}` (`out_sharding={spec}`)."
+        return f", as the explicit sharding of `{name}` requests", change
+    noun = "`reshard`" if name == "reshard" else "constraint"
+    return f", as the {noun} there requests", f"Request `{spec}` in this {noun}, or remove the {noun}."
 
 
 def constraint_advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]) -> str:
