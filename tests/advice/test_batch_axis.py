@@ -207,6 +207,21 @@ def test_a_reshape_that_adds_a_dimension_of_one_element_makes_no_micro_batches(d
     assert RULE not in [finding.rule for finding in advice.findings]
 
 
+def test_explicit_axes_are_not_constrained():
+    """JAX raises an error for a constraint with another sharding than the program's types state."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+    def layers(x, w):
+        for _ in range(3):
+            x = jnp.einsum("bi,ij->bj", jnp.tanh(x), w, out_sharding=P(None, "data"))
+        return x
+
+    args = struct(mesh, (64, 128), "data"), struct(mesh, (128, 128))
+    with jax.set_mesh(mesh):
+        assert wb.why(layers)(*args).causes
+        assert not found(jax.jit(layers), args)
+
+
 def test_a_line_that_is_used_with_and_without_the_axis_is_not_constrained(data):
     """Both batches pass through `h`, whose ranks differ: one constraint would be wrong for one of them."""
     params = {"w": struct(data, (48, 256))}

@@ -101,9 +101,13 @@ def lost_axes(program: Compiled) -> tuple[LostAxis, ...]:
     graph = _Graph(propagation.values, _sizes(program))
     causes = {cause.axis: cause for cause in program.why.causes if cause.source is not None}
     lost = []
+    # The program states every sharding over explicit axes, and JAX accepts no constraints over them.
+    explicit = (
+        {axis.name for axis in program.record.mesh.axes if axis.type == "explicit"} if program.record.mesh else ()
+    )
     for axis, size in graph.sizes.items():
         batches = graph.batches(axis)
-        if size < 2 or not (batches or axis in causes):
+        if size < 2 or axis in explicit or not (batches or axis in causes):
             continue
         cause = causes.get(axis)
         candidates, repeated = graph.candidates(axis, batches, cause)
