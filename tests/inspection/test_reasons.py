@@ -270,12 +270,13 @@ def test_reductions_that_are_no_sums_add_nothing() -> None:
 
 
 def test_a_result_of_uneven_rows_is_gathered_for_the_result_alone() -> None:
-    mesh = mesh_with(a=8)
+    mesh = mesh_with(a=4, b=2)
     with jax.set_mesh(mesh):
-        found = wb.why(lambda x: x[1:] - x[:-1])(sharded(mesh)((64, 16), "a"))
+        found = wb.why(lambda x: x[1:] - x[:-1])(sharded(mesh)((64, 16), "a", "b"))
     (gather,) = [each for each in found.collectives if each.kind == "all-gather"]
     assert gather.reason == "output"
     assert "returns the result of `subtract`" in gather.sentence
+    assert "without sharding it over `a`" in gather.sentence  # the result is still sharded over `b`
 
 
 def embedded(embedding, up, down, tokens):

@@ -631,9 +631,8 @@ class _Reader:
         if collective.op_names or not (axes and self.values and makers) or not self._flow.is_result(collective.name):
             return []
         name, over, does = self._made_name(makers[0]), _listed(axes), _DOES.get(collective.kind, "exchanges parts of")
-        sentence = (
-            f"The program returns {name} unsharded, but computes it in parts over {over}: the compiler {does} it."
-        )
+        how = f"without sharding it over {over}" if collective.kind == "all-gather" else "in another sharding"
+        sentence = f"The program returns {name} {how}, but computes it in parts over {over}: the compiler {does} it."
         return [_Cause(None, "output", sentence, "Request a sharding of the results (`out_shardings`).")]
 
     def _instruction(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
