@@ -89,7 +89,7 @@ def pictures() -> Iterator[tuple[str, list[list[str]], Callable[[Any], None]]]:
     by_hand = table('program | clients × devices | `"auto"`')
 
     def against_hand(ax: Any) -> None:
-        labels = [f"{row[0].replace('†', '').strip()}, {row[1]}" for row in by_hand]
+        labels = [f"{row[0].rstrip('†‡ ')}, {row[1]}" for row in by_hand]
         series = {'"auto"': [number(row[2]) for row in by_hand], '"tune"': [number(row[3]) for row in by_hand]}
         dots(ax, labels, series, "time relative to the fastest handwritten version (* not used for the fit)")
 

@@ -142,7 +142,7 @@ def last_name(op_name: str) -> str:
 
 
 def _request_text(request: PlannedValueRecord, spec: str) -> tuple[str, str]:
-    """What requests a sharding, and the advice to request a different sharding there."""
+    """The request for a sharding, and the advice to request a different sharding there."""
     name = last_name(request.op_name)
     if not is_constraint(request):
         change = f"Request `{spec}` as the sharding of the result of `{name}` (`out_sharding={spec}`)."
