@@ -28,7 +28,7 @@ def write_demo(out: Path, *, rounds: int) -> int:
     require_writable(out)
     mesh = _make_mesh()
     began = time.perf_counter()
-    trained = _training.train(mesh, rounds)
+    trained = _training.train(mesh, rounds, progress=sys.stderr.isatty())
     seconds = time.perf_counter() - began
     accuracy = share_text(_training.accuracies_of(trained.history)[-1])
     print(f"trained {rounds} rounds: test accuracy {accuracy}; inspecting the program …", flush=True)
