@@ -178,7 +178,7 @@ def test_list_of_notebooks_links_each_of_them_with_a_picture():
     assert [picture for picture in pictures if not (ROOT / "notebooks" / picture).exists()] == []
 
 
-def test_pictures_of_the_page_on_performance_show_its_tables():
+def test_pictures_of_the_page_on_performance_were_drawn_from_its_tables():
     for name, rows, _ in performance_pictures.pictures():
         for theme in ("light", "dark"):
             with Image.open(performance_pictures.IMAGES / f"{name}-{theme}.png") as picture:

@@ -138,9 +138,12 @@ def test_combined_collective_is_counted_with_the_others_of_its_first_line():
     record = examples.fedavg_record()
     one = record.module.collectives[0]
     (first, *_) = one.sources
-    combined = one.replace(name="x", sources=(first, first.replace(line=first.line + 1)))
-    (group,) = group_collectives([one.replace(sources=(first,)), combined])
-    assert (len(group.members), [source.line for source in group.sources]) == (2, [first.line, first.line + 1])
+    small = first.replace(line=first.line - 1)  # an earlier line, with a smaller part of the combined collective
+    combined = one.replace(name="x", sources=(first, small))
+    for collectives in ([one.replace(sources=(first,)), combined], [combined, one.replace(sources=(first,))]):
+        (group,) = group_collectives(collectives)
+        assert (len(group.members), [source.line for source in group.sources]) == (2, [first.line, small.line])
+        assert group.places.endswith(f":{first.line} +1")
 
 
 def test_headline_selects_the_largest_of_the_collectives_that_it_counts():

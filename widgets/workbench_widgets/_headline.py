@@ -75,16 +75,19 @@ def group_collectives(
             collective
         )
     collective_groups = [
-        CollectiveGroup(k[0], k[1], _lines(members), tuple(sorted(members, key=lambda m: -m.sent_bytes)), k[3])
-        for k, members in groups.items()
+        CollectiveGroup(k[0], k[1], _lines(members), members, k[3])
+        for k, found in groups.items()
+        for members in [tuple(sorted(found, key=lambda m: -m.sent_bytes))]
     ]
     return sorted(collective_groups, key=lambda group: -group.sent_bytes)
 
 
 def _lines(members: Sequence[CollectiveRecord]) -> tuple[SourceLine, ...]:
-    """The first source of every line."""
-    sources = [source for member in members for source in member.sources]
-    return tuple({(source.file, source.line): source for source in reversed(sources)}.values())[::-1]
+    """One source per line, in the order of the members."""
+    lines: dict[tuple[str, int], SourceLine] = {}
+    for source in (source for member in members for source in member.sources):
+        lines.setdefault((source.file, source.line), source)
+    return tuple(lines.values())
 
 
 def headline(record: ProgramRecord, views: Sequence[str] = (), run: RunRecord | None = None) -> list[HeadlineFigure]:

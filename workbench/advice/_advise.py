@@ -331,7 +331,7 @@ def _rank(finding: FindingRecord, available: float | None = None) -> tuple[bool,
     makes_room = bool(available and peak is not None and peak.after <= available < peak.before)
     is_faster = saved is not None and saved > 0
     is_trade = bool(finding.costs) or finding.rule == KEPT
-    is_failed = gain is not None and _is_unknown(gain) and "could not be verified" in gain.how
+    is_failed = gain is not None and _is_unknown(gain)
     size = gain.saved_share if gain is not None and gain.verified else finding.weight
     return not makes_room, is_failed or (is_trade and not is_faster), -(size if saved is None else saved)
 

@@ -20,7 +20,8 @@ from workbench.records.hardware import ChipRecord
 _GIB = 2**30
 _GB = 10**9
 
-# Memory in GiB as drivers report it: the "GB" of data sheets are neither GB nor GiB. Other GPUs get the sheet's GB.
+# Memory in GiB as drivers report it: the "GB" of data sheets are neither GB nor GiB. A800, H800, H200 NVL and MI350X
+# have the memory of their siblings; GPUs that are not listed here have the GB of their data sheets.
 _REPORTED_GIB = {
     "V100": 31.74, "V100 16GB": 15.77, "T4": 14.75, "L4": 22.03, "A100": 79.15, "A100 40GB": 39.39, "A800": 79.15,
     "H100": 79.1, "H100 PCIe": 79.19, "H100 NVL": 93.1, "H800": 79.1, "H200": 139.8, "H200 NVL": 139.8,

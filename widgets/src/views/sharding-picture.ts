@@ -175,7 +175,8 @@ export class ShardPicture {
   private drawBlock(key: string, devices: number[], x: number, y: number, cell: Grid["cell"], hue: string): SVGElement {
     const chosen = this.context.selection.device;
     const held = chosen !== undefined && devices.includes(chosen);
-    const label = `shard${key ? ` ${key.replaceAll(",", ", ")}` : ""}${this.rangesOf(key)} on ${devices.map((device) => this.nameOf(device)).join(", ")}`;
+    const shard = key ? `shard ${key.replaceAll(",", ", ")}` : "shard";
+    const label = `${shard}${this.rangesOf(key)} on ${devices.map((device) => this.nameOf(device)).join(", ")}`;
     const few =
       devices.length > 3
         ? `${devices
