@@ -76,8 +76,8 @@ def group_collectives(
         )
     collective_groups = [
         CollectiveGroup(k[0], k[1], _lines(members), members, k[3])
-        for k, found in groups.items()
-        for members in [tuple(sorted(found, key=lambda m: -m.sent_bytes))]
+        for k, unsorted in groups.items()
+        for members in [tuple(sorted(unsorted, key=lambda m: -m.sent_bytes))]
     ]
     return sorted(collective_groups, key=lambda group: -group.sent_bytes)
 
