@@ -69,7 +69,7 @@ describe("frames", () => {
     const said = framesOf(round).map(({ sentence }) => sentence);
     expect(said[0]).toBe("The server sends to every client: 2 × 32 B = 64 B.");
     expect(said[1]).toBe("Local step 1 of 3 in train: mean loss 3.");
-    expect(said[3]).toBe("Local step 3 of 3 in train: mean loss 1. Each moved by 1.5 on average.");
+    expect(said[3]).toBe("Local step 3 of 3 in train: mean loss 1. On average, a client moved by 1.5.");
     expect(said[5]).toBe("reduce_mean reduces 2 values to one, of norm 5.");
   });
   it("take many steps several at a time", () => {

@@ -74,7 +74,7 @@ function localFrames(stage: PlayedStage, index: number, course: Course | undefin
   const end =
     average === null
       ? ""
-      : ` Each ${moved.from ? "moved by" : "returned values of norm"} ${formatCount(average)} on average.`;
+      : ` On average, a client ${moved.from ? "moved by" : "returned values of norm"} ${formatCount(average)}.`;
   return Array.from({ length: count }, (_, i) => {
     const step = Math.round(((i + 1) * steps) / count);
     const value = course && steps > 1 ? meanAt(course, step - 1) : null;

@@ -280,7 +280,7 @@ class Overlay {
         title: "",
         text:
           `Bands and intervals contain the mean over seeds with ${percent} % confidence (Student). ` +
-          "A result with one seed has none. Select a result for its differences from the others.",
+          "A result with a single seed has no band and no interval. Select a result to see its differences from the others.",
       },
     ];
     if (out.length)
