@@ -129,8 +129,9 @@ def coded_engines() -> dict:
             f"1. A worker answers {SCALE:g} (1 + Exp(1)) / k s after it has computed its product. There are {BLOCKS} "
             f"blocks of {PAIRS} pairs of products. In a pair, one product waits for all answers, and the other "
             "continues after k answers; both have the same delays, and their order alternates. The speed-up of a "
-            "block is the ratio of the total times of the two. `Executor(pool, clients_per_task=1, quorum=k)` "
-            "cancels tasks that have not begun, and discards later answers."
+            "block is the total time with all answers, divided by the total time with k answers. "
+            "`Executor(pool, clients_per_task=1, quorum=k)` cancels tasks that have not begun, and discards later "
+            "answers."
         ),
         "result": result
         | {
