@@ -1,5 +1,8 @@
 """Calls that cannot be traced are refused with the argument and the reason, by everything that takes a call."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -87,3 +90,53 @@ def test_missing_argument_is_refused():
 def test_one_list_twice_is_no_cycle():
     x = [jnp.ones(4)]
     assert wb.trace(lambda a, b: a[0] + b[0])(x, x).plan is not None
+
+
+ON_ONE_DEVICE = """
+import jax, jax.numpy as jnp, numpy as np
+import workbench as wb
+from workbench.errors import ProgramError
+
+traced = []
+
+def total(x, y, by=None):
+    traced.append(by)
+    if by == "wrong":
+        raise TypeError("of the user")
+    return jnp.sum(x) + jnp.sum(y) + (by or 0)
+
+step = wb.jit(total, donate_argnums=0, static_argnames="by")
+other = jnp.ones(3)
+assert jax.local_device_count() == 1
+assert [float(step(jnp.ones(3), other)) for _ in range(3)] == [6.0] * 3
+assert traced == [None]
+donated, kept = jnp.ones(3), jnp.ones(3)
+donated.delete()
+for arguments in ((donated, other), (kept, donated)):
+    try:
+        step(*arguments)
+    except ProgramError as error:
+        assert "memory has been freed" in str(error), error
+    else:
+        raise AssertionError("not refused")
+assert not kept.is_deleted()
+try:
+    step(np.ones(3), other, by="wrong")
+except TypeError as error:
+    assert str(error) == "of the user", error
+assert traced == [None, "wrong"], traced
+assert float(step(np.ones(3), 2.0, by=1)) == 6.0
+by_kind = wb.jit(lambda x, kind: jnp.sum(x) if kind == "sum" else x)
+assert [float(by_kind(other, "sum")) for _ in range(3)] == [3.0] * 3
+assert by_kind(other, "none").shape == (3,)
+with jax.disable_jit():
+    assert float(step(jnp.ones(3), other)) == 6.0
+assert float(jax.grad(lambda x: step(x, other))(jnp.ones(3))[0]) == 1.0
+print("passed")
+"""
+
+
+def test_direct_call_on_one_device_checks_its_arguments():
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_NUM_CPU_DEVICES": "1"}
+    done = subprocess.run([sys.executable, "-c", ON_ONE_DEVICE], env=environment, capture_output=True, text=True)
+    assert done.stdout == "passed\n", done.stderr

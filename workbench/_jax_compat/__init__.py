@@ -187,6 +187,16 @@ def at_top_level() -> bool:
     return _core.trace_state_clean()
 
 
+def calls_directly() -> bool:
+    """Returns whether a compiled function runs when it is called: nothing is traced, and nothing forbids to run it."""
+    return _core.trace_ctx.is_top_level() and not (_config.disable_jit.value or _forked)
+
+
+def refuses_arguments(error: Exception) -> bool:
+    """Returns whether JAX raised an error for a deleted array, or for a leaf that is not an array."""
+    return "deleted" in str(error) or "Error interpreting argument" in str(error)
+
+
 def runs_operations_alone() -> bool:
     """Returns whether `jax.disable_jit` is on and no jaxpr is being traced, so that Python code sees values.
 

@@ -13,7 +13,7 @@ from workbench._types import Argument, KeyPath, PyTree
 from workbench.plan._chunk_size import ChunkSize
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import PlannedCall, evaluate
-from workbench.plan._listen import Emitted, deliver, listeners
+from workbench.plan._listen import Emitted, deliver, listens
 from workbench.plan._loop_form import LoopForm
 from workbench.plan._plan import plan_jaxpr
 from workbench.primitives import (
@@ -153,21 +153,33 @@ class Jitted:
         self._plain = jax.jit(plain, **options)
 
     def __call__(self, *args: Argument, **kwargs: Argument) -> Argument:
+        errors = self._errors
+        if errors.none and _jax_compat.calls_directly() and not listens():
+            # JAX ends the process if an array on several devices is deleted, so arrays are checked before such a call.
+            if errors.one_device:
+                try:
+                    results = self._staged(*args, **kwargs)
+                    return show_static(results) if self._returns_static else results
+                except (RuntimeError, TypeError, ValueError) as error:
+                    if not _jax_compat.refuses_arguments(error):
+                        raise
+            elif _jax_compat.live_arrays((args, kwargs)):
+                return self._shown(self._staged(*args, **kwargs))
+        return self._checked(args, kwargs)
+
+    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argument:
+        """A call in any context and with any arguments."""
         refuse_forked("jit")
-        if _jax_compat.runs_operations_alone() and not listeners():
+        if _jax_compat.runs_operations_alone() and not listens():
             refuse_deleted("jit", (args, kwargs))
             return self.fn(*args, **kwargs)
-        if _jax_compat.at_top_level() and not listeners() and _jax_compat.live_arrays((args, kwargs)):
-            if self._errors.none:
-                return self._shown(self._staged(*args, **kwargs))  # nearly every call has no leaves to check
-            return self._shown(self._errors.call(self._staged, args, kwargs))
         refuse_deleted("jit", (args, kwargs))
         refuse_readers(getattr(self.fn, "__name__", "jit"), (args, kwargs))
         args, kwargs = _hidden((args, kwargs))
         # Under another transformation, the primitives must stay visible: the outermost compilation makes the plan.
         if not _jax_compat.at_top_level():
             return self._shown(self._plain(*args, **kwargs))
-        if not listeners():
+        if not listens():
             return self._shown(self._errors.call(self._staged, args, kwargs))
         results, emitted = self._errors.call(self._listened, args, kwargs)
         deliver(getattr(self.fn, "__name__", "program"), emitted.emissions, emitted.values)

@@ -139,6 +139,11 @@ def listeners() -> tuple[Captured, ...]:
     return tuple(_LISTENERS)
 
 
+def listens() -> bool:
+    """Returns whether there is an active listener."""
+    return bool(_LISTENERS)
+
+
 def deliver(program: str, emissions: tuple[Emission, ...], values: tuple[Any, ...]) -> None:
     """Passes the values of one call, in order, to all listeners; does not wait for the devices."""
     emitted = Emitted(emissions, values)

@@ -44,13 +44,15 @@ class CallbackErrors:
         self.name: str = name
         self.stage: str = name if stage is None else stage
         self.none: bool = False  # the program has no callbacks, as far as tracing showed
+        self.one_device: bool = False  # set by the first call
         self._found = False
         self._running: list[None] = []
         self._raised: list[tuple[str, BaseException]] = []
 
     def call(self, run: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
         """Calls `run(*args, **kwargs)`; waits for the result if there are callbacks and several devices."""
-        if jax.local_device_count() == 1:
+        self.one_device = jax.local_device_count() == 1
+        if self.one_device:
             results = run(*args, **kwargs)
             self.none = not self._found
             return results
