@@ -189,7 +189,7 @@ def at_top_level() -> bool:
 
 def calls_directly() -> bool:
     """Returns whether a compiled function runs when it is called: nothing is traced, and nothing forbids to run it."""
-    return _core.trace_ctx.is_top_level() and not (_config.disable_jit.value or _forked)
+    return _core.trace_state_clean() and not (_config.disable_jit.value or _forked)
 
 
 def refuses_arguments(error: Exception) -> bool:
