@@ -129,7 +129,7 @@ def test_error_bar_is_reported_next_to_predictions(v6e):
 
 def test_text_holds_devices_categories_tree_and_what_is_missing(v6e):
     text = str(v6e)
-    for words in ("4 devices", "tpu:3 TPU v6 Lite", "copy-done 93", "call tree", "Not joined: asynchronous"):
+    for words in ("4 devices", "tpu:3 TPU v6 Lite", "copy-done 93", "call tree", "Not matched: asynchronous"):
         assert words in text
 
 

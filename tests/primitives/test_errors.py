@@ -121,14 +121,14 @@ def test_client_output_that_is_not_arrays(returned: Any, described: str) -> None
         return {"fine": row, "wrong": returned}
 
     text = _text(ProgramError, _under(3, lambda: wb.map_fn(client, jnp.ones(3))))
-    assert text.startswith("`map_fn` called `client`, which returned 1 leaf/leaves that are not arrays")
+    assert text.startswith("`map_fn` called `client`, which returned 1 non-array value")
     assert f"the first of type {described}" in text
     assert "they must be a pytree of arrays and numbers" in text
 
 
 def test_argument_that_is_not_arrays_names_its_leaf() -> None:
     text = _text(ProgramError, _under(3, lambda: wb.broadcast({"w": jnp.ones(2), "names": {"resnet"}})))
-    assert text.startswith("`broadcast` received 1 leaf/leaves that are not arrays: x['names'] = {'resnet'} (set).")
+    assert text.startswith("`broadcast` received 1 non-array value: x['names'] = {'resnet'} (set).")
     assert "pass them as static arguments" in text
 
 

@@ -282,7 +282,7 @@ class Answers(Answering):
         return propagation_page(play_back(record, trace_axes(record)), first)
 
     def why(self, report: Callable[[str], None]) -> dict[str, str]:
-        """The reason for every collective, by the name of its instruction; empty without the program."""
+        """The reason for every collective, keyed by its instruction's name; empty if the view has only a record."""
         if self._reasons is None and self._explain is not None:
             report("Reading the reasons for the collectives")
             self._reasons = {why.instruction: f"{why.sentence} {why.advice}" for why in self._explain().collectives}
@@ -380,7 +380,7 @@ def _cancel(jobs: Mapping[str, Job]) -> None:
 
 
 def _needed(function: _F | None, call: str, *, mesh: bool = False) -> _F:
-    """Returns `function`, which is None in a view that shows only a record."""
+    """Returns `function`; raises an error if it is None, because the view shows only a record."""
     if function is not None:
         return function
     without, on = (", or a program without a mesh of several devices", ", on=…") if mesh else ("", "")

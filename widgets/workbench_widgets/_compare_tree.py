@@ -16,8 +16,8 @@ _PASSES = {"transpose": "backward", "remat": "recomputed"}
 def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any], Arrays]:
     """Merges the first and the last tree: nodes match if their parents match and their names are identical.
 
-    Lines are matched by their code, since an edit above a line changes its number. Nodes with identical names are
-    matched in order.
+    Lines are matched by their code, since an edit above a line changes the line's number. Nodes with identical names
+    are matched in order.
 
     Returns:
         Names, places and kinds of the merged nodes, and two columns for each figure that is nonzero in some node, with

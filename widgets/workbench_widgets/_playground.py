@@ -16,7 +16,7 @@ MOST_KEPT = 8  # maximum number of earlier runs in the comparison
 _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("algorithm", "algorithm", "Local training and server update.", {"choices": "ALGORITHMS"}),
     ("clients", "clients", "Number of clients with data.", {"low": 4, "high": 256, "factor": 2}),
-    ("alpha", "label skew (α)", "Dirichlet α: 0.05 gives each client one or two digits; the right end is IID.",
+    ("alpha", "label skew (α)", "Dirichlet α: 0.05 gives each client one or two digits; the largest value is IID.",
      {"low": 0.05, "high": 12.8, "factor": 2, "last": "none"}),
     ("participation", "participation", "Probability that a client is selected in a round.",
      {"low": 0.05, "high": 1.0, "step": 0.05}),
@@ -33,7 +33,7 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
      {"low": 0.0, "high": 4.0, "step": 0.1}),
     ("clip", "privacy clip", "Maximum norm of a client's update; used only with noise.",
      {"low": 0.0625, "high": 16.0, "factor": 2}),
-    ("compression", "compression", "Fraction of an update that clients send.", {"choices": "COMPRESSIONS"}),
+    ("compression", "compression", "Fraction of its update that each client sends.", {"choices": "COMPRESSIONS"}),
     ("rounds", "rounds", "Number of rounds.", {"low": 5, "high": 320, "factor": 2}),
     ("seed", "seed", "Seed of all random choices.", {"low": 0, "high": 20, "step": 1}),
 )  # fmt: skip

@@ -161,7 +161,7 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
     good: Look = "good" if profile.joined_seconds > 0.9 else "plain"
     figures.append(
         figure(
-            f"{100 * profile.joined_seconds:.0f} % joined to HLO",
+            f"{100 * profile.joined_seconds:.0f} % matched to HLO",
             "Fraction of the measured time for which the HLO instruction is known.",
             "split",
             good,

@@ -45,8 +45,8 @@ def saved_page(view: SavedView, picture: str) -> str:
 def runs_unseen() -> bool:
     """Returns whether a program sent the current cell, as in `jupyter nbconvert --execute`.
 
-    A page has its own session and identifies the cell that it runs; Python clients do neither. Such a cell will never
-    be shown live in a page.
+    A page has its own session and identifies the cell that it runs; Python clients do neither. A cell that a program
+    sent is never shown live in a page.
     """
     ipython = sys.modules.get("IPython")
     kernel = getattr(ipython.get_ipython() if ipython is not None else None, "kernel", None)

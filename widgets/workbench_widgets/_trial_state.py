@@ -15,7 +15,7 @@ def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
     if record is None or not any(any(value.spec) for value in record.values):
         return None
     state = propagation_state(record)
-    return {**state, "sentence": f"As tried. {state['sentence']}"}
+    return {**state, "sentence": f"With the specs tried: {state['sentence']}"}
 
 
 def trial_state(tried: WhatIfRecord) -> dict[str, Any]:

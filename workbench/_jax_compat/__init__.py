@@ -689,7 +689,7 @@ def is_jitted(fn: object) -> TypeGuard[jax.stages.Wrapped]:
 
 
 def static_arguments(jitted: Foreign, count: int) -> tuple[frozenset[int], frozenset[str]]:
-    """The positions, among `count` arguments, and the names of a jitted function's static arguments."""
+    """The positions (out of `count` arguments) and the names of a jitted function's static arguments."""
     info = jitted._jit_info
     positions = (position + count if position < 0 else position for position in info.static_argnums)
     return frozenset(positions), frozenset(info.static_argnames)

@@ -230,7 +230,7 @@ class _Graph:
         return tuple(candidates[:_MOST_LINES]), repeated
 
     def _read_by(self, cotangent: PlannedValueRecord) -> PlannedValueRecord | None:
-        """The value with a cotangent: the line of the cotangent reads this value in the forward pass."""
+        """The value whose cotangent this is: in the forward pass, the cotangent's line reads the value."""
         for user in self.values:
             if user.source == cotangent.source and not _is_cotangent(user):
                 for value in (self.by_name.get(name) for name in user.operands):

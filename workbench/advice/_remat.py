@@ -249,7 +249,7 @@ def _is_in_loop(frame: _Frame) -> bool:
 
 
 def _is_private(users: Sequence[int], layer: range, equations: Sequence[JaxprEqn]) -> bool:
-    """Returns whether, outside its layer, only the backward pass reads a value, and no checkpoint reads it."""
+    """Returns whether only the backward pass reads a value outside the value's layer, and no checkpoint does."""
     later = [at for at in users if at not in layer]
     readers = [equations[at] for at in later if at < len(equations)]
     return (
@@ -364,7 +364,7 @@ class _Recomputing(_Flat):
         self.count += 1
 
     def _forward(self, loop: _Loop, equation: JaxprEqn, operands: Sequence[Any]) -> tuple[list[Any], _Inputs]:
-        """The results of a forward scan, None for dropped ones, and the inputs of the recomputation."""
+        """The results of a forward scan (None for dropped results), and the inputs of the recomputation."""
         flow, [layer] = Scan[Any](equation), loop.layers
         consts, start, xs = flow.split(operands)
         body, carries = flow.body.jaxpr, flow.carries

@@ -204,7 +204,7 @@ def _is_worth(rows: Sequence[GainRecord], seconds: tuple[float, float] | None) -
 
 
 def _is_free(rows: Sequence[GainRecord]) -> bool:
-    """Returns whether a change increases no figure clearly."""
+    """Returns whether no figure clearly increases."""
     return all(row.after <= _COST * row.before for row in rows if row.quantity in _TRADED)
 
 

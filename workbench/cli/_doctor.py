@@ -145,7 +145,8 @@ def check_folder(folder: Path) -> Check | None:
     return Check(
         name="this folder",
         state="broken",
-        found=f"{' and '.join(modules)} in {folder}: notebooks in this folder import it instead of the library",
+        found=f"{' and '.join(modules)} in {folder}: notebooks in this folder import from there instead of from the "
+        "library",
         fix="rename it",
     )
 

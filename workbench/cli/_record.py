@@ -24,7 +24,7 @@ from workbench.records.profile import ProfileRecord
 _CALLS = 5
 _README = """A recording created by `workbench record`.
 
-profile.xplane.pb   what the devices did: planes of devices and the HLO of the programs, without planes of hosts
+profile.xplane.pb   what the devices did: planes of devices and the HLO of the programs, without host planes
 summary.txt         the profile as `wb.open_profile` reads it
 summary.json        the same as a record
 devices.json        kinds, memory statistics and monitor samples of the devices, versions of JAX and jaxlib

@@ -24,7 +24,7 @@ def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     compare.add_argument("folder", type=Path, help="the registry")
     compare.add_argument("--metric", required=True, help="the metric")
-    compare.add_argument("--maximize", action="store_true", help="large is good")
+    compare.add_argument("--maximize", action="store_true", help="larger values are better")
     compare.add_argument("--figure", type=Path, help="also write the curves: a .pdf, .svg or .png file")
     compare.set_defaults(start=_compare)
 
@@ -38,7 +38,7 @@ def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         "result); default: all runs",
     )
     opened.add_argument("--metric", help="the metric to show first (default: loss, otherwise the first)")
-    opened.add_argument("--maximize", action="store_true", help="large is good")
+    opened.add_argument("--maximize", action="store_true", help="larger values are better")
     opened.add_argument("--out", type=Path, default=Path("runs.html"), help="the page (default: runs.html)")
     opened.set_defaults(start=_open)
 

@@ -14,7 +14,7 @@ def compare_profiles(profiles: Sequence[ProfileRecord]) -> ComparisonRecord:
     rows = [
         _row("profile", "devices", [float(len(profile.devices)) for profile in profiles], "count"),
         _row("profile", "seconds per device", [_per_device(profile, profile.seconds) for profile in profiles]),
-        _row("profile", "share joined to HLO", [profile.joined for profile in profiles], ""),
+        _row("profile", "share matched to HLO", [profile.joined for profile in profiles], ""),
     ]
     rows += _table(
         "seconds per category", [{n: _per_device(p, s) for n, s in p.seconds_by_category().items()} for p in profiles]

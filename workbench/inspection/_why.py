@@ -1103,8 +1103,8 @@ _REDUCTIONS = {
     "max": ("takes the maximum over", "the maximum of its part", "takes the largest of these"),
     "min": ("takes the minimum over", "the minimum of its part", "takes the smallest of these"),
     "prod": ("multiplies over", "a part of the product", "multiplies the parts"),
-    "and": ("takes the conjunction over", "that of its part", "joins the parts"),
-    "or": ("takes the disjunction over", "that of its part", "joins the parts"),
+    "and": ("takes the conjunction over", "the conjunction of its part", "combines the results"),
+    "or": ("takes the disjunction over", "the disjunction of its part", "combines the results"),
 }
 _REDUCED = {"sums over": "summed", **dict.fromkeys((words[0] for words in _REDUCTIONS.values()), "reduced")}
 _REDUCTION = re.compile(r"(?:reduce_|arg|scatter[-_])(max|min|prod|mul|and|or)$")

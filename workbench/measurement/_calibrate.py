@@ -396,7 +396,7 @@ def _bits(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Sorts other numbers in each repetition, because a CPU learns the branches of one order."""
+    """Sorts different numbers in each repetition, because a CPU learns the branches of a repeated order."""
     bits = both[1]
     numbers = lax.bitcast_convert_type(bits >> 9 | 0x3F800000, jnp.float32)  # between 1 and 2
     return jnp.sort(numbers), bits * 1664525 + 1013904223

@@ -157,7 +157,7 @@ class _Recorder:
         self._read = reader
 
     def record(self, name: str, files: Sequence[Path]) -> ProfileRecord:
-        """The profile data, joined to HLO."""
+        """The profile data, matched to HLO."""
         if not self._read.sums and not self._read.unjoined:
             msg = (
                 f"`open_profile` was given `{name}`, which has no device events (only planes of hosts). "

@@ -45,7 +45,7 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
 def choose_loop(plan: Plan, chunk_size: object, form: LoopForm, *, program: str) -> PlanChoiceRecord:
     """The client loop of a program, and its source: the user, an earlier measurement, or the default rule."""
     if chunk_size != "auto":
-        return choice_record(chunk_size, form, program=program, source="given", why="It was given.")
+        return choice_record(chunk_size, form, program=program, source="given", why="Passed by the caller.")
     if (choice := load_choice(plan, form)) is not None:
         return choice.replace(program=program)
     why = "The rule decides: no tuning result exists for this program and these shapes."

@@ -56,9 +56,10 @@ def _hidden_leaves(operation: str, argument: str, tree: PyTree[Array]) -> tuple[
     if wrong:
         listed = "; ".join(f"{argument}{jax.tree_util.keystr(path)} = {_short(leaf)}" for path, leaf in wrong[:5])
         message = (
-            f"`{operation}` received {len(wrong)} leaf/leaves that are not arrays: {listed}. Only arrays and numbers "
-            "can be placed at clients; a pytree may also have hashable static leaves, such as functions and names. "
-            "Remove other values from the pytree, and close over them or pass them as static arguments of the program."
+            f"`{operation}` received {len(wrong)} non-array value{'s' * (len(wrong) != 1)}: {listed}. Only arrays and "
+            "numbers can be placed at clients; a pytree may also have hashable static leaves, such as functions and "
+            "names. Remove other values from the pytree, and close over them or pass them as static arguments of the "
+            "program."
         )
         raise ProgramError(message)
     return [leaf for _, leaf in paths], treedef

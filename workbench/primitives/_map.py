@@ -165,10 +165,11 @@ class _ClientCall:
         wrong = [leaf for leaf in leaves if not is_array(leaf)]
         if wrong:
             message = (
-                f"`map_fn` called `{self.name}`, which returned {len(wrong)} leaf/leaves that are not arrays, the "
-                f"first of type {type(wrong[0]).__name__}: {str(wrong[0])[:60]!r}. The results of one client are "
-                f'stacked over the {self.placement.size} clients of "{self.placement.name}", so they must be a pytree '
-                "of arrays and numbers: return only these, and keep other values outside the program."
+                f"`map_fn` called `{self.name}`, which returned {len(wrong)} non-array "
+                f"value{'s' * (len(wrong) != 1)}, the first of type {type(wrong[0]).__name__}: "
+                f"{str(wrong[0])[:60]!r}. The results of one client are stacked over the {self.placement.size} clients "
+                f'of "{self.placement.name}", so they must be a pytree of arrays and numbers: return only these, and '
+                "keep other values outside the program."
             )
             raise ProgramError(message)
         return [jax.numpy.asarray(leaf) for leaf in leaves]

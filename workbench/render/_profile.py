@@ -22,7 +22,7 @@ def render_profile_text(profile: ProfileRecord) -> str:
     ]
     if profile.operations or profile.unjoined:
         lines.append(
-            f"  joined to HLO: {share_text(profile.joined)} of the events, "
+            f"  matched to HLO: {share_text(profile.joined)} of the events, "
             f"{share_text(profile.joined_seconds)} of the seconds"
         )
     for device in profile.devices:
@@ -64,7 +64,9 @@ def render_profile_text(profile: ProfileRecord) -> str:
         lines.append(f"  memory of {allocator.where} {allocator.allocator}: at most {bytes_text(allocator.peak_bytes)}")
     for lost in profile.unjoined:
         beside = " (next to other work)" if lost.overlaps else ""
-        lines.append(f"Not joined: {lost.kind}, {count_text(lost.events)} events, {seconds_text(lost.seconds)}{beside}")
+        lines.append(
+            f"Not matched: {lost.kind}, {count_text(lost.events)} events, {seconds_text(lost.seconds)}{beside}"
+        )
     lines += [profile.error_bar] if profile.error_bar else []
     lines += [f"Note: {note}" for note in profile.notes]
     return "\n".join(lines)

@@ -225,9 +225,9 @@ class ReplicaContext:
         wrong = [f"tree{jax.tree_util.keystr(path)} = {leaf!r}"[:80] for path, leaf in paths if not _is_array(leaf)]
         if wrong:
             message = (
-                f"`{operation}` was given {len(wrong)} leaf/leaves that are not arrays: {'; '.join(wrong[:5])}. Only "
-                "arrays and numbers can be sent between replicas: remove the other values from the pytree, and close "
-                "over them."
+                f"`{operation}` was given {len(wrong)} non-array value{'s' * (len(wrong) != 1)}: "
+                f"{'; '.join(wrong[:5])}. Only arrays and numbers can be sent between replicas: remove the other "
+                "values from the pytree, and close over them."
             )
             raise ProgramError(message)
         with jax.named_scope(operation):

@@ -73,8 +73,8 @@ def search_meshes(
     if not searches:
         message = (
             f"`search` was given on={target!r}, but `{call.name}` could not be planned on any of its meshes: "
-            f"{'; '.join(notes)}. Every axis must suit the program: pass as `axes=` the axis names that the "
-            "program uses."
+            f"{'; '.join(notes)}. Every axis must suit the program: set `axes=` to the axis names that the program "
+            "uses."
         )
         raise MeshError(message)
 
@@ -254,7 +254,7 @@ def _too_full(machine: TargetRecord, choice: ShardingChoiceRecord) -> str:
 
 
 def _silent(_phase: str) -> None:
-    """Says nothing."""
+    """Ignores the phase."""
 
 
 def _slices(target: str) -> list[TargetRecord]:

@@ -102,7 +102,7 @@ def _refuse(kind: str, **options: bool) -> None:
     if unused:
         message = (
             f"`search` was given {', '.join(f'`{name}`' for name in unused)}, which a search for {kind} does not use. "
-            'Pass `on=` a mesh to search shardings, a target such as "v5e:4x4" to search meshes and shardings, or a '
-            "chip or a list of chips to search the smallest slices. Omit these options, or pass another `on=`."
+            'Set `on=` to a mesh to search shardings, to a target such as "v5e:4x4" to search meshes and shardings, or '
+            "to a chip or a list of chips to search for the smallest slices. Omit these options, or change `on=`."
         )
         raise ProgramError(message)

@@ -69,7 +69,7 @@ def run_interleaved(programs: Sequence[Runnable], cancel: threading.Event | None
             call(samples)
     if not walls[0]:
         message = (
-            "The measurement was stopped before every program ran. A gain needs measurements of all programs: "
+            "The measurement was stopped before all programs had run. A gain needs measurements of all programs: "
             "start the measurement again."
         )
         raise EngineError(message)

@@ -69,7 +69,7 @@ def server_step(
 
     Args:
         optimizer: The server's optimizer; `optax.sgd(1.0)` adds the update unchanged.
-        state: Before.
+        state: State before the step.
         update: The clients' mean update; an update is the change of the parameters in local training.
         aggregation: The aggregator's new state.
 

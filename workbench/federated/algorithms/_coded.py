@@ -100,7 +100,7 @@ def decode_blocks(
     program with one `map_fn`. The engine cancels the tasks of late workers, and leaves NaN in their rows.
 
     Args:
-        answers: Each worker's product of its block from `encode_blocks` and the same matrix.
+        answers: For each worker, the product of its block from `encode_blocks` with a matrix that all workers share.
         finished: Workers that answered; the first `needed` of them are used. Default: workers whose answers have no
             NaN.
         needed: k, as in `encode_blocks`.

@@ -141,14 +141,14 @@ def adaptive_clip_mean(
 ) -> Aggregator:
     """Averages with differential privacy; the clip follows a quantile of the clients' norms.
 
-    Every client also sends one bit: whether its norm is at most the clip C. C is multiplied by exp(−η (share of such
+    Every client also sends one bit: whether its norm is at most the clip C. C is multiplied by exp(−η_C (share of such
     clients − quantile)). The state is `(round, C)`. All present clients have the same weight.
 
     Args:
         noise_multiplier: z for the updates: the standard deviation of their noise, divided by C.
         first_clip: C in the first round.
         quantile: γ, the long-run share of clients whose updates are not clipped.
-        learning_rate: η_C.
+        learning_rate: η_C, the learning rate of the clip.
         count_noise: Standard deviation of the noise on the number of unclipped clients, because this number is also
             private. The paper uses a twentieth of the clients in a round. For the combined guarantee, pass
             z₊ = (z⁻² + (2 b)⁻²)^(−1/2) to `epsilon`, where b is `count_noise`.

@@ -113,9 +113,9 @@ def secure_epsilon(
 
     Args:
         noise_multiplier: As in `secure_mean`.
-        clients: Likewise.
-        threshold: Likewise.
-        bits: Likewise.
+        clients: As in `secure_mean`.
+        threshold: As in `secure_mean`.
+        bits: As in `secure_mean`.
         values: Number of values in an update; rounding changes each value by up to half a unit.
         rounds: Number of rounds.
         delta: δ.

@@ -20,7 +20,7 @@ class Scope(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Amounts:
-    """Figures that accumulate amounts."""
+    """Running sums of work, traffic and memory."""
 
     flops_matmul: float = 0.0
     flops_elementwise: float = 0.0
@@ -32,7 +32,7 @@ class Amounts:
     constant_bytes: float = 0.0
 
     def add(self, other: "Amounts") -> None:
-        """Adds the figures of `other` to these."""
+        """Adds the amounts of `other`."""
         self.flops_matmul += other.flops_matmul
         self.flops_elementwise += other.flops_elementwise
         self.traffic_bytes += other.traffic_bytes
