@@ -37,7 +37,7 @@ GLOSSARY = {
     "straggler": "The client or device that all others wait for.",
     "bound": "The resource that limits a stage: arithmetic, memory traffic, or communication between devices.",
     "peak memory": "The most bytes that one device stores at the same time.",
-    "source": "The line of your own code that this figure came from.",
+    "source": "The line of your own code that a figure came from.",
     "host": "One computer, which contains some of the devices.",
     "torus coordinates": "The position of a TPU chip in its torus, a grid whose opposite edges are wired together.",
     "spec": "Mesh axes that shard each dimension of an array. A dash marks a dimension that is not sharded.",
