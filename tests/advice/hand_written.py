@@ -4,8 +4,9 @@ import dataclasses
 from typing import Any
 
 from workbench.advice._module import Compiled
+from workbench.cost import known_chip
 from workbench.inspection import inspect_module
-from workbench.records.compiled import MemoryRecord, ProgramRecord
+from workbench.records.compiled import CostRecord, MemoryRecord, ProgramRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
 from workbench.records.program import PlanRecord, SourceLine
 from workbench.records.sharding import (
@@ -23,6 +24,13 @@ ADD = """
   %b = f32[] parameter(1)
   ROOT %sum = f32[] add(%a, %b)
 }
+"""
+
+GATHER = f"""
+ENTRY %main (w: f32[16,128]) -> f32[64,128] {{
+  %w = f32[16,128] parameter(0)
+  ROOT %gather = f32[64,128] all-gather(%w), {DATA}, dimensions={{0}}
+}}
 """
 
 
@@ -96,3 +104,29 @@ def with_instruction(program: Compiled, instruction: str, **fields) -> Compiled:
     """The program with other figures of one instruction."""
     instructions = tuple(i.replace(**fields) if i.name == instruction else i for i in program.module.instructions)
     return with_module(program, instructions=instructions)
+
+
+def sent(*axes, across=(), chip=None):
+    """All-gathers of 8 KiB (24 KiB sent) per axis; a number of them per axis."""
+    [only] = compiled(GATHER).module.collectives
+    collectives = [
+        only.replace(name=f"g{at}", axes=(axis,), across_slices=axis in across) for at, axis in enumerate(axes)
+    ]
+    cost = None if chip is None else CostRecord(stages=(), chip=known_chip(chip))
+    return with_module(compiled(cost=cost), collectives=tuple(collectives))
+
+
+# The chips of a v5e:2x4, four in a row. Along `model` the pairs below are 4, 2, 2 and 4 links apart, and 1 in JAX's
+# order; the distances along `data`, in a row of four, are 1, 1, 1, 2, 2 and 3.
+APART = (0, 7, 1, 6, 2, 5, 3, 4)
+
+
+def torus(program, numbers=APART, **sizes):
+    axes = mesh(**sizes)
+    devices = tuple(
+        DeviceRecord(id=i, position=device.position, platform="tpu", kind="TPU v5 lite", coords=(i % 4, i // 4, 0),
+                     core_on_chip=0)
+        for i, device in zip(numbers, axes.devices, strict=True)
+    )  # fmt: skip
+    placed = program.record.replace(mesh=axes.replace(devices=devices))
+    return type(program)(placed, program.module)

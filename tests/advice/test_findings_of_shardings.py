@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.advice.hand_written import DATA, changed, compiled, leaf, line, mesh, value, with_module
+from tests.advice.hand_written import GATHER, changed, compiled, leaf, line, mesh, sent, torus, value, with_module
 from workbench.advice._chunks import chunk_size, small_chunks
 from workbench.advice._evidence import with_evidence
 from workbench.advice._links import crossed_links, device_order, slow_axis
@@ -23,7 +23,7 @@ from workbench.errors import InspectionError
 from workbench.records.advice import FindingRecord, GainRecord
 from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 from workbench.records.compiled import ClientCostRecord, CostRecord, InstructionRecord
-from workbench.records.hardware import ClientRange, DeviceRecord
+from workbench.records.hardware import ClientRange
 from workbench.records.program import PlacementRecord, PlanRecord, StageRecord
 from workbench.records.sharding import PlannedCollectiveRecord, PropagationRecord
 
@@ -164,12 +164,6 @@ def test_unused_mesh_axis():
     assert list(unused_axis(compiled(mesh=None))) == []
 
 
-GATHER = f"""
-ENTRY %main (w: f32[16,128]) -> f32[64,128] {{
-  %w = f32[16,128] parameter(0)
-  ROOT %gather = f32[64,128] all-gather(%w), {DATA}, dimensions={{0}}
-}}
-"""
 CLIENTS = StageRecord(index=0, path="0", kind="clients", name="train", clients=4)
 PLACED = PlanRecord(
     name="step",
@@ -393,16 +387,6 @@ def test_other_gathers_are_repeated(program):
     assert list(gather_outside_checkpoint(program)) == []
 
 
-def sent(*axes, across=(), chip=None):
-    """All-gathers of 8 KiB (24 KiB sent) per axis; a number of them per axis."""
-    [only] = compiled(GATHER).module.collectives
-    collectives = [
-        only.replace(name=f"g{at}", axes=(axis,), across_slices=axis in across) for at, axis in enumerate(axes)
-    ]
-    cost = None if chip is None else CostRecord(stages=(), chip=known_chip(chip))
-    return with_module(compiled(cost=cost), collectives=tuple(collectives))
-
-
 def test_axis_on_the_slow_network():
     [finding] = slow_axis(sent("model", "data", "model", "model", across=("model",)))
     assert finding == FindingRecord(
@@ -439,22 +423,6 @@ def test_axis_on_the_slow_network():
 )  # fmt: skip
 def test_other_axes_are_not_on_the_slow_network(program):
     assert list(slow_axis(program)) == []
-
-
-# The chips of a v5e:2x4, four in a row. Along `model` the pairs below are 4, 2, 2 and 4 links apart, and 1 in JAX's
-# order; the distances along `data`, in a row of four, are 1, 1, 1, 2, 2 and 3.
-APART = (0, 7, 1, 6, 2, 5, 3, 4)
-
-
-def torus(program, numbers=APART, **sizes):
-    axes = mesh(**sizes)
-    devices = tuple(
-        DeviceRecord(id=i, position=device.position, platform="tpu", kind="TPU v5 lite", coords=(i % 4, i // 4, 0),
-                     core_on_chip=0)
-        for i, device in zip(numbers, axes.devices, strict=True)
-    )  # fmt: skip
-    placed = program.record.replace(mesh=axes.replace(devices=devices))
-    return type(program)(placed, program.module)
 
 
 def test_order_of_devices():
