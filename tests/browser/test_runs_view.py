@@ -37,7 +37,7 @@ def test_a_result_reports_its_interval_its_tests_and_why_it_is_left_out(harness:
     details = view.get_by_role("complementary")
     expect(details).to_contain_text("loss is not finite in round 2")
     view.get_by_role("button", name="lr=0.3").press("Enter")
-    expect(details).to_contain_text(re.compile("Difference in loss to.*lr=0.1.*-1.*0.5", re.DOTALL))
+    expect(details).to_contain_text(re.compile("Difference in loss from.*lr=0.1.*-1.*0.5", re.DOTALL))
     assert made.settings["result"] == "lr=0.3"
     expect(view.get_by_role("button", name="lr=0.3")).to_be_focused()
 

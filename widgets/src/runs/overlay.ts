@@ -120,8 +120,8 @@ class Overlay {
     const good = menu<string>(
       "Best is",
       [
-        ["least", "least"],
-        ["most", "most"],
+        ["least", "lowest"],
+        ["most", "highest"],
       ],
       this.minimize ? "least" : "most",
       (value) => this.change("minimize", value === "least"),
@@ -255,7 +255,7 @@ class Overlay {
     if (tests.length)
       blocks.push({
         form: "table",
-        title: `Difference in ${this.context.state<string>("metric")} to`,
+        title: `Difference in ${this.context.state<string>("metric")} from`,
         columns: ["result", "difference", "interval", "p, corrected", "pairs"],
         rows: tests.map((each) => [
           each.other,
