@@ -1,5 +1,7 @@
 """Complete findings about loops, small instructions, the host and memory, with figures derived by hand."""
 
+import dataclasses
+
 import pytest
 
 from tests.advice.hand_written import compiled, leaf, line, with_instruction, with_module
@@ -10,11 +12,13 @@ from workbench.advice._memory import (
     _donating,
     _position,
     _wrapping,
+    kept_activations,
     missing_donation,
     one_buffer_peak,
     recomputation,
 )
 from workbench.advice._remat import Kept
+from workbench.errors import InspectionError
 from workbench.records.advice import FindingRecord, GainRecord
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.records.compiled import BufferRecord, InstructionRecord
@@ -509,3 +513,75 @@ def test_recomputation():
 )  # fmt: skip
 def test_least_recomputation_is_0_15_of_the_flops(program, count):
     assert len(list(recomputation(program))) == count
+
+
+def keeping(*loops, peak=4 << 20, text="transpose(", recompile=True, fails=False, sizes=(3 << 20,)):
+    """A program whose layers keep values, of which a temporary buffer is alive at the peak."""
+
+    def traced(*, rewrite):
+        assert rewrite("a jaxpr", None) == ("a jaxpr", 0)
+        if fails:
+            raise InspectionError("cannot be traced")
+
+    program = buffers(*sizes, peak=peak)
+    program = with_module(program, text=f"{text}")
+    copy = type(program)(program.record, program.module, recompile=traced if recompile else None)
+    return copy, list(loops)
+
+
+LAYERS = kept(
+    source=line(4), function="f.<locals>.block", copies=4, size_bytes=2 << 20, values=("2 of f32[8]", "1 of f32[9]")
+)
+KEEPING = FindingRecord(
+    rule="values kept for the backward pass",
+    what="4 calls of `block` keep 2 MiB for the backward pass, 50 % of the peak memory.",
+    why="The gradient of a layer needs values of its forward pass. These values stay in memory until the backward pass "
+    "reaches the layer.",
+    change="Wrap `block`, called at line 4, in `jax.checkpoint`. The backward pass then computes each layer again: "
+    "less memory, more FLOPs.",
+    evidence=(
+        "repeated at model.py:4",
+        "each of the 4 repetitions keeps 2 of f32[8]",
+        "each of the 4 repetitions keeps 1 of f32[9]",
+    ),
+    weight=0.5,
+    code="block = jax.checkpoint(block)",
+    size_bytes=float(2 << 20),
+    sources=(line(4),),
+    gain=GainRecord(
+        quantity="peak bytes", before=float(4 << 20), after=2.5 * (1 << 20), verified=False,
+        how="one layer's values in memory at a time; the FLOPs grow",
+    ),
+)  # fmt: skip
+
+
+def findings_of(monkeypatch, program, loops):
+    monkeypatch.setattr("workbench.advice._memory.kept_for_backward", lambda _: loops)
+    return list(kept_activations(program))
+
+
+def test_values_kept_for_the_backward_pass(monkeypatch):
+    assert findings_of(monkeypatch, *keeping(LAYERS)) == [KEEPING]
+    [scan] = findings_of(monkeypatch, *keeping(dataclasses.replace(LAYERS, is_scan=True, function="")))
+    assert scan.what.startswith("4 iterations keep 2 MiB")
+    assert scan.evidence[0] == "loop at model.py:4"
+    [unnamed] = findings_of(monkeypatch, *keeping(dataclasses.replace(LAYERS, function="f.<locals>.<lambda>")))
+    assert unnamed.what.startswith("4 repetitions keep 2 MiB")
+    [alive] = findings_of(monkeypatch, *keeping(LAYERS, sizes=(1 << 20,)))
+    assert alive.size_bytes == 1 << 20  # no more than the buffers that are alive
+    assert len(findings_of(monkeypatch, *keeping(LAYERS, fails=True))) == 1
+
+
+def test_two_largest_loops_of_a_tenth_of_the_peak_and_1_mib_are_reported(monkeypatch):
+    small = dataclasses.replace(LAYERS, size_bytes=(1 << 20) - 1)
+    assert findings_of(monkeypatch, *keeping(small, LAYERS)) == [KEEPING]
+    assert findings_of(monkeypatch, *keeping(small, small, LAYERS)) == []
+    assert len(findings_of(monkeypatch, *keeping(LAYERS, LAYERS, LAYERS))) == 2
+    least = dataclasses.replace(LAYERS, size_bytes=1 << 20)
+    assert [f.weight for f in findings_of(monkeypatch, *keeping(least, peak=10 << 20))] == [0.1]
+    assert findings_of(monkeypatch, *keeping(least, peak=(10 << 20) + 20)) == []
+
+
+def test_program_without_a_backward_pass_keeps_nothing(monkeypatch):
+    for given in (keeping(LAYERS, text="jvp("), keeping(LAYERS, recompile=False), keeping(LAYERS, peak=None)):
+        assert findings_of(monkeypatch, *given) == []
