@@ -12,7 +12,7 @@ from harness import Harness
 from lab import open_notebook, run_all, set_theme, write_notebook
 from launch_examples import FakeLaunched, graph
 from playwright.sync_api import Locator, Page, expect
-from workbench_widgets import LaunchView
+from workbench_widgets._launch import LaunchView
 
 pytestmark = pytest.mark.browser
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import workbench_widgets
 from launch_examples import FakeLaunched, graph, node_state
-from workbench_widgets import LaunchView
+from workbench_widgets._launch import LaunchView
 
 from workbench.records.launch import LaunchedRecord
 

@@ -4,7 +4,6 @@ from workbench_widgets._base import WorkbenchWidget as WorkbenchWidget, to_html 
 from workbench_widgets._devices import DevicesView as DevicesView
 from workbench_widgets._explorer import Explorer as Explorer
 from workbench_widgets._hlo import HloView as HloView
-from workbench_widgets._launch import LaunchView as LaunchView
 from workbench_widgets._mesh import MeshView as MeshView
 from workbench_widgets._overlay import RunsView as RunsView
 from workbench_widgets._player import PlayerView as PlayerView

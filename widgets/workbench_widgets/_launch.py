@@ -3,10 +3,10 @@
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from workbench import render
-from workbench.records.launch import LaunchedRecord, NodeStateRecord, ProgramGraphRecord
+from workbench.records.launch import LaunchedRecord, LiveProgram, NodeStateRecord, ProgramGraphRecord
 from workbench.render import GLOSSARY, Markup, node_glyph
 from workbench.render.launch import NODE_KINDS, STATE_HUES, STATE_SIGNS, count_states, groups_of, load_text, worst_hue
 from workbench.render.units import count_text
@@ -17,28 +17,6 @@ from workbench_widgets._job import poll
 LOOK_SECONDS = 0.5
 MOST_SAMPLES = 240  # number of samples in a node's history: two minutes
 MOST_LINES = 200  # of a log
-
-
-class LaunchedLike(Protocol):
-    """Interface that the view expects of a launched program, such as the result of `workbench.launch.launch`."""
-
-    @property
-    def record(self) -> LaunchedRecord:
-        """The graph and the current state of each node."""
-        ...
-
-    @property
-    def alive(self) -> bool:
-        """True while any part of the program is running."""
-        ...
-
-    def logs(self, node: str) -> Sequence[str]:
-        """The lines of a node's log."""
-        ...
-
-    def stop(self) -> object:
-        """Ends all nodes."""
-        ...
 
 
 class LaunchView(WorkbenchWidget):
@@ -54,8 +32,8 @@ class LaunchView(WorkbenchWidget):
     view_name = "launch"
     requests: ClassVar[dict[str, str]] = {"stop": "stop", "log": "log"}
 
-    def __init__(self, source: "LaunchedLike | LaunchedRecord | ProgramGraphRecord", **values: object) -> None:
-        self.launched: LaunchedLike | None = None if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source
+    def __init__(self, source: LiveProgram | LaunchedRecord | ProgramGraphRecord, **values: object) -> None:
+        self.launched: LiveProgram | None = None if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source
         record = source if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source.record
         self.graph: ProgramGraphRecord = record if isinstance(record, ProgramGraphRecord) else record.graph
         self._record = record

@@ -8,7 +8,7 @@ from workbench.records import Record
 from workbench.records.advice import ComparisonRecord
 from workbench.records.compiled import ProgramRecord, WhatIfRecord
 from workbench.records.hardware import MeshRecord
-from workbench.records.launch import LaunchedRecord, ProgramGraphRecord
+from workbench.records.launch import LaunchedRecord, LiveProgram, ProgramGraphRecord
 from workbench.records.live import TimelineRecord
 from workbench.records.profile import ProfileRecord
 from workbench.records.program import PlanRecord
@@ -71,7 +71,7 @@ _ASKING = {
 
 
 def show_record(
-    record: Record,
+    record: Record | LiveProgram,
     view: str | None = None,
     *,
     compile_for: CompileFor | None = None,
@@ -85,7 +85,8 @@ def show_record(
     """Creates the live view of a record.
 
     Args:
-        record: A program, a plan, a mesh, a sharding, a measured run or a simulated round.
+        record: A program, a plan, a mesh, a sharding, a measured run, a simulated round or a launched
+            program.
         view: One of `views_of(record)`. Default: the first view, which is the explorer for a program.
         compile_for: Compiles the program for a target selected in the view.
         what_if: An object that tries other shardings of the program's arguments, as selected in the view.
@@ -107,6 +108,8 @@ def show_record(
         >>> device = DeviceRecord(id=0, position=(0,), platform="cpu")
         >>> show_record(MeshRecord(axes=(AxisRecord(name="clients", size=1),), devices=(device,))).close()
     """
+    if isinstance(record, LiveProgram):
+        return LaunchView(record)
     if isinstance(record, PlanRecord):
         record = ProgramRecord(name=record.name, target="not compiled", plan=record)
     views, default = _views_of(record)

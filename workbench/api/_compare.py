@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-import jax
-
 from workbench._types import Argument
+from workbench.api._options import asked
 from workbench.api._questions import inspect
 from workbench.api._things import is_program, record_of_thing
 from workbench.errors import InspectionError, ProgramError
@@ -73,16 +72,17 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
         >>> [row.values for row in compare(once, twice).rows if row.name == "FLOPs"]
         [(128.0, 1024.0)]
     """
-    functions = [fn for x in things if (fn := _function_of(x)) is not None]
+    functions = [x for x in things if is_program(x, "compare")]
     if len(functions) == len(things) > 1:
 
         def compare_calls(*args: Argument, **keywords: Argument) -> ComparisonRecord:
             """Compares the functions for one call."""
-            return compare_records(*[inspect(fn, **options)(*args, **keywords) for fn in functions])
+            with asked("compare"):
+                return compare_records(*[inspect(fn, **options)(*args, **keywords) for fn in functions])
 
         return compare_calls
     runs = things[0] if len(things) == 1 else list(things)
-    if isinstance(runs, Results | Mapping) or is_runs(runs):
+    if is_runs(runs):
         return compare_runs(runs, metric=metric, **options)
     if metric is not None or options:
         names = [*([] if metric is None else ["metric"]), *options]
@@ -98,13 +98,6 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
             "`compare(f, g)(*args)`, or pass records, as in `compare(inspect(f)(*args), record)`."
         )
         raise InspectionError(message)
-    records: list[Any] = [record_of_thing(x, "compare") for x in things]  # checked there
-    return compare_records(*records)
-
-
-def _function_of(x: object) -> Callable[..., Any] | None:
-    """The function to compare: a function, or the call method of a module (a tree of arrays)."""
-    if is_program(x, "compare"):
-        return x
-    is_module = callable(x) and not jax.tree_util.all_leaves([x])
-    return getattr(x, "__call__") if is_module else None  # noqa: B004, B009 -- a bound method
+    with asked("compare"):
+        records: list[Any] = [record_of_thing(x, "compare") for x in things]  # checked there
+        return compare_records(*records)

@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench._open_types import Option
 from workbench._types import Argument
+from workbench.api._options import asked
 from workbench.api._things import is_program
 from workbench.api._traced import Traced, trace_for
 from workbench.api._waiting import is_watched, say_phase, waiting
@@ -62,7 +63,8 @@ def _form(method: Callable[..., Any], takes: str, answer: Callable[..., Any] | N
         if isinstance(x, Traced):
             return method(x, *args, **settings)
         if answer is not None and not is_program(x, name):
-            return answer(x, *args, **settings)
+            with asked(name):
+                return answer(x, *args, **settings)
         mesh = next((part for part in parts_of(settings.get("on")) if isinstance(part, Mesh | AbstractMesh)), None)
         traced = trace_for(name, x, mesh)
 

@@ -1,14 +1,16 @@
-"""Options of the questions, with their types."""
+"""Options of the questions, with their types and checks."""
 
+import contextlib
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from workbench._open_types import AS_GIVEN, AsGiven, Examples, Progress
-from workbench.errors import ProgramError
+from workbench.errors import ProgramError, WorkbenchError
 from workbench.inspection import On, machine_of
 from workbench.measurement import DeviceMonitor, Run
-from workbench.plan import ChunkSize
+from workbench.plan import ChunkSize, check_chunk_size
 from workbench.records.compiled import ProgramRecord
 from workbench.records.live import TimelineRecord
 from workbench.records.run import RunRecord
@@ -43,6 +45,23 @@ class ViewOptions(InspectOptions, total=False):
     layout: Layout | None
 
 
+_INNER = frozenset(
+    "advise compare explore inspect known_chip measure measure_compiled parse_target search show why".split()
+)
+
+
+@contextlib.contextmanager
+def asked(question: str) -> Iterator[None]:
+    """Makes errors name the question that the user asked, instead of a function that the question calls."""
+    try:
+        yield
+    except WorkbenchError as error:
+        named = re.match(r"`(\w+)`", str(error))
+        if named and named[1] in _INNER:
+            error.args = (str(error).replace(named[0], f"`{question}`"), *error.args[1:])
+        raise
+
+
 def inspect_options(
     question: str,
     *,
@@ -57,6 +76,8 @@ def inspect_options(
 ) -> dict[str, Any]:
     """Converts options of `Traced.inspect` to options of `workbench.inspection.inspect_call`."""
     machine = machine_of(on, question)
+    if chunk_size is not AS_GIVEN:
+        check_chunk_size(question, chunk_size)
     unused = [name for name, is_given in {"order": order != "topology", "force": force}.items() if is_given]
     if unused and machine.target is None:
         message = (

@@ -13,7 +13,7 @@ from workbench import render
 from workbench._open_types import Option
 from workbench._types import PyTree
 from workbench.advice import advise_call, advise_record
-from workbench.api._options import InspectOptions, Layout, inspect_options
+from workbench.api._options import Layout, inspect_options
 from workbench.api._things import Inspected, record_of_thing, refuse_options
 from workbench.api._traced_program import TracedProgram
 from workbench.api._waiting import in_notebook, is_watched, say_phase, waiting
@@ -33,9 +33,9 @@ from workbench.measurement import DeviceMonitor, Run, Watch, is_runs, overlay_ru
 from workbench.records import Record
 from workbench.records.advice import AdviceRecord, SearchRecord
 from workbench.records.compiled import ProgramRecord
-from workbench.records.launch import Live
+from workbench.records.launch import LiveProgram
 from workbench.records.live import TapRecord, TimelineRecord
-from workbench.records.run import RunRecord
+from workbench.records.run import RunOverlayRecord, RunRecord
 
 if TYPE_CHECKING:
     from workbench_widgets import PlayerView, WorkbenchWidget
@@ -58,17 +58,18 @@ class _Advising(Waiting, total=False):
 
 def show_thing(x: object, **options: Option) -> None:
     """Displays the view of a value that is not a function: live in a notebook, as text in a terminal."""
-    view = options.pop("view", None)
     if in_notebook():
-        _display_or_text(lambda: view_of_thing("show", x, view=view, **options), x)
+        _display_or_text(lambda: view_of_thing("show", x, **options), x)
         return
     options.pop("layout", None)
     if isinstance(x, DeviceMonitor | Run):
         refuse_options("show", x, options)
         print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
         return
+    view = options.pop("view", None)
+    views = _explorer_options("show", view, options)
     record = record_of_thing(x, "show", **options)
-    check_view("show", record, view)
+    _check_views("show", record, view, views)
     print(render.text(record))
 
 
@@ -77,12 +78,11 @@ def show_program(traced: TracedProgram, **options: Option) -> None:
     if in_notebook():
         _display_or_text(lambda: view_of_program(traced, question="show", **options), traced)
         return
-    views = {name: options.pop(name) for name in _EXPLORER if name in options}
     view = options.pop("view", None)
     options.pop("layout", None)
+    views = _explorer_options("show", view, options, gradient_of=traced)
     record = _inspected(traced, options)
-    check_view("show", record, view)
-    _refuse_views("show", view, views)
+    _check_views("show", record, view, views)
     print(render.text(record))
 
 
@@ -123,51 +123,69 @@ def view_of_program(
     *,
     question: str = "explore",
     view: str | None = None,
-    gradient: Callable | ProgramRecord | None = None,
-    dock: Literal["right"] | None = None,
     layout: Layout | None = None,
-    rounds: Run | None = None,
-    monitor: DeviceMonitor | None = None,
-    run: RunRecord | None = None,
-    timeline: TimelineRecord | None = None,
-    runs: Record | None = None,
-    **options: Unpack[InspectOptions],
+    **options: Any,
 ) -> "WorkbenchWidget":
     """The view of a traced program; see `Traced.explore`."""
     import workbench_widgets
 
-    views = {"rounds": rounds, "monitor": monitor, "run": run, "timeline": timeline, "runs": runs, "dock": dock}
-    _refuse_views(question, view, {"gradient": gradient, **views})
+    views = _explorer_options(question, view, options, gradient_of=traced)
     _check_name(question, view, workbench_widgets.PROGRAM_VIEWS)
-    record = _inspected(traced, dict(options))
+    record = _inspected(traced, options)
     callbacks = _kernel_side(traced, inspect_options(question, **options), record)
     if view not in (None, "explorer"):
         return laid_out(_widget(question, record, view, **callbacks), layout)
-    if callable(gradient) and not isinstance(gradient, ProgramRecord):
-        gradient = traced.of(gradient).inspect(**options)
-    return laid_out(workbench_widgets.Explorer(record, gradient=gradient, **callbacks, **views), layout)
+    gradient = views.get("gradient")
+    if gradient is not None and not isinstance(gradient, ProgramRecord):
+        views["gradient"] = traced.of(gradient).inspect(**options)
+    return laid_out(workbench_widgets.Explorer(record, **callbacks, **views), layout)
 
 
-_EXPLORER = ("gradient", "rounds", "monitor", "run", "timeline", "runs", "dock")  # options that only the explorer has
+# Options that only the explorer has, with the types of their values.
+_EXPLORER: dict[str, tuple[type, ...]] = {
+    "gradient": (ProgramRecord,),
+    "rounds": (Run, Watch),
+    "monitor": (DeviceMonitor,),
+    "run": (RunRecord,),
+    "timeline": (TimelineRecord,),
+    "runs": (RunOverlayRecord,),
+    "dock": (str,),
+}
 
 
-def _refuse_views(question: str, view: str | None, options: Mapping[str, Any]) -> None:
-    """Raises an error if explorer options are given with another view."""
-    unused = [name for name, value in options.items() if value is not None]
-    if unused and view not in (None, "explorer"):
+def _explorer_options(
+    question: str, view: object, options: dict[str, Any], *, gradient_of: TracedProgram | None = None
+) -> dict[str, Any]:
+    """Removes the options that only the explorer has from `options`, checks their values, and returns them."""
+    views = {name: value for name in _EXPLORER if (value := options.pop(name, None)) is not None}
+    if views and view not in (None, "explorer"):
         message = (
-            f"`{question}` was given {', '.join(f'`{name}=`' for name in unused)} with view={view!r}. Only the "
+            f"`{question}` was given {', '.join(f'`{name}=`' for name in views)} with view={view!r}. Only the "
             "explorer uses these options: omit `view=`."
         )
         raise ProgramError(message)
+    if "runs" in views:
+        views["runs"] = record_of_thing(views["runs"], question)
+    for name, value in views.items():
+        if isinstance(value, _EXPLORER[name]) or (name == "gradient" and gradient_of is not None and callable(value)):
+            continue
+        kinds = " or ".join(f"`{kind.__name__}`" for kind in _EXPLORER[name])
+        message = (
+            f"`{question}` was given {name}={value!r:.80}, an object of type {type(value).__name__}. The explorer "
+            f"reads a {kinds} here: pass such an object, or omit `{name}=`."
+        )
+        raise InspectionError(message)
+    return views
 
 
-def check_view(question: str, record: Record, view: str | None) -> None:
-    """Raises an error for a view that a record lacks."""
+def _check_views(question: str, record: Record, view: str | None, views: Mapping[str, Any]) -> None:
+    """Raises an error for a view that a record lacks, and for options of the explorer with other records."""
+    import workbench_widgets
+
     if view is not None:
-        import workbench_widgets
-
         _check_name(question, view, workbench_widgets.views_of(record))
+    if not isinstance(record, ProgramRecord):
+        refuse_options(question, record, views)
 
 
 def _check_name(question: str, view: str | None, views: Sequence[str]) -> None:
@@ -219,8 +237,8 @@ def _live_view_of(x: object) -> "WorkbenchWidget | None":
     """The view of a live object (a run, devices, launched nodes, several runs); None for other objects."""
     import workbench_widgets
 
-    if isinstance(x, Live):
-        return getattr(workbench_widgets, x.live_view)(x)
+    if isinstance(x, LiveProgram):
+        return workbench_widgets.show_record(x)
     if isinstance(x, Run | Watch):
         return workbench_widgets.RunView(x)
     if isinstance(x, DeviceMonitor):
@@ -238,20 +256,18 @@ def view_of_thing(
     if live is not None:
         refuse_options(question, x, {**options, **({} if view is None else {"view": view})})
         return laid_out(live, layout)
-    views = {name: options.pop(name) for name in _EXPLORER if name in options}
+    views = _explorer_options(question, view, options)
     record = record_of_thing(x, question, **options)
-    check_view(question, record, view)
-    if isinstance(record, ProgramRecord):
-        _refuse_views(question, view, views)
-        callbacks = {
-            "advise": lambda **waiting: advise_record(record, **waiting),
-            "explain": lambda: explain_program(record),
-        }
-        if view in (None, "explorer"):
-            return laid_out(workbench_widgets.Explorer(record, **callbacks, **views), layout)
-        return laid_out(_widget(question, record, view, **callbacks), layout)
-    refuse_options(question, record, views)
-    return laid_out(_widget(question, record, view), layout)
+    _check_views(question, record, view, views)
+    if not isinstance(record, ProgramRecord):
+        return laid_out(_widget(question, record, view), layout)
+    callbacks = {
+        "advise": lambda **waiting: advise_record(record, **waiting),
+        "explain": lambda: explain_program(record),
+    }
+    if view in (None, "explorer"):
+        return laid_out(workbench_widgets.Explorer(record, **callbacks, **views), layout)
+    return laid_out(_widget(question, record, view, **callbacks), layout)
 
 
 def laid_out(widget: W, layout: Layout | None) -> W:

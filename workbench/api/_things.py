@@ -12,9 +12,10 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench._open_types import Foreign, Option
 from workbench.api._export import ExportedProgram, load
+from workbench.api._options import InspectOptions, inspect_options
 from workbench.errors import InspectionError, ProgramError
 from workbench.inspection import On, inspect_given, inspect_mesh, inspect_sharding, machine_of
-from workbench.measurement import Watch, is_runs, overlay_runs
+from workbench.measurement import History, Run, StoredRun, Watch, is_runs, overlay_runs
 from workbench.plan import nesting_problem
 from workbench.records import Record
 
@@ -31,7 +32,8 @@ def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
         return False
     if _lowers(x) or isinstance(x, functools.partial | jax.tree_util.Partial | type) or hasattr(x, "__func__"):
         return True
-    return _arrays_in(x) is None  # an NNX or Equinox module: show its arrays; to call it, use `model.__call__`
+    # An NNX or Equinox module: questions that show arrays read the module, the other questions call the module.
+    return question not in ("inspect", "show", "explore", "") or _arrays_in(x) is None
 
 
 class Inspected(ABC):
@@ -81,8 +83,8 @@ def _record_as_it_is(x: object) -> Record | None:
         return x
     if isinstance(x, Mesh | AbstractMesh):
         return inspect_mesh(x)
-    if is_runs(x):
-        return overlay_runs(x)
+    if is_runs(x) or isinstance(x, Run | StoredRun | History):
+        return overlay_runs(x if is_runs(x) else [x])
     record = getattr(x, "record", None)
     return record if isinstance(record, Record) else None
 
@@ -106,6 +108,8 @@ def _for_text(question: str, x: object, options: Mapping[str, Any]) -> dict[str,
     machine_options = {"mesh": machine.mesh, "target": machine.target, "chip": machine.chip}
     selection = {name: value for name, value in machine_options.items() if value is not None}
     if isinstance(x, jax.stages.Traced | jax.export.Exported):
+        refuse_options(question, x, {name: rest[name] for name in rest if name not in InspectOptions.__annotations__})
+        inspect_options(question, on=on, **rest)  # raises errors for options that only a target uses
         return {**selection, **rest}
     waiting = ("progress", "cancel", "timeout_seconds")
     refuse_options(question, x, {name: value for name, value in rest.items() if name not in waiting})

@@ -9,8 +9,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench._types import Argument
 from workbench.api import _show
-from workbench.api._options import InspectOptions, Layout, Progress, ViewOptions
-from workbench.api._things import record_of_thing
+from workbench.api._options import InspectOptions, Layout, Progress, ViewOptions, asked
+from workbench.api._things import is_program
 from workbench.api._traced_program import TracedProgram
 from workbench.api._waiting import is_watched, waiting
 from workbench.engines import Engine
@@ -42,6 +42,7 @@ class Traced(TracedProgram):
         ['map_fn', 'reduce_mean']
     """
 
+    @asked("show")
     def show(self, **options: Unpack[ViewOptions]) -> None:
         """Displays the result of `explore`: live in a notebook, as text in a terminal.
 
@@ -54,6 +55,7 @@ class Traced(TracedProgram):
         """
         _show.show_program(self, **options)
 
+    @asked("explore")
     def explore(
         self,
         *,
@@ -106,7 +108,7 @@ class Traced(TracedProgram):
             monitor=monitor,
             run=run,
             timeline=timeline,
-            runs=None if runs is None else record_of_thing(runs, "explore"),
+            runs=runs,
             dock=dock,
             layout=layout,
             **options,
@@ -205,7 +207,7 @@ def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..
 
 def trace_for(question: str, fn: Callable, mesh: Mesh | AbstractMesh | None) -> Callable[..., Traced]:
     """Traces a call for a question; errors state the name of the question."""
-    if not callable(fn):
+    if not is_program(fn, question):
         message = (
             f"`{question}` received an object of type {type(fn).__name__}, which is not a function. `{question}` "
             f"traces a call of a function: pass the function, then its arguments, as in `{question}(fn)(*args)`. For "

@@ -15,7 +15,7 @@ from workbench._open_types import AS_GIVEN, AsGiven, Examples
 from workbench._types import Argument, Spec
 from workbench.advice import Variants, advise_call, search_call
 from workbench.api import _export, _measure
-from workbench.api._options import InspectOptions, Progress, inspect_options
+from workbench.api._options import InspectOptions, Progress, asked, inspect_options
 from workbench.api._things import Inspected
 from workbench.api._waiting import is_watched, say_phase, waiting
 from workbench.engines import tap as tap_program
@@ -93,6 +93,7 @@ class TracedProgram(Inspected):
         """
         return self._traced("call_tree").read_tree()
 
+    @asked("inspect")
     def inspect(
         self,
         *,
@@ -156,6 +157,7 @@ class TracedProgram(Inspected):
         )
         return inspect_call(self._call, **options)
 
+    @asked("why")
     def why(self, *, large_bytes: int | None = None, **options: Unpack[InspectOptions]) -> WhyRecord:
         """Explains in words why the program communicates, and why large arrays are replicated.
 
@@ -178,6 +180,7 @@ class TracedProgram(Inspected):
         """
         return explain_program(self.inspect(**options), large_bytes=large_bytes)
 
+    @asked("measure")
     def measure(
         self, *, rounds: int = 3, warmup: int = 1, clients: Literal["together", "probe"] = "together", on: On = None
     ) -> RunRecord:
@@ -265,6 +268,7 @@ class TracedProgram(Inspected):
         with waiting(self.name, "evaluating the program, one operation of the client at a time", shown=is_watched()):
             return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes, only=only)
 
+    @asked("what_if")
     def what_if(
         self,
         specs: Mapping[str, Spec],
@@ -314,6 +318,7 @@ class TracedProgram(Inspected):
         planned = trial.plan(specs)
         return trial.compile(planned, progress=progress, cancel=cancel) if compiled else planned
 
+    @asked("advise")
     def advise(
         self,
         *,
@@ -372,6 +377,7 @@ class TracedProgram(Inspected):
             compiling=time.monotonic() - began,
         )
 
+    @asked("search")
     def search(
         self,
         *,

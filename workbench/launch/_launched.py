@@ -24,7 +24,7 @@ from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._threads import ThreadHost
 from workbench.launch._values import Value
-from workbench.records.launch import LaunchedRecord, LaunchStatus, Live, NodeStateName, NodeStateRecord
+from workbench.records.launch import LaunchedRecord, LaunchStatus, LiveProgram, NodeStateName, NodeStateRecord
 from workbench.render import display_object
 
 _TICK_SECONDS = 0.25
@@ -34,7 +34,7 @@ _DROPPED: "queue.SimpleQueue[Launched]" = queue.SimpleQueue()  # the garbage col
 _ENDING = threading.Lock()  # held once the thread that ends dropped programs has started
 
 
-class Launched(Live):
+class Launched(LiveProgram):
     """A running program, as returned by `launch`.
 
     The program stops at the end of a `with` block, or when this object and all its clients are garbage-collected. In a
@@ -48,8 +48,6 @@ class Launched(Live):
         ...     print(launched.wait(), launched.state()[0].state)
         {'main/0': 0} finished
     """
-
-    live_view = "LaunchView"
 
     def __init__(
         self, program: Program, engine: LaunchEngine, on_failure: Literal["stop", "continue"], *, echo: bool = False

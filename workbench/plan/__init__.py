@@ -2,7 +2,11 @@
 
 from workbench.plan._arguments import check_call as check_call, nesting_problem as nesting_problem
 from workbench.plan._choices import choose_loop as choose_loop
-from workbench.plan._chunk_size import ChunkSize as ChunkSize, choose_chunk_size as choose_chunk_size
+from workbench.plan._chunk_size import (
+    ChunkSize as ChunkSize,
+    check_chunk_size as check_chunk_size,
+    choose_chunk_size as choose_chunk_size,
+)
 from workbench.plan._client_loop import ClientLoop as ClientLoop
 from workbench.plan._compile import jit as jit
 from workbench.plan._count import main_product as main_product, walk_jaxpr_work as walk_jaxpr_work

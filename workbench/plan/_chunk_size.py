@@ -10,6 +10,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from workbench import _jax_compat
 from workbench._types import Atom, type_of
+from workbench.errors import ProgramError
 from workbench.plan._count import count_jaxpr_work
 from workbench.plan._differs import Differs
 from workbench.plan._phases import Phase
@@ -33,6 +34,18 @@ _DEFAULT_MEMORY_BYTES = 8 << 30
 
 
 ChunkSize: TypeAlias = int | OneOf["auto"] | Callable[[Phase, int], int] | None
+
+
+def check_chunk_size(question: str, chunk_size: object) -> None:
+    """Raises an error for an impossible chunk size; `question` is the function that the user called."""
+    is_count = isinstance(chunk_size, int) and not isinstance(chunk_size, bool) and chunk_size >= 1
+    if not (is_count or callable(chunk_size) or chunk_size in ("auto", "tune", None)):
+        message = (
+            f"`{question}` was given chunk_size={chunk_size!r}. `chunk_size` is the number of clients that one device "
+            'processes together: pass a positive int, "auto" to let the workbench choose, or None for all clients; '
+            '`jit` also accepts "tune", which measures.'
+        )
+        raise ProgramError(message)
 
 
 def resolve_chunk_size(chunk_size: ChunkSize, phase: Phase, per_shard: int) -> int:

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, overload
 
 from workbench._open_types import Option
 from workbench.errors import ProgramError
-from workbench.plan._chunk_size import ChunkSize
+from workbench.plan._chunk_size import ChunkSize, check_chunk_size
 from workbench.plan._evaluate import form_of
 from workbench.plan._jit import Jitted
 from workbench.plan._loop_form import LoopForm, Spread
@@ -94,16 +94,13 @@ def jit(
     References:
         DrJAX (2024), section 3; gradient accumulation over chunks as in Chen et al., arXiv 1604.06174.
     """
-    wrong = chunk_size not in ("auto", "tune", None) and not (
-        isinstance(chunk_size, int) and not isinstance(chunk_size, bool) and chunk_size >= 1
-    )
-    if wrong:
+    if fn is not None and not callable(fn):
         message = (
-            f"`jit` was given chunk_size={chunk_size!r}. `chunk_size` is the number of clients that one device "
-            'processes together: pass a positive int, "auto" to let the workbench choose, "tune" to let it measure, '
-            "or None for all clients."
+            f"`jit` received an object of type {type(fn).__name__}, which is not a function. `jit` compiles a program: "
+            "pass the function, and its arguments in the second call, as in `jit(fn)(*args)`."
         )
         raise ProgramError(message)
+    check_chunk_size("jit", chunk_size)
     if spread not in ("auto", "shard_map", "vmap"):
         message = (
             f"`jit` received spread={spread!r}. `spread` is the method that spreads clients over a mesh: pass "

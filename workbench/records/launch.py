@@ -1,8 +1,9 @@
 """Records of node programs: the graph before launch, and node states after launch."""
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from workbench.records._base import Record
 
@@ -13,16 +14,6 @@ NodeStateName = Literal[
 
 
 LaunchStatus = Literal["running", "stopping", "finished", "stopped", "failed"]
-
-
-class Live:
-    """Base class of objects that change while a view shows them, such as launched programs.
-
-    Attributes:
-        live_view: Name of the class in `workbench_widgets` that shows such an object.
-    """
-
-    live_view: ClassVar[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +81,25 @@ class LaunchedRecord(Record):
     status: LaunchStatus
     elapsed_seconds: float  # from launch until now, or until its end
     states: tuple[NodeStateRecord, ...]
+
+
+class LiveProgram(ABC):
+    """A launched program, which changes while a view shows it."""
+
+    @property
+    @abstractmethod
+    def record(self) -> LaunchedRecord:
+        """The graph and the current state of each node."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """True while any part of the program is running."""
+
+    @abstractmethod
+    def logs(self, node: str) -> Sequence[str]:
+        """The lines of a node's log."""
+
+    @abstractmethod
+    def stop(self) -> object:
+        """Ends all nodes."""
