@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
-from workbench.errors import InspectionError, MeshError, ProgramError
+from workbench.errors import InspectionError, MeshError, ProgramError, WorkbenchError
 from workbench.inspection import machine_of
 from workbench.measurement import History
 from workbench.records.advice import SearchRecord
@@ -66,6 +66,28 @@ def test_measuring_takes_no_target():
 def test_options_of_programs_are_refused_for_other_things(question, thing):
     with pytest.raises(ProgramError, match=rf"`{question.__name__}` was given `on=`"):
         question(thing, on="v5e:2x2")
+
+
+@pytest.mark.parametrize("question", [wb.inspect, wb.show, wb.explore, wb.why, wb.advise, wb.measure])
+@pytest.mark.parametrize("option", [{"on": "v5z"}, {"on": 3}, {"chunk_size": 0}, {"rounds": -1}], ids=str)
+def test_errors_name_the_function_that_was_called(question, option):
+    if option.keys() <= inspect.signature(question).parameters.keys():
+        with pytest.raises(WorkbenchError, match=rf"^`{question.__name__}` was given"):
+            question(product, **option)(ONES, ONES)
+
+
+@pytest.mark.parametrize("question", [wb.show, wb.explore])
+@pytest.mark.parametrize("option", ["gradient", "rounds", "monitor", "run", "timeline", "runs", "dock"])
+def test_explorer_options_of_another_type_are_refused(question, option):
+    with pytest.raises(InspectionError, match=f"`{question.__name__}` "):
+        question(product, **{option: 3})(ONES, ONES)
+    with pytest.raises(InspectionError, match=f"`{question.__name__}` "):
+        question(wb.inspect(product)(ONES, ONES), **{option: 3})
+
+
+def test_explorer_options_also_apply_to_programs_that_are_compiled():
+    record = wb.inspect(product)(ONES, ONES)
+    assert wb.explore(record, runs=[history(3.0, 1.0)], gradient=record).gradient is record
 
 
 def test_options_of_targets_are_refused_without_one():

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.cost import estimate_scaled, known_chip
+from workbench.cost import estimate_scaled
 from workbench.errors import InspectionError
 
 STEPS, ROWS, WIDTH = 3, 8, 64
@@ -131,8 +131,13 @@ def test_devices_without_a_client_are_counted(record):
     assert (scaled.clients_per_device, scaled.idle_devices) == (1, 32)
 
 
+def test_target_determines_the_chip_and_the_devices(record):
+    scaled = estimate_scaled(record, on="v6e:4x4")
+    assert (scaled.devices, scaled.cost.chip.name) == (16, "v6e")
+
+
 def test_seconds_follow_the_chip(record):
-    slow, fast = estimate_scaled(record), estimate_scaled(record, chip=known_chip("v6e"))
+    slow, fast = estimate_scaled(record), estimate_scaled(record, on="v6e")
     # v6e: 918 TFLOP/s and 1638 GB/s, v5e: 197 and 819
     assert fast.cost.stages[1].compute_seconds == pytest.approx(slow.cost.stages[1].compute_seconds * 197 / 918)
     assert fast.cost.stages[1].memory_seconds == pytest.approx(slow.cost.stages[1].memory_seconds * 819 / 1638)
@@ -141,7 +146,7 @@ def test_seconds_follow_the_chip(record):
 
 def test_model_that_does_not_fit_any_more_says_so(record):
     assert estimate_scaled(record).memory.fits is not False
-    large = estimate_scaled(record, model=1e6, chip=known_chip("v5e"))
+    large = estimate_scaled(record, model=1e6, on="v5e")
     assert large.memory.fits is False
     assert large.memory.peak_bytes > large.memory.available_bytes == 16 * 2**30
 

@@ -236,7 +236,7 @@ def test_calibration_measures_every_kind_and_is_kept_for_the_devices(few, tmp_pa
         "all-reduce",
         "all-to-all",
     )
-    chip = wb.calibrate(mesh=mesh, seconds=0.01, kinds=kinds, progress=False)
+    chip = wb.calibrate(on=mesh, seconds=0.01, kinds=kinds, progress=False)
     assert {each.kind for each in chip.rates} == {*kinds, "elementwise"}
     assert {(each.axis, each.group_size) for each in chip.rates if each.kind == "all-reduce"} == {
         ("clients", 4), ("model", 2),

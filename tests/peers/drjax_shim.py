@@ -57,11 +57,11 @@ class _PlacedComputations:
 
     def broadcast_to_placement(self, arg: Any, placement: str, mesh: Any = None) -> Any:
         with self._program:
-            return wb.broadcast(jnp.array(arg), to=placement, mesh=mesh)
+            return wb.broadcast(jnp.array(arg), to=placement, on=mesh)
 
     def map_to_placement(self, fn: Callable, arg: Any, placement: str, mesh: Any = None) -> Any:
         with self._program:
-            return wb.map_fn(fn, arg, over=placement, mesh=mesh)
+            return wb.map_fn(fn, arg, over=placement, on=mesh)
 
     def sum_from_placement(self, arg: Any) -> Any:
         with self._program:

@@ -125,14 +125,14 @@ def test_model_parallel_sharding_survives_broadcast_and_map(axis_types: str) -> 
 def test_mesh_argument_spreads_the_clients_without_set_mesh(kind: str) -> None:
     mesh = wb.make_mesh(clients=8, axis_types=getattr(jax.sharding.AxisType, kind))
     w = jax.device_put(jnp.ones(3), jax.sharding.NamedSharding(mesh, P()))
-    fn = wb.program(clients=16)(lambda w: wb.map_fn(lambda v: 2 * v, wb.broadcast(w, mesh=mesh), mesh=mesh))
+    fn = wb.program(clients=16)(lambda w: wb.map_fn(lambda v: 2 * v, wb.broadcast(w, on=mesh), on=mesh))
     for how in (lambda fn: fn, jax.jit) if kind == "Auto" else (lambda fn: fn,):
         assert how(fn)(w).sharding.shard_shape((16, 3)) == (2, 3)
 
 
 def test_jit_runs_on_the_mesh_of_the_argument_even_for_inputs_of_one_device() -> None:
     mesh = wb.make_mesh(clients=8)
-    for fn in (lambda x: wb.broadcast(x, mesh=mesh), lambda x: wb.map_fn(jnp.zeros_like, wb.broadcast(x), mesh=mesh)):
+    for fn in (lambda x: wb.broadcast(x, on=mesh), lambda x: wb.map_fn(jnp.zeros_like, wb.broadcast(x), on=mesh)):
         assert len(jax.jit(wb.program(clients=16)(fn))(jnp.ones(3)).sharding.device_set) == 8
 
 

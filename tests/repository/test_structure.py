@@ -3,11 +3,13 @@
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from functools import cache
 
 import grimp
+import pytest
 from repository_files import ROOT, python_files
 
 # From the top. Packages of one line do not know each other; root modules are listed by their own names.
@@ -42,9 +44,9 @@ SHARED = ("_cache", "_jax_compat", "_open_types", "_processes", "_renderer", "_t
 
 
 @cache
-def imports(*, types: bool = False) -> dict[str, frozenset[str]]:
-    """Every module of ours with the modules of ours that it imports, inside functions too; `types`: for types too."""
-    graph = grimp.build_graph("workbench", "workbench_widgets", exclude_type_checking_imports=not types)
+def imports() -> dict[str, frozenset[str]]:
+    """Every module of ours with the modules of ours that it imports, also inside functions and for types."""
+    graph = grimp.build_graph("workbench", "workbench_widgets")
     return {module: frozenset(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
@@ -89,7 +91,7 @@ def test_packages_import_only_from_lower_layers():
     upward = [
         f"{module} imports {target}"
         for package, floor in FLOOR.items()
-        for module, targets in imports(types=True).items()
+        for module, targets in imports().items()
         if f"{module}.".startswith(f"workbench.{package}.")
         for target in targets
         if (other := target.partition(".")[2].partition(".")[0]) != package
@@ -144,6 +146,79 @@ def test_widgets_and_what_they_import_know_no_jax():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+# Attributes of JAX, NNX, Ray, `re` and named tuples that an upper class of ours also has.
+OF_OTHERS = {"_make", "cause", "compile", "jaxpr", "lower", "pattern", "stop", "trace", "traced"}
+
+
+@cache
+def members() -> dict[str, frozenset[str]]:
+    """The attributes of our classes, each with the packages that define them."""
+    homes: dict[str, set[str]] = {}
+    for path in python_files("workbench"):
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ClassDef) and "Protocol" not in ast.unparse(node.bases[:1] or node):
+                names = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+                names += [ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)]
+                for name in names:
+                    homes.setdefault(name, set()).add(path.split("/")[1].removesuffix(".py"))
+    return {name: frozenset(packages) for name, packages in homes.items()}
+
+
+def is_above(module: str, package: str) -> bool:
+    """Returns whether a name in a string or a call is a module of ours that the package must not import."""
+    name = module.removeprefix("workbench.").split(".")[0]
+    return (name == "workbench_widgets" and package != "cli") or FLOOR.get(name, 99) < FLOOR.get(package, 0)
+
+
+def hidden_edges(source: str, package: str) -> list[str]:
+    """Edges to other packages that no import statement states: names in strings, attributes, copied private members."""
+    tree = ast.parse(source)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases):
+            private = [each.name for each in ast.walk(node) if re.match("_[a-z]", getattr(each, "name", None) or "")]
+            found += [f"the protocol {node.name} declares {name}" for name in private]
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name, arguments = ast.unparse(node.func).rpartition(".")[2], [ast.unparse(each) for each in node.args]
+        module, attribute = re.sub("^f?['\"]|['\"]$", "", arguments[0]), arguments[-1]
+        if name in ("import_module", "__import__", "find_spec") and is_above(module, package):
+            found.append(f"imports {module}")
+        if name == "getattr" and not isinstance(node.args[1], ast.Constant) and is_above(module, package):
+            found.append(f"takes {attribute} of {module}")
+        if name == "hasattr" or (name == "getattr" and len(arguments) == 3):
+            attribute = arguments[1].strip("'")
+            homes = members().get(attribute, frozenset()) if isinstance(node.args[1], ast.Constant) else frozenset()
+            if attribute in OF_OTHERS or attribute.startswith("__") or package not in FLOOR or not homes:
+                continue
+            if all(FLOOR.get(home, -1) < FLOOR[package] for home in homes):
+                found.append(f"looks for {attribute}, which {', '.join(homes)} defines")
+    return found
+
+
+def test_no_edge_is_hidden():
+    hidden = [
+        f"{path} {edge}"
+        for path in python_files("workbench")
+        for edge in hidden_edges((ROOT / path).read_text(), path.split("/")[1].removesuffix(".py"))
+    ]
+    assert hidden == []
+
+
+@pytest.mark.parametrize(
+    ("source", "edge"),
+    [
+        ("import importlib\nimportlib.import_module('workbench.api')", "imports workbench.api"),
+        ("import workbench_widgets\ngetattr(workbench_widgets, x.view)", "takes x.view of workbench_widgets"),
+        ("hasattr(x, 'call_tree_of')", None),
+        ("hasattr(x, 'plan_choice')", "looks for plan_choice, which"),
+        ("class Question(Protocol):\n    def _call(self): ...", "the protocol Question declares _call"),
+    ],
+)
+def test_a_hidden_edge_is_found(source, edge):
+    assert [found.startswith(edge) for found in hidden_edges(source, "records")] == ([] if edge is None else [True])
+
+
 def test_a_class_name_is_for_one_thing():
     homes: dict[str, list[str]] = {}
     for path in python_files("workbench", "widgets"):
@@ -154,7 +229,7 @@ def test_a_class_name_is_for_one_thing():
 
 
 def test_imports_do_not_go_round_in_circles():
-    assert circles(imports(types=True)) == []
+    assert circles(imports()) == []
 
 
 def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:

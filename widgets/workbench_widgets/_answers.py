@@ -239,9 +239,9 @@ class Answers(Answering):
         record = {**self._programs, **self.compiled}[target]
         priced_on = CHIPS.get(chip or "")
         scaled = estimate_scaled(
-            record, clients=clients, model=model, chunk_size=chunk_size, devices=devices, chip=priced_on
+            record, clients=clients, model=model, chunk_size=chunk_size, devices=devices, on=priced_on
         )
-        as_is = estimate_scaled(record, chip=priced_on)
+        as_is = estimate_scaled(record, on=priced_on)
         return {**scaled_state(record, scaled, as_is), "stages": stage_rows(scaled.cost)}
 
     # Other specs

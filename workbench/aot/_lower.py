@@ -166,8 +166,8 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
         listed = "; ".join(f"args{where}: {fault}" for where, fault in uneven.items())
         message = (
             f"`lower_for_target` was given shardings that the mesh {sizes} cannot divide evenly: {listed}. A sharded "
-            "argument is divided into equal parts: pass `mesh=jax.sharding.AbstractMesh(sizes, names)` with sizes "
-            "that divide the dimensions, use a smaller target, or pass these arguments without a sharding."
+            "argument is divided into equal parts: pass `on=(jax.sharding.AbstractMesh(sizes, names), target)` with "
+            "sizes that divide the dimensions, use a smaller target, or pass these arguments without a sharding."
         )
         raise MeshError(message)
     return shapes

@@ -14,12 +14,13 @@ from workbench._open_types import Option
 from workbench._types import PyTree
 from workbench.advice import advise_call, advise_record
 from workbench.api._options import Layout, inspect_options
-from workbench.api._things import Inspected, record_of_thing, refuse_options
+from workbench.api._things import record_of_thing, refuse_options
 from workbench.api._traced_program import TracedProgram
 from workbench.api._waiting import in_notebook, is_watched, say_phase, waiting
 from workbench.engines import play
 from workbench.errors import InspectionError, MeshError, ProgramError, WorkbenchError
 from workbench.inspection import (
+    Inspected,
     LoweredCall,
     On,
     current_mesh,

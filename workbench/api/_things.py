@@ -1,7 +1,6 @@
 """Records of values that are not functions: meshes, arrays, modules, compiled programs and files."""
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -14,7 +13,7 @@ from workbench._open_types import Foreign, Option
 from workbench.api._export import ExportedProgram, load
 from workbench.api._options import InspectOptions, inspect_options
 from workbench.errors import InspectionError, ProgramError
-from workbench.inspection import On, inspect_given, inspect_mesh, inspect_sharding, machine_of
+from workbench.inspection import Inspected, On, inspect_given, inspect_mesh, inspect_sharding, machine_of
 from workbench.measurement import History, Run, StoredRun, Watch, is_runs, overlay_runs
 from workbench.plan import nesting_problem
 from workbench.records import Record
@@ -34,14 +33,6 @@ def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
         return True
     # An NNX or Equinox module: questions that show arrays read the module, the other questions call the module.
     return question not in ("inspect", "show", "explore", "") or _arrays_in(x) is None
-
-
-class Inspected(ABC):
-    """A traced call, which can be passed in place of a function, with the same options."""
-
-    @abstractmethod
-    def inspect(self) -> Record:
-        """The record of the call."""
 
 
 def record_of_thing(x: object, question: str, **options: Option) -> Record:  # the value's own record

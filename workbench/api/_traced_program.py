@@ -16,11 +16,11 @@ from workbench._types import Argument, Spec
 from workbench.advice import Variants, advise_call, search_call
 from workbench.api import _export, _measure
 from workbench.api._options import InspectOptions, Progress, asked, inspect_options
-from workbench.api._things import Inspected
 from workbench.api._waiting import is_watched, say_phase, waiting
 from workbench.engines import tap as tap_program
 from workbench.errors import InspectionError, MeshError, ProgramError
 from workbench.inspection import (
+    Inspected,
     LoweredCall,
     On,
     TracedCall,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from workbench.aot import known_chip, parse_target
 from workbench.cost._accuracy import UNKNOWN
 from workbench.cost._collectives import sent_bytes
 from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
@@ -51,7 +52,7 @@ def estimate_scaled(
     model: float = 1.0,
     chunk_size: int | None = None,
     devices: int | None = None,
-    chip: ChipRecord | None = None,
+    on: str | ChipRecord | None = None,
 ) -> ScaledCostRecord:
     """Estimates a program's cost with different numbers of clients, parameters and devices.
 
@@ -64,7 +65,8 @@ def estimate_scaled(
         model: Factor by which the number of parameters grows; the examples stay the same.
         chunk_size: Number of clients that a device processes together; None leaves it unchanged.
         devices: Number of devices; the clients' mesh axes grow or shrink, and all other axes stay the same.
-        chip: The chip for which times are estimated; None means the record's chip.
+        on: The chip for which times are estimated, such as "v5p", or a target such as "v5p:4x4x4", which also
+            determines `devices`; None means the record's chip.
 
     Returns:
         The estimate. Without changes, the estimate is the record's own cost.
@@ -81,8 +83,12 @@ def estimate_scaled(
         8.0
     """
     placement, before = _size(record)
+    if isinstance(on, str):
+        if devices is None and ":" in on.removesuffix(".json") == on:
+            devices = parse_target(on).devices
+        on = known_chip(on)
     after = _changed(record, placement, before, (clients, model, chunk_size, devices))
-    chip = chip or (record.cost.chip if record.cost is not None else None)
+    chip = on or (record.cost.chip if record.cost is not None else None)
     law = _Law(record.plan, placement, before, after, model)
     peak = peak_of(chip, largest_dtype(record.plan, chip))
     stages = [law.scaled(stage, traffic) for stage, traffic in _stages(record, placement, after, chip)]

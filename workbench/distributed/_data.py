@@ -9,13 +9,13 @@ from workbench._types import PyTree
 from workbench.errors import MeshError
 
 
-def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: str = "clients") -> PyTree[Array]:
+def from_local_clients(rows: PyTree[Array], on: Mesh | None = None, *, axis: str = "clients") -> PyTree[Array]:
     """Assembles global arrays from the rows of each host's clients, without communication.
 
     Args:
         rows: A pytree of arrays `[clients of this host, ...]`. Every host must have the same number of clients. The
             result orders the clients by `jax.process_index()`.
-        mesh: The mesh of all hosts' devices. Default: the mesh set by `jax.set_mesh`.
+        on: The mesh of all hosts' devices. Default: the mesh set by `jax.set_mesh`.
         axis: The clients' mesh axis.
 
     Returns:
@@ -30,11 +30,11 @@ def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: s
         >>> rows.shape, len(rows.addressable_shards)
         ((8, 3), 8)
     """
-    mesh = jax.sharding.get_mesh() if mesh is None else mesh
+    mesh = jax.sharding.get_mesh() if on is None else on
     if mesh.empty or axis not in mesh.shape:
         message = (
             f"`from_local_clients` cannot spread clients over the mesh axis {axis!r}, because the mesh has the axes "
-            f"{list(mesh.shape)}. Every host's clients are placed on its own devices along that axis: pass `mesh=` or "
+            f"{list(mesh.shape)}. Every host's clients are placed on its own devices along that axis: pass `on=` or "
             "`axis=`, or call it under `jax.set_mesh(mesh)`."
         )
         raise MeshError(message)

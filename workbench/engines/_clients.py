@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ from jax import Array
 
 from workbench._types import PyTree, PyTreeDef
 from workbench.errors import EngineError, ProgramError
+from workbench.primitives import EngineReader
 
 Pairs = Iterable[tuple[Any, Any]]
 
@@ -18,7 +19,7 @@ COUNT = "n"
 """Name of the leaf with each client's number of examples."""
 
 
-class ClientReader:
+class ClientReader(EngineReader):
     """Replaces a `[clients, ...]` argument; the clients' rows are read when a stage needs them.
 
     Every pass over the clients reads the rows again; a scan over ten rounds reads them ten times.
@@ -37,8 +38,6 @@ class ClientReader:
         >>> reader.clients, reader.struct
         (2, ShapeDtypeStruct(shape=(2,), dtype=float32))
     """
-
-    read_by_engines: ClassVar[bool] = True  # `workbench.jit` refuses such arguments
 
     def __init__(self, source: Pairs | Callable[[], Iterator[tuple[Any, Any]]], *, clients: int | None = None) -> None:
         self._source = source

@@ -1,6 +1,7 @@
 """Reads programs, compiled modules, arrays and meshes without running anything; returns records."""
 
 from workbench.inspection._call import (
+    Inspected as Inspected,
     LoweredCall as LoweredCall,
     TracedCall as TracedCall,
     current_mesh as current_mesh,

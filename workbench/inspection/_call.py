@@ -11,6 +11,7 @@ import inspect
 import re
 import sys
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
@@ -41,11 +42,20 @@ from workbench.plan import (
     plan_jaxpr,
 )
 from workbench.primitives import planned
+from workbench.records import Record
 from workbench.records.call_tree import CallTreeRecord
 from workbench.records.program import PlanChoiceRecord
 
 Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic over types that JAX does not export
 _NO_MESH = AbstractMesh((), ())
+
+
+class Inspected(ABC):
+    """A traced call, which can be passed in place of a function, with the same options."""
+
+    @abstractmethod
+    def inspect(self) -> Record:
+        """The record of the call."""
 
 
 class Wrapper(Protocol):

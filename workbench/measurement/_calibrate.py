@@ -109,7 +109,7 @@ class _Trial:
 
 def calibrate(
     *,
-    mesh: Mesh | None = None,
+    on: Mesh | None = None,
     seconds: float = 30.0,
     kinds: Collection[RateKind] | None = None,
     progress: bool = True,
@@ -125,7 +125,7 @@ def calibrate(
     of each other. The bytes of an operation are the bytes that `inspect` counts in the compiled program.
 
     Args:
-        mesh: Mesh whose axes are used for collectives; None means one axis with all devices.
+        on: Mesh whose axes are used for collectives; None means one axis with all devices.
         seconds: Time for measuring; compilation takes additional time.
         kinds: Programs to run in addition to elementwise operations, such as ("matrix product", "all-reduce"); None
             means all.
@@ -150,7 +150,7 @@ def calibrate(
         message = f"`calibrate` was given seconds={seconds!r}. `seconds` is the measuring time: use a number above 0."
         raise MeshError(message)
     refuse_forked("calibrate")
-    mesh = Mesh(np.array(jax.devices()), ("devices",)) if mesh is None else mesh
+    mesh = Mesh(np.array(jax.devices()), ("devices",)) if on is None else on
     show = _Line(shown=progress)
     trials: list[_Trial] = []
     try:

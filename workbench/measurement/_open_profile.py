@@ -1,5 +1,6 @@
 """Opens profiles recorded elsewhere, reads them in one pass, and matches their events to HLO instructions."""
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from workbench._jax_compat.hlo import hlo_text_of_proto
 from workbench._types import Argument
 from workbench.cost import accuracy_text, classify_operation, predict_operation, seconds_of_collective
 from workbench.errors import InspectionError, ProfileError
-from workbench.inspection import inspect_module
+from workbench.inspection import Inspected, inspect_module
 from workbench.measurement._device_events import COMMAND_BUFFERS
 from workbench.measurement._join import find_instruction
 from workbench.measurement._measure import COMMAND_BUFFER_NOTE
@@ -82,6 +83,13 @@ def open_profile(path: str | Path, program: object = None, *, max_events: int = 
         >>> profile.devices[0].where, profile.joined
         ('cpu:0', 1.0)
     """
+    if not isinstance(path, str | os.PathLike):
+        msg = (
+            f"`open_profile` received an object of type {type(path).__name__}, which is not a path. "
+            "`open_profile` opens a recorded profile: pass the directory that `jax.profiler.start_trace` received, or "
+            "use `wb.measure(fn)(*args)` to record a profile of a function."
+        )
+        raise ProfileError(msg)
     files = _files(Path(path))
     only = program if isinstance(program, str) else None
     reader = ProfileReader(max_events, [] if only else _given_modules(program), only)
@@ -137,7 +145,7 @@ def _files(path: Path) -> list[Path]:
 def _given_modules(program: Argument) -> list[ModuleRecord]:
     if program is None:
         return []
-    if not isinstance(program, ModuleRecord) and hasattr(program, "inspect"):
+    if isinstance(program, Inspected):
         program = program.inspect()
     module = program if isinstance(program, ModuleRecord) else getattr(program, "module", None)
     if not isinstance(module, ModuleRecord):

@@ -24,6 +24,7 @@ from workbench._types import PyTree
 from workbench.errors import MeasureError
 from workbench.measurement._history import line_of
 from workbench.measurement._state_check import describe_state
+from workbench.plan import Jitted
 from workbench.records import write_whole
 from workbench.records.live import RoundRecord
 
@@ -186,7 +187,7 @@ def installed_versions() -> dict[str, str]:
 
 def _inner(step: Callable) -> Callable:
     inner = inspect.unwrap(step)
-    return getattr(inner, "fn", inner)  # of `wb.jit`
+    return inner.fn if isinstance(inner, Jitted) else inner
 
 
 def _name(step: Callable) -> str:

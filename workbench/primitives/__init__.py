@@ -27,6 +27,7 @@ from workbench.primitives._rebase import (
 from workbench.primitives._reduce import reduce_max as reduce_max, reduce_min as reduce_min, reduce_sum as reduce_sum
 from workbench.primitives._rewriting import Rewriting as Rewriting
 from workbench.primitives._static import (
+    EngineReader as EngineReader,
     hide_static as hide_static,
     is_array as is_array,
     is_opaque as is_opaque,

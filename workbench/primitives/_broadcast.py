@@ -18,7 +18,7 @@ def broadcast(
     *,
     to: str | None = None,
     at: str | None = None,
-    mesh: Mesh | AbstractMesh | None = None,
+    on: Mesh | AbstractMesh | None = None,
 ) -> PyTree[Shaped[Array, " clients *shape"]]:
     """Sends a value from the server to every client.
 
@@ -31,7 +31,7 @@ def broadcast(
             `[4, 16, *shape]`.
         at: Name of an outer placement that already holds `x`: `broadcast(x, at="pods", to="clients")` sends each pod's
             value, `[4, *shape]`, to the clients of that pod.
-        mesh: Mesh to spread the clients over, instead of the mesh set by `jax.set_mesh`.
+        on: Mesh to spread the clients over, instead of the mesh set by `jax.set_mesh`.
 
     Returns:
         The same pytree, each leaf `[clients, *shape]`.
@@ -58,13 +58,13 @@ def broadcast(
         raise PlacementError(message)
     if outer:
         rest_at = None if at == outer[0].name else at
-        start = x if at is not None else broadcast(x, to=outer[0].name, mesh=mesh)
+        start = x if at is not None else broadcast(x, to=outer[0].name, on=on)
         inner = [p.name for p in outer[1:]]
         return map_fn(
-            lambda row: broadcast(row, to=placement.name, at=rest_at if rest_at in inner else None, mesh=mesh),
+            lambda row: broadcast(row, to=placement.name, at=rest_at if rest_at in inner else None, on=on),
             (start,),
             over=outer[0].name,
         )
     leaves, structure = as_arrays("broadcast", "x", x)
-    layout = find_layout(placement, mesh)
+    layout = find_layout(placement, on)
     return structure.unflatten([bind_broadcast(reveal(leaf, layout), placement, layout) for leaf in leaves])

@@ -137,7 +137,7 @@ def reveal(x: jax.Array, layout: Layout | None) -> jax.Array:
     """Makes `jax.jit` see a mesh other than the current mesh, through a sharding constraint on `x`.
 
     `jax.jit` chooses devices from the shardings it sees, and sees none inside a primitive. Without this constraint, a
-    program with `mesh=` would run on one device.
+    program with `on=` would run on one device.
     """
     if layout is None or layout.explicit or not jax.sharding.get_abstract_mesh().empty:
         return x

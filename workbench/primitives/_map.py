@@ -27,7 +27,7 @@ map_p.multiple_results = True
 _MOST_ASKED, _MOST_FAILURES = 1024, 8  # maximum number of clients that are called one by one to find failing clients
 
 
-def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: AnyMesh | None = None) -> PyTree[Array]:
+def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, on: AnyMesh | None = None) -> PyTree[Array]:
     """Calls `fn` once per client, with the client's row of `args`.
 
     Sends nothing between clients; values that `fn` closes over are broadcast to the clients.
@@ -36,7 +36,7 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
         fn: Function for one client. Its arguments lack the leading client axis.
         args: Pytree of arrays `[clients, ...]`. A tuple is unpacked: `fn(*args)`.
         over: Name of the placement; needed only if there are several placements.
-        mesh: Mesh to spread the clients over, instead of the mesh set by `jax.set_mesh`.
+        on: Mesh to spread the clients over, instead of the mesh set by `jax.set_mesh`.
 
     Returns:
         The results of `fn`, each leaf with a leading client axis.
@@ -57,14 +57,14 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
     if outer:
 
         def of_group(*rows: Array) -> PyTree[Array]:
-            return map_fn(fn, rows, over=placement.name, mesh=mesh)
+            return map_fn(fn, rows, over=placement.name, on=on)
 
         of_group.__name__ = "<lambda>"
         of_group.__wrapped__ = fn  # pyright: ignore[reportFunctionMemberAccess] -- the rows bind to its parameters
         return map_fn(of_group, _tuple(args), over=outer[0].name)
     operands, structure = as_arrays("map_fn", "args", args)
     check_clients("map_fn", "args", structure.hidden(operands), placement)
-    layout = find_layout(placement, mesh)
+    layout = find_layout(placement, on)
     call = _ClientCall(fn, structure, isinstance(args, tuple), placement)
     if _jax_compat.runs_operations_alone():
         results = _one_by_one(call, operands, placement, layout)

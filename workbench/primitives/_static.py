@@ -104,9 +104,13 @@ def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
     raise ProgramError(message)
 
 
+class EngineReader:
+    """Base class of arguments whose clients are read by an engine while the program runs."""
+
+
 def refuse_readers(operation: str, arguments: PyTree[Array]) -> None:
     """Raises an error for arguments whose clients are read during a run."""
-    reader = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
+    reader = next((x for x in jax.tree.leaves(arguments) if isinstance(x, EngineReader)), None)
     if reader is not None:
         message = (
             f"`{operation}` received an object of type {type(reader).__name__}. Its clients are read by an engine "

@@ -150,7 +150,7 @@ class Replicator:
     mesh, one device computes all replicas, with the same results.
 
     Args:
-        mesh: Mesh with the axis `axis`, whose type is Auto or Explicit.
+        on: Mesh with the axis `axis`, whose type is Auto or Explicit.
         replicas: Number of replicas. Default: the size of the mesh axis. A larger number of replicas is distributed
             evenly over the positions, and the compiler then chooses the collectives.
         axis: Name of the replicas' mesh axis.
@@ -171,12 +171,12 @@ class Replicator:
         Buchlovsky et al., "TF-Replicator: Distributed Machine Learning for Researchers", 2019.
     """
 
-    def __init__(self, mesh: Mesh | None = None, *, replicas: int | None = None, axis: str = "replicas") -> None:
-        positions = None if mesh is None else _positions(mesh, axis)
+    def __init__(self, on: Mesh | None = None, *, replicas: int | None = None, axis: str = "replicas") -> None:
+        positions = None if on is None else _positions(on, axis)
         count = replicas if replicas is not None else positions
         if count is None or not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
             message = (
-                f"`Replicator` was given replicas={replicas!r} and mesh={mesh!r}. The number of replicas is a positive "
+                f"`Replicator` was given replicas={replicas!r} and on={on!r}. The number of replicas is a positive "
                 "int known before tracing: pass `replicas=8`, or a mesh whose axis has that size, such as "
                 f"`workbench.make_mesh({axis}=8)`."
             )
@@ -188,7 +188,7 @@ class Replicator:
                 f"{positions}, or a mesh whose axis {axis!r} divides {count}."
             )
             raise MeshError(message)
-        self.mesh: Mesh | None = mesh
+        self.mesh: Mesh | None = on
         self.num_replicas: int = int(count)
         self.axis: str = axis
         self.context: ReplicaContext = ReplicaContext(self.num_replicas, axis)
