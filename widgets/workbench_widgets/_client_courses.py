@@ -28,7 +28,6 @@ class ClientCourses(Answering):
         self._lock = threading.Lock()
 
     def read(self, history: Sequence[RoundRecord]) -> None:
-        """Reads the new rounds."""
         with self._lock:
             if len(history) < self._count:  # the run was resumed from an earlier round
                 self._count, self._rounds, self._last = 0, {}, {}

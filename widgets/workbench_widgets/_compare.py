@@ -31,7 +31,6 @@ class CompareView(WorkbenchWidget):
 
 
 def compare_state(record: ComparisonRecord) -> dict[str, Any]:
-    """State of the comparison view."""
     rows = [
         {"group": row.group, "name": row.name, "values": list(row.values), "unit": row.unit, "status": row.status}
         for row in record.rows

@@ -101,7 +101,6 @@ def headline(record: ProgramRecord, views: Sequence[str] = (), run: RunRecord | 
 def figure(
     text: str, help: str, view: str, look: Look = "plain", select: FigureSelection | None = None
 ) -> HeadlineFigure:
-    """A number in the headline, with the view that explains the number."""
     return {"text": text, "help": help, "view": view, "look": look, "select": select}
 
 

@@ -62,7 +62,6 @@ class Job:
         return self._thread.is_alive()
 
     def start(self, phase: str = "reading the program", status: str = "running") -> None:
-        """Starts the thread."""
         self.report(status, phase=phase, seconds=0.0)
         self._thread.start()
 

@@ -134,7 +134,6 @@ class _History:
 
 
 def graph_state(graph: ProgramGraphRecord, states: Sequence[NodeStateRecord] = ()) -> dict[str, Any]:
-    """State of the program's graph in the view."""
     svg = render.svg(graph, states=states, live=True)
     calls: dict[str, list[str]] = {}
     callers: dict[str, list[str]] = {}

@@ -30,7 +30,6 @@ class MemoryView(WorkbenchWidget):
 
 
 def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
-    """State of the memory view."""
     memory = MemoryRecord() if record.module is None else record.module.memory
     instructions = {i.name: i for i in record.module.instructions} if record.module is not None else {}
     parameters = {name for name, instruction in instructions.items() if instruction.opcode == "parameter"}

@@ -57,7 +57,6 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
 
 
 def _row(name: str, parent: int) -> MemoryRow:
-    """Creates a row without buffers."""
     return {
         "name": name, "parent": parent, "count": 0, "bytes": 0, "padding": 0,
         "shape": "", "key": "", "place": "", "op_name": "", "group": "",

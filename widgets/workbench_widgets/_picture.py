@@ -30,5 +30,4 @@ class PictureView(WorkbenchWidget):
         super().__init__(data={"drawn": drawn, "sentence": sentence}, label=sentence, **values)
 
     def static_svg(self) -> Markup:
-        """The timeline."""
         return self._picture

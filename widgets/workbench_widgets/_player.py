@@ -38,7 +38,6 @@ class PlayerView(WorkbenchWidget):
         return self.to_html()
 
     def text(self) -> str:
-        """The stages as text."""
         stages = () if self.play is None else self.play.stages
         return "\n".join([self.label, *(f"  {stage.path} {stage.kind}: {_words(stage)}" for stage in stages)])
 

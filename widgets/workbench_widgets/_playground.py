@@ -157,11 +157,9 @@ class Playground(RunController):
             )
 
     def static_svg(self) -> Markup | None:
-        """The curves of the last experiment."""
         return None if self.experiment is None else render.svg(self.experiment.run.history)
 
     def text(self) -> str:
-        """The settings and the results as text."""
         if self.experiment is None:
             return f"{self.label}: nothing has run."
         run = self.experiment.run

@@ -67,7 +67,6 @@ class ProfileView(WorkbenchWidget):
         return render.svg(self.profile) or None
 
     def text(self) -> str:
-        """The profile as text."""
         return render.text(self.profile)
 
 

@@ -74,7 +74,6 @@ class RunView(RunController):
         return None if self.monitor is None else samples_state(tuple(self.monitor.history()), self._digest.began)
 
     def static_svg(self) -> Markup | None:
-        """The curves so far."""
         return render.svg(self.run.history, unit=self.unit)
 
     def text(self) -> str:

@@ -130,7 +130,6 @@ def show_record(
 
 
 def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidget]], str]:
-    """Views for a record, and the default view."""
     if isinstance(record, ProgramRecord | PlanRecord):
         return _PROGRAM, "explorer"
     if isinstance(record, ComparisonRecord):

@@ -57,7 +57,6 @@ class Sources:
 
     @functools.cached_property
     def clients(self) -> tuple[dict[str, Any], Arrays]:
-        """The program's clients."""
         return clients_state(self.record)
 
     @property

@@ -37,7 +37,6 @@ class TimelineView(WorkbenchWidget):
         super().__init__(data=data | {"glossary": GLOSSARY}, arrays=arrays, label=render.describe(run), **values)
 
     def static_svg(self) -> Markup:
-        """One row per device."""
         return render.svg(self.run)
 
 

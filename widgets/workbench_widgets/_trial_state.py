@@ -19,7 +19,6 @@ def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
 
 
 def trial_state(tried: WhatIfRecord) -> dict[str, Any]:
-    """State of a trial in the view."""
     after = () if tried.after.inputs is None else tried.after.inputs.leaves
     return {
         "sentence": render.describe(tried),

@@ -44,7 +44,6 @@ class LostAxis:
 
 
 def code_in(change: str) -> str:
-    """The code in a change's text."""
     return "\n".join(code for code in _CODE.findall(change) if "(" in code)
 
 

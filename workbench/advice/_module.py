@@ -42,7 +42,6 @@ class Compiled:
 
     @functools.cached_property
     def by_name(self) -> dict[str, InstructionRecord]:
-        """Instructions by name."""
         return {instruction.name: instruction for instruction in self.module.instructions}
 
     @functools.cached_property
@@ -76,7 +75,6 @@ class Compiled:
 
     @functools.cached_property
     def entry_lines(self) -> list[str]:
-        """The lines of the entry computation."""
         _, _, entry = self.module.text.partition("\nENTRY ")
         return entry.partition("\n}")[0].splitlines()
 

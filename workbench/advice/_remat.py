@@ -323,7 +323,6 @@ class _Recomputing(_Flat):
         return self.constant(atom.val) if isinstance(atom, Literal) else values[atom]
 
     def _values(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> dict[Any, Any]:
-        """The values of all variables."""
         jaxpr = closed.jaxpr
         values: dict[Any, Any] = dict(zip(jaxpr.constvars, map(self.constant, closed.consts), strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))

@@ -31,7 +31,6 @@ class AtLines(Rewriting):
         return changed, self.count
 
     def inside(self, equation: JaxprEqn) -> JaxprEqn:
-        """The equation with its inner jaxprs rewritten."""
         is_outside = equation.primitive.name == "shard_map" and not self.enters_shard_maps
         return equation if is_outside else super().inside(equation)
 

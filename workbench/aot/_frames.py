@@ -16,7 +16,6 @@ class FrameError(ValueError):
 
 
 def write_frame(stream: BinaryIO, message: dict[str, Any]) -> None:
-    """Writes one message and flushes."""
     body = json.dumps(message).encode()
     if len(body) > LARGEST_FRAME_BYTES:
         text = f"a message of {len(body)} bytes exceeds the frame size limit ({LARGEST_FRAME_BYTES} bytes)"

@@ -36,7 +36,6 @@ def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
 
 
 def record_of_thing(x: object, question: str, **options: Option) -> Record:  # the value's own record
-    """The record of a value that is not a function."""
     if isinstance(x, Inspected):
         return x.inspect(**options)
     record = _record_as_it_is(x)

@@ -50,7 +50,6 @@ def wrong(message: str) -> NoReturn:
 
 
 def number(answer: Argument, what: str) -> float:
-    """Converts the answer to one number."""
     try:
         return float(answer)
     except (TypeError, ValueError):

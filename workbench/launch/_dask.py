@@ -92,7 +92,6 @@ class DaskHost(ReportingHost):
         self._over, self._future = True, None
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Notifies the nodes that another node has failed."""
         self._engine.send(failed={label: reason})
 
     def failed(self, reason: str) -> None:
@@ -110,7 +109,6 @@ class DaskHost(ReportingHost):
         return self._reported(label) | {"where": f"worker {self._address}", "log_tail": tuple(self._log)[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """Returns the log lines of the node."""
         del label
         return tuple(self._log)
 

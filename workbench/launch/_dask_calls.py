@@ -115,7 +115,6 @@ class DaskEndpoint:
         return readers
 
     def connected(self) -> bool:
-        """Returns whether the client is connected."""
         return self._client.status != "closed"
 
     def known(self) -> bool:

@@ -39,7 +39,6 @@ def _dumped(value: object, large: list[pickle.PickleBuffer] | None) -> bytes:
     """Pickles `value`; appends large buffers to `large` if it is a list."""
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
-        """Returns whether to keep a buffer in the bytes."""
         if large is None or buffer.raw().nbytes < _LARGE_BYTES:
             return True
         large.append(buffer)
@@ -57,7 +56,6 @@ def _dumped(value: object, large: list[pickle.PickleBuffer] | None) -> bytes:
 
 
 def pickled_nodes(specs: Sequence[NodeSpec], engine: str) -> bytes:
-    """Pickles the nodes of one process."""
     try:
         return pickled(specs)
     except Exception as error:

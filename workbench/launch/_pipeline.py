@@ -79,7 +79,6 @@ class PipelinedLine(CallQueue):
         self._open = self._closed = False
 
     def submit(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Future[Any]:
-        """Queues a call."""
         call = _Call(Future(), method, args, kwargs)
         with self._opening:
             if self._closed:
@@ -95,7 +94,6 @@ class PipelinedLine(CallQueue):
         return self._inbox.qsize() + len(self._unsent) + max(0, len(self._under_way) - self._parallel)
 
     def close(self) -> None:
-        """Drops waiting calls."""
         with self._opening:
             self._closed = True
         self._inbox.put(None)

@@ -106,7 +106,6 @@ class ProcessHost(ReportingHost):
         self._remote.gone = reason
 
     def ended(self) -> bool:
-        """Returns whether the process has exited."""
         return self._exited.is_set()
 
     def snapshot(self, label: str) -> dict[str, Any]:
@@ -132,7 +131,6 @@ class ProcessHost(ReportingHost):
 
     @property
     def pid(self) -> int | None:
-        """The process's number."""
         return self._process.pid if self._process is not None else None
 
     def _send(self, *order: str) -> None:

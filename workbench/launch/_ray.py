@@ -73,7 +73,6 @@ class RayHost(ReportingHost):
         return {"where": "actor that is starting"} | self._reported(label) | {"log_tail": log_tail}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """Returns the log lines of the node."""
         return tuple(self._logs[label])
 
     def line(self, label: str) -> CallQueue:

@@ -83,7 +83,6 @@ class RayEndpoint:
         return import_module("ray").is_initialized()
 
     def known(self) -> bool:
-        """Returns whether the actor is known."""
         return self._place is not None
 
     def forget(self) -> None:

@@ -27,7 +27,6 @@ class ThreadHost:
         self._runner = NodeRunner(spec, client_of, emit)
 
     def start(self, attempt: int) -> None:
-        """Starts the node's thread."""
         self._runner.start(attempt)
 
     def request_stop(self) -> None:
@@ -78,7 +77,6 @@ class ThreadHost:
         }
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """Returns the log lines of the node."""
         del label
         context = self._runner.context
         return () if context is None else (*context.lines, *([context.partial] if context.partial else []))

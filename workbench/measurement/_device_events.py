@@ -65,7 +65,6 @@ class DeviceEvent(NamedTuple):
 
     @property
     def end_seconds(self) -> float:
-        """End of the event."""
         return self.start_seconds + self.seconds
 
     @property

@@ -72,7 +72,6 @@ class ThinnedLine:
         self._most, self._step = most, 1
 
     def add(self, seconds: float, value: int) -> None:
-        """Adds a point."""
         if self.count % self._step == 0:
             self.points.append((seconds, value))
             if len(self.points) >= self._most:

@@ -60,7 +60,6 @@ class RunTables:
         return f"<{type(self).__name__} by {self.metric!r}, seeds of {seeds}>"
 
     def finals(self) -> dict[str, dict[int, float]]:
-        """The final values by name and seed."""
         return {
             name: {seed: float(values[-self._last :].mean()) for seed, values in seeds.items()}
             for name, seeds in self._values.items()

@@ -131,7 +131,6 @@ class Core:
     # Called from the user's thread.
 
     def next_index(self) -> int:
-        """The number of the next step."""
         with self._lock:
             self._count += 1
             if self.status == "waiting":
@@ -528,7 +527,6 @@ class Core:
             self.problem(max(self.finished - 1, 0), text)
 
     def start_trackers(self, about: Mapping[str, Any]) -> None:
-        """Starts the trackers' runs."""
         program = {"cannot": "a watched loop is user code: run its cell or script again"}
         for tracker in list(self.trackers):
             self._with_tracker(tracker, lambda tracker: tracker.start({**about, "earlier": []}, program))

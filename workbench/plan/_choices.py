@@ -70,7 +70,6 @@ def loop_fields(chunk_size: object, form: LoopForm) -> dict[str, Any]:
 
 
 def choice_record(chunk_size: object, form: LoopForm, **fields: Option) -> PlanChoiceRecord:
-    """The record for a choice."""
     return PlanChoiceRecord(**loop_fields(chunk_size, form), **fields)
 
 

@@ -51,7 +51,6 @@ def describe_plan(
     under: Callable[[], AbstractContextManager[object]] = nullcontext,
     notes: Sequence[str] = (),
 ) -> PlanRecord:
-    """Creates the record of a plan."""
     with under():
         chunk_size, form = resolve_choice(plan, chunk_size, form or LoopForm())
     kept_bytes = kept_bytes_of(chunk_size, form)

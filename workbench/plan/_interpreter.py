@@ -294,7 +294,6 @@ class PythonInterpreter(Interpreter[Any]):
     """An interpreter for concrete values: loops are Python loops, and only the selected branch is evaluated."""
 
     def scan(self, flow: Scan[Any], operands: Sequence[Any]) -> list[Any]:
-        """Evaluates the iterations one after another."""
         consts, carry, xs = flow.split(operands)
         carries, stacked = len(carry), []
         for number in flow.iterations:

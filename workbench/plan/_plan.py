@@ -85,7 +85,6 @@ class Plan:
 
 
 def plan_jaxpr(closed: ClosedJaxpr, name: str) -> Plan:
-    """Creates the plan of a closed jaxpr."""
     if holds_clients(closed):
         closed = inline_calls(closed, name)
     pruned = _jax_compat.drop_dead_equations(closed)

@@ -28,7 +28,6 @@ _PRODUCT_FROM_ELEMENTS = 1 << 14
 
 
 def bind_broadcast(x: ArrayLike, placement: Placement, layout: Layout | None) -> jax.Array:
-    """Binds the broadcast of one array."""
     with jax.named_scope(f"wb.broadcast[{placement.name}]"):
         return broadcast_p.bind(x, placement=placement, layout=layout)
 
@@ -98,7 +97,6 @@ batching.primitive_batchers[broadcast_p] = _batch_broadcast
 def bind_sum(
     x: jax.Array, placement: Placement, layout: Layout | None, *, accumulator: DTypeLike | None = None
 ) -> jax.Array:
-    """Binds the sum over one array."""
     dtype = sum_dtype(x.dtype)
     x = x if x.dtype == dtype else jnp.asarray(x).astype(dtype)
     return bind_reduction(sum_p, x, placement, layout, accumulator=accumulator_of(dtype, accumulator))
@@ -107,7 +105,6 @@ def bind_sum(
 def bind_mean(
     x: jax.Array, placement: Placement, layout: Layout | None, *, accumulator: DTypeLike | None = None
 ) -> jax.Array:
-    """Binds the mean over one array."""
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = jnp.asarray(x).astype(jnp.result_type(float))
     return bind_reduction(mean_p, x, placement, layout, accumulator=accumulator_of(x.dtype, accumulator))

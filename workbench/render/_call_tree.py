@@ -126,7 +126,6 @@ def _part(share: float) -> str:
 
 
 def node_label(node: CallNodeRecord) -> str:
-    """A node's label in one line."""
     if node.kind == "loop":
         return f"{node.name} × {count_text(node.trip_count)}" if node.trip_count is not None else node.name
     if node.kind in ("line", "call") and node.file and node.line is not None:

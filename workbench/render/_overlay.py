@@ -25,7 +25,6 @@ def ranked(overlay: RunOverlayRecord, metric: str | None = None) -> list[Overlai
 
 
 def curve_of(result: OverlaidResultRecord, metric: str) -> OverlaidMetricRecord | None:
-    """The curve of a metric, if the result has one."""
     return next((curve for curve in result.metrics if curve.metric == metric), None)
 
 

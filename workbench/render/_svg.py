@@ -98,7 +98,6 @@ def svg(width: float, height: float, *children: object, label: str, style: str =
 
 
 def group(*children: object, **attributes: object) -> Markup:
-    """A `<g>`."""
     return element("g", *children, **attributes)
 
 
@@ -108,7 +107,6 @@ def rect(x: float, y: float, width: float, height: float, **attributes: object) 
 
 
 def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Markup:
-    """A straight line."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
 
 
@@ -128,7 +126,6 @@ def text(
 
 
 def path(commands: str, **attributes: object) -> Markup:
-    """A path of SVG commands."""
     return element("path", d=commands, **attributes)
 
 

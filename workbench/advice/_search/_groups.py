@@ -54,7 +54,6 @@ class SpecGroup:
         return pattern_argument(self.pattern)
 
     def record(self, leaves: Sequence[ArgumentLeaf]) -> SpecGroupRecord:
-        """The group as a record."""
         return SpecGroupRecord(
             pattern=self.pattern,
             shape=self.shape,

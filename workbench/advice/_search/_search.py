@@ -538,7 +538,6 @@ class Search:
         return bool(self._rehearsed) and specs not in self._rehearsed, self.rank_of(specs)
 
     def is_planned(self, specs: tuple[Spec, ...]) -> bool:
-        """Returns whether a choice was planned."""
         return specs in self._plans
 
     def is_rehearsed(self, specs: tuple[Spec, ...]) -> bool:
@@ -546,7 +545,6 @@ class Search:
         return specs in self._tried
 
     def is_compiled(self, specs: tuple[Spec, ...]) -> bool:
-        """Returns whether a choice was compiled."""
         return specs in self._compiled
 
     def _is_cancelled(self) -> bool:

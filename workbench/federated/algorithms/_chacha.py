@@ -50,7 +50,6 @@ def chacha20_words(
 
 
 def _step(x: Array, y: Array, z: Array, bits: int) -> tuple[Array, Array]:
-    """`x += y; z = (z ^ x) <<< bits`."""
     x = x + y
     z = z ^ x
     return x, (z << jnp.uint32(bits)) | (z >> jnp.uint32(32 - bits))

@@ -103,7 +103,6 @@ class RandomSearch(Grid):
     seed: int = 0
 
     def settings(self, space: Space) -> list[Setting]:
-        """The trials."""
         return draw_settings(space, self.trials, self.seed)
 
 

@@ -74,7 +74,6 @@ class SweepStore:
         )
 
     def close(self) -> None:
-        """Closes the file."""
         self._base.close()
 
     def about(self) -> dict[str, Any]:

@@ -195,7 +195,6 @@ class GroupProgram:
         return states
 
     def compile(self, size: int, arguments: tuple[Any, ...]) -> jax.stages.Compiled:
-        """Returns the program for `size` trials."""
         if size not in self._compiled:
             per_trial = self.problem.batches is not None
 

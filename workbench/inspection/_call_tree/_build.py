@@ -47,7 +47,6 @@ def build_tree(
     notes: tuple[str, ...] = (),
     file: str | None = None,
 ) -> CallTreeRecord:
-    """The tree of a program."""
     root = _Node("root", name, file=file)
     places: _Known = {}
     placed, lost = [], []

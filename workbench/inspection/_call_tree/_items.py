@@ -77,7 +77,6 @@ class Item:
 
 
 def figures(amounts: Amounts) -> CallFiguresRecord:
-    """The amounts as a record."""
     return CallFiguresRecord(
         flops_matmul=amounts.flops_matmul,
         flops_elementwise=amounts.flops_elementwise,

@@ -79,7 +79,6 @@ class CallTreeReader:
         self._places = Places(hlo, runs, frames, lambda place: not place.stack or bool(self._split(place)[0]))
 
     def record(self) -> CallTreeRecord:
-        """The tree."""
         notes = [f"{self._peak_note}; an argument of the program is counted at the first line that reads it"]
         items = list(self._items())
         if any(item.at_least for item in items):

@@ -50,7 +50,6 @@ class MeshAxes:
 
     @property
     def devices(self) -> int:
-        """The number of devices."""
         return math.prod(self.sizes)
 
     def members(self, devices: int) -> list[tuple[int, ...]]:

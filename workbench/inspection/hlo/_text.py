@@ -49,7 +49,6 @@ class Instruction:
 
     @property
     def shape(self) -> Shape:
-        """The parsed shape."""
         return parse_shape(self.shape_text)
 
     def attribute(self, name: str) -> str | None:
@@ -87,7 +86,6 @@ class Computation:
 
     @property
     def parameters(self) -> dict[int, Instruction]:
-        """The parameters by number."""
         return {int(i.arguments): i for i in self.instructions if i.opcode == "parameter"}
 
 
@@ -102,13 +100,11 @@ class Hlo:
     tables: dict[str, list[str]]
 
     def instructions(self) -> Iterator[Instruction]:
-        """All instructions of all computations."""
         for computation in self.computations.values():
             yield from computation.instructions
 
 
 def parse_hlo(text: str) -> Hlo:
-    """Parses the text of an HLO module."""
     header, tables, computations = "", {}, {}
     current: Computation | None = None
     table: list[str] = []

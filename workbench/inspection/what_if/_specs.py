@@ -117,7 +117,6 @@ def as_spec(given: object, rank: int) -> Spec:
 
 
 def partition_spec(spec: Spec) -> PartitionSpec:
-    """The spec as a `PartitionSpec`."""
     return PartitionSpec(*[axes[0] if len(axes) == 1 else axes or None for axes in spec])
 
 
