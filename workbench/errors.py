@@ -79,8 +79,8 @@ class WrongAnswerError(WorkbenchError, AssertionError):
 class EngineError(WorkbenchError, RuntimeError):
     """A run failed; `stage` and `client` identify the place, and `__cause__` is the original exception.
 
-    If an engine was running a plan, `run` is the record of the finished part. Its `results` are the carried values
-    after the last finished round.
+    If an engine was running a plan, `run` is the record of the finished part. The record's `results` are the carried
+    values after the last finished round.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class RoundError(EngineError):
 
 
 def pip_command() -> str:
-    """Returns the command of this Python's pip: `pip`, unless the search path finds another environment's pip."""
+    """Returns the command of this Python's pip: `pip` if the search path finds it, otherwise `PYTHON -m pip`."""
     program = shutil.which("pip")
     is_own = program is not None and Path(program).parent == Path(sys.executable).parent
     return "pip" if is_own else f"{shlex.quote(sys.executable)} -m pip"

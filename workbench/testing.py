@@ -39,8 +39,8 @@ def assert_collectives(program: object, expected: Mapping[str, Mapping[str, floa
         program: A traced call, a record, or another argument of `inspect`.
         expected: Executions per call by kind and mesh axes; several axes of one collective are joined by "+":
             `{"all-reduce": {"clients": 1}, "all-gather": {"data+model": 12}}`. `{}` means no communication. To also
-            check bytes, replace the number with a pair, as in `{"all-reduce": {"clients": (1, "2 MiB")}}`. The second
-            entry is the bytes that one device sends per call for these collectives.
+            check bytes, replace the number with a pair, as in `{"all-reduce": {"clients": (1, "2 MiB")}}`. The pair's
+            second entry is the number of bytes that one device sends per call for these collectives.
 
     Raises:
         AssertionError: if collectives differ; the message lists every difference, with the source lines of unexpected

@@ -27,7 +27,7 @@ def test_training_section_says_when_it_passed_ninety_percent():
     (text,) = pieces(section, ReportText)
     assert (
         "After 3 rounds the network classifies 95.0 % of the held-out digits correctly. "
-        "Its accuracy reached 90 % in round 2." in text.text
+        "The accuracy reached 90 % in round 2." in text.text
     )
     (image,) = pieces(section, ReportImage)
     assert image.png != image.dark

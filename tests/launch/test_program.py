@@ -172,7 +172,7 @@ class TestWhileItRuns:
         client = launched.client(self.counter)
         assert "add" in dir(client)
         assert "add" in dir(client.futures)
-        with pytest.raises(AttributeError, match=r"was asked for 'subtract'. Its public methods are add, attempt"):
+        with pytest.raises(AttributeError, match=r"'subtract'. The node's public methods are add, attempt"):
             client.subtract(1)
 
     def test_a_client_cannot_be_sent_elsewhere(self, launched):

@@ -93,13 +93,7 @@ class Answers(Answering):
         record: The program.
         others: The same program compiled for other targets.
         prefixed: Whether the view contains several views; its live values then have names such as "cost/job".
-        compile_for: Compiles the program for a target.
-        what_if: Tries other shardings of the program's arguments.
-        tap: Evaluates the program and returns the values of a client.
-        play: Evaluates the program and returns the values of every stage.
-        advise: Finds advice about the program.
-        search: Searches shardings of the program's arguments.
-        explain: Explains why each collective is there.
+        compile_for, what_if, tap, play, advise, search, explain: As in `Explorer`.
         propagation: The propagation of the program's shardings; by default, that of `record`.
 
     Attributes:

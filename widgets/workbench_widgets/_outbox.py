@@ -11,8 +11,8 @@ MOST_PER_SECOND = 20.0
 class Outbox:
     """Collects named values and passes the newest of each to `send`; callable from any thread.
 
-    Notebook servers silently drop messages above a certain rate, so the last state could be lost. Here, a value that
-    arrives too soon replaces the pending value and is sent when the interval ends.
+    Notebook servers silently drop messages above a certain rate, so the last state could be lost. A value that arrives
+    too soon therefore replaces the pending value, and is sent when the interval ends.
 
     Args:
         send: Receives all pending values at once; called by one thread at a time.

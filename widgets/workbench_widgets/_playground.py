@@ -33,7 +33,8 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
      {"low": 0.0, "high": 4.0, "step": 0.1}),
     ("clip", "privacy clip", "Maximum norm of a client's update; used only with noise.",
      {"low": 0.0625, "high": 16.0, "factor": 2}),
-    ("compression", "compression", "Fraction of its update that each client sends.", {"choices": "COMPRESSIONS"}),
+    ("compression", "compression", "Send only the largest entries of an update, or a few bits per entry.",
+     {"choices": "COMPRESSIONS"}),
     ("rounds", "rounds", "Number of rounds.", {"low": 5, "high": 320, "factor": 2}),
     ("seed", "seed", "Seed of all random choices.", {"low": 0, "high": 20, "step": 1}),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from workbench_widgets._propagation import propagation_state
 
 
 def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
-    """Reasons for the shardings in the tried program; empty if it has no propagation."""
+    """Reasons for the shardings in the tried program; None if no value is sharded."""
     record = None if tried is None else tried.after.propagation
     if record is None or not any(any(value.spec) for value in record.values):
         return None

@@ -1,6 +1,6 @@
 """Tries many argument shardings on one lowered program: Shardy propagates them, and costs are summed over operations.
 
-This module is part of the access to JAX's internals. It edits MLIR attributes of the function `main` instead of
+This module is part of the access to JAX's internals. The module edits MLIR attributes of the function `main` instead of
 lowering again, and reads the per-device operations.
 """
 

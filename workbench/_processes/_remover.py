@@ -2,9 +2,9 @@
 
 This script is started by its path and uses only the standard library. Each line of its input is `+`, `-` or `!` and a
 path. `+` registers a path for removal, `-` unregisters it. `!` also kills the Ray cluster that uses the path, and
-removes links to the path. Ray's processes have no living parent, so they are recognized as follows. They have open
-files in the path, and either an option names the session or the process name is `ray::…`. Descendants of these
-processes are also killed. Processes that only read a log, such as `tail -f`, are not killed.
+removes links to the path. Ray's processes have no living parent, so they are recognized as follows. A process belongs
+to Ray if it has open files in the path, and either an option names the session or its name is `ray::…`. Descendants of
+these processes are also killed. Processes that only read a log, such as `tail -f`, are not killed.
 """
 
 import contextlib

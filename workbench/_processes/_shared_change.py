@@ -9,8 +9,8 @@ from collections.abc import Callable
 class SharedChange(contextlib.ContextDecorator):
     """A change shared by overlapping uses: the first use makes it, and the last use undoes it.
 
-    Saving and restoring a value is wrong if two threads, tasks or blocks overlap without being nested. The last use to
-    finish then restores the value that the other use had set.
+    Saving and restoring a value is wrong if two threads, tasks or blocks overlap without being nested. The last of two
+    overlapping uses would restore the value that the other use had set.
 
     Args (of the constructor):
         make: Function that makes the change and returns a function that undoes it. Both functions run under the lock of

@@ -87,7 +87,7 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
             "gathers the value in every iteration.",
             change="Gather the value once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside "
             "the scan. "
-            "This keeps the gathered copy in memory while the loop runs.",
+            "The gathered copy then stays in memory while the loop runs.",
             evidence=evidence_of(collective),
             weight=0.5 + 0.5 * share(program, before * (1 - 1 / times)),  # the cause ranks before its effects
             instructions=(collective.name,),

@@ -78,7 +78,7 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
         what=f"The {opcode} at {line_text(source)} is compiled {len(group)} times, with the same shapes.",
         why="A Python loop over layers is unrolled by tracing, so every layer is compiled separately.",
         change="Stack the layers' parameters and scan over them (`jax.lax.scan`, `nnx.scan`, linen's `nn.scan`): "
-        "one layer is compiled. This reduces the compile time, not the work of a step.",
+        "one layer is compiled. A scan reduces the compile time, not the work of a step.",
         evidence=(
             f"{len(group)} {opcode} instructions of shape {shape.partition('{')[0]}",
             f"{len(program.module.instructions):,} instructions in the module",

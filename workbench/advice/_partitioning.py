@@ -63,8 +63,8 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
         what=f"Devices exchange {bytes_text(total)} to draw random numbers: {len(collectives)} collectives ({kinds}).",
         why="JAX's older generator draws the numbers of all rows as one list: it splits this list into halves and "
         "concatenates the two results, although the rows are on different devices.",
-        change="Use the generator whose bits depend only on their position. It has been JAX's default since 0.5. From "
-        "the same key, it draws different numbers than the older generator.",
+        change="Use the generator whose bits depend only on their position. This generator has been JAX's default "
+        "since 0.5. From the same key, the two generators draw different numbers.",
         code='jax.config.update("jax_threefry_partitionable", True)',
         evidence=tuple(evidence_of(collective)[0] for collective in collectives[:4]),
         weight=share(program, total),

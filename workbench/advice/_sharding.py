@@ -45,7 +45,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
             if requested
             else "No spec shards the array, and nothing in the program requests a shard of the array."
             if is_whole
-            else f"Its spec omits `{axis}`, and the program needs more than half of the memory.",
+            else f"The spec omits `{axis}`, and the program needs more than half of the memory.",
             change=f"Shard {all_of(leaves)} as `{spec_code(spec)}`, over `{axis}`.",
             evidence=(
                 f"{share_text(held_bytes / total, 0)} of one device's argument bytes",

@@ -185,7 +185,7 @@ _TRADED = ("bytes sent", "FLOPs", "peak bytes")
 
 
 def _chip_seconds(program: Compiled, after: ProgramRecord) -> tuple[float, float] | None:
-    """Seconds before and after a change, on the program's chip or the planner's; None if unknown."""
+    """Predicted seconds before and after a change, on the planner's chip; None if unknown."""
     planner = program.planner
     if planner is None or after.module is None:
         return None

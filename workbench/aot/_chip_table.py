@@ -2,10 +2,10 @@
 
 Conventions: FLOP/s values are dense (without sparsity). "float32" on a GPU means TF32, which is the default for float32
 matrix products on GPUs. A TPU's link bandwidth is half the published bidirectional bandwidth per chip, divided by the
-number of links. A GPU's link bandwidth is the bandwidth of its NVLink or Infinity Fabric port in one direction. It is 0
-for cards that have only PCIe; their communication time is not predicted. The rates of float32 outside matrix units
-(`vector`) are quoted from memory; the data sheets were not consulted. Names must match exactly: a chip that is not in
-the table is unknown, even if its name resembles a name in the table.
+number of links. A GPU's link bandwidth is the bandwidth of its NVLink or Infinity Fabric port in one direction. The
+link bandwidth of cards that have only PCIe is 0, and their communication time is not predicted. The rates of float32
+outside matrix units (`vector`) are quoted from memory; the data sheets were not consulted. Names must match exactly: a
+chip that is not in the table is unknown, even if its name resembles a name in the table.
 """
 
 import difflib

@@ -178,9 +178,9 @@ def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..
     this.
 
     Args:
-        fn: A program, a function that calls programs, or a derivative of these. It may be a result of `jit`, `jax.jit`,
-            `nnx.jit` or `eqx.filter_jit`, whose options are respected, or a partial call, a method or a callable
-            object.
+        fn: A program, a function that calls programs, or a derivative of these. `fn` may be a result of `jit`,
+            `jax.jit`, `nnx.jit` or `eqx.filter_jit`, whose options are respected, or a partial call, a method or a
+            callable object.
         on: Mesh to trace the function under. Default: the mesh set by `jax.set_mesh`.
 
     Returns:

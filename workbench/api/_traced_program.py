@@ -118,9 +118,9 @@ class TracedProgram(Inspected):
                 target or a chip is given.
             chunk_size: The chunk size, as in `jit`. Default: the chunk size of `fn` if `fn` is a result of `jit`,
                 otherwise "auto".
-            examples_per_client: The true number of examples of every client. It determines the cost of padding, and of
-                clients that wait for larger clients in the same chunk. If no argument is named `mask`, also pass the
-                padded number of examples per client, as in `(counts, 64)`.
+            examples_per_client: The true number of examples of every client. The numbers of examples determine the cost
+                of padding, and of clients that wait for larger clients in the same chunk. If no argument is named
+                `mask`, also pass the padded number of examples per client, as in `(counts, 64)`.
             order: Order of a target's devices: the order of the target's topology, or the compiler's order ("naive").
             force: Whether to accept an untested topology of a target.
             progress: Called with the phase and the elapsed seconds; only with a target.
@@ -339,7 +339,7 @@ class TracedProgram(Inspected):
                 devices; shapes are replaced by zeros. Only programs that fit in free memory are run. `cancel` stops the
                 runs.
             seconds: Total time; None means no limit. A change is not compiled if the remaining time is too short for
-                one compilation. Its finding then remains an estimate, and a note gives the number of such findings.
+                one compilation. The finding of such a change remains an estimate, and a note counts these findings.
             found: Called with the record so far: first with estimates, then again after each compiled change.
             **options: Options of `inspect`. Once `cancel` is set, or after an interrupt, the findings so far are
                 returned.

@@ -33,7 +33,7 @@ def training_section(history: Sequence[RoundRecord], seconds: float) -> ReportSe
     """Shows the losses and accuracies of the rounds."""
     accuracies = accuracies_of(history)
     good = next((n + 1 for n, accuracy in enumerate(accuracies) if accuracy >= 0.9), None)
-    reached = f" Its accuracy reached 90 % in round {good}." if good else ""
+    reached = f" The accuracy reached 90 % in round {good}." if good else ""
     text = (
         f"After {len(accuracies)} rounds the network classifies {share_text(accuracies[-1])} of the held-out digits "
         f"correctly.{reached} Compiling and training took {seconds_text(seconds)} on this machine."

@@ -31,10 +31,10 @@ def client_costs(
         examples: The true number of examples per client, optionally with the padded number in the arrays,
             `(counts, held)`; None if all clients have the same number.
 
-    Returns: One record per client (no records above `MOST_CLIENTS` clients), followed by three numbers. The first is
-        the share of the computed work that is padding (padded examples and empty slots). The second is the time of the
-        clients in a chunk relative to their true work, minus 1. The third is the time of the slowest device relative to
-        the mean over all devices, minus 1. The last two are None without `examples`.
+    Returns: One record per client (no records above `MOST_CLIENTS` clients), followed by three numbers. The first
+        number is the share of the computed work that is padding (padded examples and empty slots). The second number is
+        the time of the clients in a chunk relative to their true work, minus 1. The third number is the time of the
+        slowest device relative to the mean over all devices, minus 1. The last two numbers are None without `examples`.
 
     Raises:
         InspectionError: if `examples` does not match the number of clients, contains a negative number or no positive

@@ -85,7 +85,7 @@ def product_peak(product: str, chip: ChipRecord) -> float | None:
     """One device's published FLOP/s for one kind of product; None if unknown.
 
     A TPU multiplies float32 as one, three or six products of bfloat16 (precision "default", "high", "highest"). A GPU
-    multiplies float32 as TF32 up to precision "high", and without its matrix units at "highest".
+    multiplies float32 without its matrix units at precision "highest", and as TF32 at lower precisions.
 
     Args:
         product: A key of `InstructionRecord.products`, such as "bfloat16", "float32:highest" or "bfloat16*3".

@@ -116,7 +116,7 @@ def estimate_scaled(
 def scaled_placement(record: ProgramRecord) -> PlacementRecord:
     """Returns the placement whose size and devices an estimate changes.
 
-    This is the outermost placement if it has a mesh axis, otherwise the first inner placement with a mesh axis. An
+    Chooses the outermost placement if it has a mesh axis, otherwise the first inner placement with a mesh axis. An
     example is the placement of the clients in pods, if every device computes all pods.
 
     Args:

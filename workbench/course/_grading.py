@@ -222,7 +222,7 @@ def expect_disclosed(plan: PlanRecord, at_most: int) -> int:
     sizes = [value.size_bytes * repeats(plan, value.stage) for value in plan.disclosed]
     if (total := sum(sizes)) > at_most:
         names = ", ".join(f"{value.name} ({size:,} bytes)" for value, size in zip(plan.disclosed, sizes, strict=True))
-        wrong(f"a client discloses {total:,} bytes to the server: {names}. It may disclose at most {at_most:,}.")
+        wrong(f"a client discloses {total:,} bytes to the server: {names}. A client may disclose at most {at_most:,}.")
     return total
 
 

@@ -19,7 +19,7 @@ KEPT = "yours, or the solution's"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Title:
-    """Number, question and minutes (0: not stated) from the first cell of a notebook."""
+    """Number, question and minutes (0: not stated) of a notebook."""
 
     number: str
     question: str
@@ -27,7 +27,7 @@ class Title:
 
 
 def title_of(path: Path) -> Title:
-    """Reads number, question and minutes from the first cell of a notebook."""
+    """Reads the question from a notebook's first cell, and the minutes from its first four cells."""
     opening = "\n".join(cell.source for cell in read(path).cells[:4])
     minutes = re.search(r"\*\*Time\.\*\* (?:About )?(\d+) minutes", opening)
     return Title(

@@ -167,7 +167,7 @@ def _call_within(
 def _check_method(endpoint: Endpoint, method: str) -> None:
     if method not in endpoint.methods:
         message = (
-            f"The client of node {endpoint.label!r} was asked for {method!r}. Its public methods are "
+            f"The client of node {endpoint.label!r} was asked for {method!r}. The node's public methods are "
             f"{', '.join(endpoint.methods)}: private methods and plain attributes are not available to clients."
         )
         raise AttributeError(message)

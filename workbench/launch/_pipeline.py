@@ -62,9 +62,9 @@ class PipelinedLine(CallQueue):
     """A call queue that pipelines calls to fast services.
 
     The number of calls in flight is the service's concurrency plus the number of calls that it recently completed in 20
-    ms. This hides the round trip. A fast service therefore never waits for its callers. A slow service receives few
-    calls in advance, so most calls can still be cancelled and few are lost in a failure. Fast answers are collected in
-    groups, because waking a thread for each answer costs as much as the engine's work.
+    ms. Sending calls in advance hides the round trip. A fast service therefore never waits for its callers. A slow
+    service receives few calls in advance, so most calls can still be cancelled and few are lost in a failure. Fast
+    answers are collected in groups, because waking a thread for each answer costs as much as the engine's work.
     """
 
     def __init__(self, endpoint: SendingEndpoint, parallel: int) -> None:

@@ -191,7 +191,7 @@ class Replay:
             if context is not None and context.stop_requested:
                 message = (
                     f"`Replay.sample` of {context.label!r} gave up waiting for {count} items: the program is stopping. "
-                    "Its nodes are shutting down, so the caller's `run` should return as well."
+                    "The program's nodes are shutting down, so the caller's `run` should return as well."
                 )
                 raise NodeError(message, stage=context.label)
             if budget <= 0:
@@ -206,7 +206,7 @@ class Replay:
 class ReplayNode(ServiceNode):
     """A service node with a `Replay` table, e.g. `ReplayNode(10_000, sampling="prioritized", min_size=100)`.
 
-    It serves 256 concurrent calls, so `insert` is not blocked while fewer than 256 callers wait in `sample`.
+    The node serves 256 concurrent calls, so `insert` is not blocked while fewer than 256 callers wait in `sample`.
 
     Example:
         >>> from workbench.launch import Program, launch

@@ -50,7 +50,7 @@ class AsynchronousServer:
         self._changed = threading.Condition()
 
     def pull(self, client: str) -> dict[str, Any] | None:
-        """Waits until `client` may begin a round; returns parameters and version, or None after its last round."""
+        """Waits until `client` may begin a round; returns parameters, version and round (None after its last)."""
         context = current_node()
         with self._changed:
             while not self._changed.wait_for(lambda: self._ahead(client) <= self._staleness, _WAIT_SECONDS):

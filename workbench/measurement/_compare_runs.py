@@ -210,7 +210,7 @@ def _metrics_of(named: Results | Mapping[Any, Any]) -> list[str]:
 
 
 def _outcomes(results: Results | Mapping[Any, Any]) -> dict[str, dict[int, tuple[str, str]]]:
-    """The state of every run, and why it ended early, by name and seed; empty if unknown."""
+    """The state of every run, and why it ended early, by name and seed; "" if unknown."""
     if isinstance(results, Results):
         return results.outcomes()
     outcomes: dict[str, dict[int, tuple[str, str]]] = {}

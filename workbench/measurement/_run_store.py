@@ -135,8 +135,8 @@ def _stored_runs(folder: str | Path) -> list[StoredRun[NoReturn]]:
 def list_runs(folder: str | Path) -> "pd.DataFrame":
     """Returns one row per run: `run`, `name`, `status`, `rounds`, `seconds`, and the last value of every metric.
 
-    The column `process` contains the host and the id of the process that wrote the run. It is empty for runs of earlier
-    versions.
+    The column `process` contains the host and the id of the process that wrote the run. The column is empty for runs of
+    earlier versions.
 
     Example:
         >>> len(list_runs("no-such-folder"))

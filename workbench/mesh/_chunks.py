@@ -8,7 +8,8 @@ def chunk_shard(per_shard: int, chunk_size: int) -> tuple[int, int]:
 
     Returns: The chunk size and the number of slots, which is a multiple of the chunk size. The chunk size is the
         largest divisor of `per_shard` between half of `chunk_size` and `chunk_size`, because a divisor needs no
-        padding. Without such a divisor, it is `chunk_size`. Slots beyond `per_shard` are computed, but masked.
+        padding. Without such a divisor, the chunk size is `chunk_size`. Slots beyond `per_shard` are computed, but
+        masked.
 
     Example:
         >>> chunk_shard(9, 5), chunk_shard(5, 4)

@@ -71,11 +71,11 @@ def choose_chunk_size(
 
     On a CPU, a chunk size of 1 is usually fastest, because a client's matrices stay in the caches. Clients whose
     innermost loop has tiny iterations need larger chunks. Larger chunks also use the cores better in two cases. In the
-    first, most of the work multiplies by weights that all clients share (frozen layers, evaluation). In the second, a
-    device has several cores, and one client's products are too small for them. Larger chunks are slow for convolutions
-    that have per-client kernels. Larger chunks are also slow for scatters into per-client tables (trained embeddings),
-    unless the device has several cores and the tables fit in the caches. On an accelerator, the chunk is as large as
-    fits in a quarter of the device's memory.
+    first case, most FLOPs are products with weights that all clients share (frozen layers, evaluation). In the second
+    case, a device has several cores, and one client's products are too small for them. Larger chunks are slow for
+    convolutions that have per-client kernels. Larger chunks are also slow for scatters into per-client tables (trained
+    embeddings), unless the device has several cores and the tables fit in the caches. On an accelerator, the chunk is
+    as large as fits in a quarter of the device's memory.
     """
     if (platform or jax.default_backend()) == "cpu":
         return min(per_share, _together_on_cpu(phase, _cores_per_device(phase) if cores is None else cores))

@@ -329,7 +329,7 @@ def _merged(shard: ClientShard, totals: Sequence[jax.Array], axes: AxisNames) ->
 
 
 def _pad(x: jax.Array, slots: int, layout: Layout | None) -> jax.Array:
-    """Fills empty slots with copies of the first clients, because zeros could cause NaNs; masks their results."""
+    """Fills empty slots with copies of the first clients, because zeros could cause NaNs; callers mask them."""
     if slots != x.shape[0]:
         if layout is not None and layout.explicit:
             x = _replicate_leading(x, layout)

@@ -52,24 +52,24 @@ def jit(
     """Compiles a program so that its memory does not grow with the number of clients.
 
     Clients whose results are only reduced are computed in chunks on every device, with running reductions; each
-    reduction is one collective. This also applies to gradient programs: `jit(jax.grad(program))`. Random numbers from
-    the "rbg" generators depend on `chunk_size`, because JAX's `vmap` uses one such key per batch; random numbers from
-    "threefry2x32" do not.
+    reduction is one collective. Gradient programs are compiled in the same way: `jit(jax.grad(program))`. Random
+    numbers from the "rbg" generators depend on `chunk_size`, because JAX's `vmap` uses one such key per batch; random
+    numbers from "threefry2x32" do not.
 
     Args:
         fn: A program, or any function that calls programs. If it is omitted, `jit(chunk_size=8)` is a decorator.
         chunk_size: Number of clients that a device processes together. "auto" uses the stored result of "tune" for this
             program, these shapes and these devices; if there is none, it applies a rule. "tune" takes short interleaved
-            measurements on the arguments of the first call with new shapes. It chooses the chunk size, the chunks per
-            iteration, the spread, and whether to keep rows for a gradient's second pass. None computes all of a
+            measurements on the arguments of the first call with new shapes. Tuning chooses the chunk size, the chunks
+            per iteration, the spread, and whether to keep rows for a gradient's second pass. None computes all of a
             device's clients together.
         spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, isolated from the
             clients on other devices. "vmap": the compiler partitions one program with a device axis; this also works
             for operations that JAX or XLA cannot compile in a partly manual program. "auto": uses "vmap" only if the
             mesh has additional axes, and the client uses callbacks, kernels, Refs, or a gather over two additional
             axes.
-        plan: The `plan_choice` of a tuned program, from this process or read from JSON. It replaces `chunk_size` and
-            `spread`, and results in the same plan on any machine.
+        plan: The `plan_choice` of a tuned program, from this process or read from JSON. The choice replaces
+            `chunk_size` and `spread`, and results in the same plan on any machine.
         tune_seconds: With "tune", no new candidate starts after this many seconds; compilation time is included. The
             result is stored on disk for this program, these shapes, devices and versions. The returned program's
             `plan_choice` states the choice and its reason. After an interrupt, this process uses the best candidate

@@ -34,13 +34,13 @@ class Differs(Interpreter[bool]):
         return self._loop(flow.body, consts, carry, xs, max(1, flow.length))
 
     def while_loop(self, flow: While[bool], operands: Sequence[bool]) -> list[bool]:
-        """Evaluates a loop of unknown length; its results differ if its condition differs."""
+        """Evaluates a loop of unknown length; all results differ if the condition differs."""
         for_condition, consts, carry = flow.split(operands)
         carry = self._loop(flow.body, consts, carry, [], 1)
         return [True] * len(carry) if any(self.run(flow.condition, [*for_condition, *carry])) else carry
 
     def cond(self, flow: Cond[bool], operands: Sequence[bool]) -> list[bool]:
-        """Evaluates a conditional; its results differ if its index differs."""
+        """Evaluates a conditional; all results differ if the index differs."""
         index, inputs = flow.split(operands)
         branches = [self.run(branch, inputs) for branch in flow.bodies]
         return [index or any(flags) for flags in zip(*branches, strict=True)]

@@ -47,7 +47,7 @@ def other_axes(layout: Layout) -> tuple[str, ...]:
 def manual_axes(phase: Phase) -> set[str]:
     """The axes that a phase's `shard_map` makes manual.
 
-    These axes include axes of size 1 if the client uses operations that JAX lowers only in fully manual programs.
+    The manual axes include axes of size 1 if the client uses operations that JAX lowers only in fully manual programs.
     """
     layout = phase.layout
     assert layout is not None

@@ -33,7 +33,7 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, on: An
     Sends nothing between clients; values that `fn` closes over are broadcast to the clients.
 
     Args:
-        fn: Function for one client. Its arguments lack the leading client axis.
+        fn: Function for one client. The function's arguments lack the leading client axis.
         args: Pytree of arrays `[clients, ...]`. A tuple is unpacked: `fn(*args)`.
         over: Name of the placement; needed only if there are several placements.
         on: Mesh to spread the clients over, instead of the mesh set by `jax.set_mesh`.
@@ -181,7 +181,7 @@ class _ClientCall:
         if self.client is not None:
             return (
                 f"`map_fn` could not call the client function `{self.name}` for client {self.client} {place}: "
-                f"{raised}. Its values are ({shapes}); the exception above points to the line."
+                f"{raised}. The client's values are ({shapes}); the exception above points to the line."
             )
         return (
             f"`map_fn` could not call the client function `{self.name}` {place}: {raised}. The function is called once "

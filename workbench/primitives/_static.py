@@ -113,8 +113,8 @@ def refuse_readers(operation: str, arguments: PyTree[Array]) -> None:
     reader = next((x for x in jax.tree.leaves(arguments) if isinstance(x, EngineReader)), None)
     if reader is not None:
         message = (
-            f"`{operation}` received an object of type {type(reader).__name__}. Its clients are read by an engine "
-            "while the program runs. All other calls need arrays. Run the program on an engine, as in "
+            f"`{operation}` received an object of type {type(reader).__name__}. An engine reads its clients while the "
+            "program runs. All other calls need arrays. Run the program on an engine, as in "
             "`workbench.engines.MeshEngine().run(fn, …)` or `run_rounds(…, engine=MeshEngine())`."
         )
         raise ProgramError(message)

@@ -11,8 +11,8 @@ from workbench.replicate._context import ReplicaContext
 def batch_moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array]:
     """Computes the mean and variance of each feature over all replicas' examples.
 
-    Store running averages of both in the state, and use them in evaluation: `sync_batch_norm(ctx, x, moments=running)`.
-    Costs one all-gather of `3 * features` numbers per replica.
+    For evaluation, store running averages of the mean and variance in the state, and pass them to `sync_batch_norm` as
+    `moments`. Costs one all-gather of `3 * features` numbers per replica.
 
     Args:
         ctx: The replica's context.

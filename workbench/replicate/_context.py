@@ -264,7 +264,8 @@ class ReplicaContext:
         if wrong:
             message = (
                 f"`{operation}` was given {', '.join(wrong[:8])}, but axis {axis} is split into {count} equal parts, "
-                f"one per replica. Its size must be a multiple of {count}: pad the arrays, split them along another "
+                f"one per replica. The size of this axis must be a multiple of {count}: pad the arrays, split them "
+                "along another "
                 "axis, or use `all_reduce`."
             )
             raise PlacementError(message)

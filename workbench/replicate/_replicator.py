@@ -208,8 +208,8 @@ class Replicator:
 
         Returns:
             A function that takes the batches `[replicas, ...]` and the states `[replicas, ...]` (see `replicate`), and
-            returns the new states and the metrics, `[replicas, ...]`. Its only collectives are those that `step_fn`
-            calls. Use it under `jax.set_mesh(mesh)`.
+            returns the new states and the metrics, `[replicas, ...]`. The function's only collectives are those that
+            `step_fn` calls. Use the function under `jax.set_mesh(mesh)`.
 
         Raises:
             ProgramError: at trace time, if replicas would call different collectives, if the state may differ between

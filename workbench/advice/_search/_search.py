@@ -569,8 +569,8 @@ class Search:
 def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_bytes: int) -> list[tuple[int, Spec]]:
     """The changes with the largest total savings that fit in memory, at most one per group.
 
-    This is a 0-1 integer program: x[g, s] selects spec s for group g, at most one per group, and the sum of the peaks
-    stays within the memory.
+    The choice is a 0-1 integer program: x[g, s] selects spec s for group g, at most one per group, and the sum of the
+    peaks stays within the memory.
     """
     useful = [option for option in options if option[2].seconds is not None and base.seconds is not None]
     if not useful:

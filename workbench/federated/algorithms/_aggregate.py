@@ -22,7 +22,7 @@ class Aggregator(NamedTuple):
         combine: `combine(update, weight, state)` takes one update per client (leaves `[clients, ...]`) and one weight
             per client, and returns one update at the server and the next state.
         bounded: Whether the norm of a client's contribution to the sum is at most the norm of that client's update,
-            regardless of the other clients. `gaussian_mean` requires this of its inner aggregator.
+            regardless of the other clients. The inner aggregator of `gaussian_mean` must be bounded.
         per_client: Whether the state has a row for each client, such as the unsent part of that client's update.
     """
 

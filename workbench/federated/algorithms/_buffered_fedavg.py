@@ -53,8 +53,8 @@ def buffered_fedavg(
         aggregator: As in `fedavg`.
 
     Returns:
-        The algorithm. Its round takes batches `[clients, steps, ...]` in a dictionary, with `staleness` `[clients]`
-        (integers, which `population.train` adds) and optionally `weight`. It returns the metrics `loss` and
+        The algorithm. A round takes batches `[clients, steps, ...]` in a dictionary, with `staleness` `[clients]`
+        (integers, which `population.train` adds) and optionally `weight`. A round returns the metrics `loss` and
         `staleness`, both weighted means.
 
     Example:

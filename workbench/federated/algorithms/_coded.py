@@ -13,9 +13,9 @@ from workbench.primitives import broadcast, map_fn, program
 def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> Float[Array, " workers block k"]:
     """Encodes the row blocks of a matrix, one mixture per worker.
 
-    This is a maximum distance separable code. The first `needed` workers receive the blocks themselves; the other
-    workers receive random mixtures of all blocks. With probability one, the results of any `needed` workers determine
-    the product.
+    The code is maximum distance separable. The first `needed` workers receive the blocks themselves; the other workers
+    receive random mixtures of all blocks. With probability one, the results of any `needed` workers determine the
+    product.
 
     Args:
         a: A matrix of floats or complex numbers; its number of rows is a multiple of `needed`.

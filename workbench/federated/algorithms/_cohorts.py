@@ -27,7 +27,7 @@ def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -
         cohort: Number of clients in a round.
 
     Returns:
-        The algorithm. Its round needs the entry `cohort` in its batches, which `data.cohorts` adds.
+        The algorithm. A round needs the entry `cohort` in its batches, which `data.cohorts` adds.
 
     Raises:
         ProgramError: if the cohort is empty or larger than the number of clients, or if batches have no `cohort`.

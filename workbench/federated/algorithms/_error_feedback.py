@@ -51,7 +51,8 @@ def compressed_mean(compressor: Compressor, *, memory: bool = True, seed: int = 
         compressor: A compressor, such as `top_k(...)`, `random_k(...)`, `scaled_sign()`, `round_to_bits(...)`,
             `low_rank(...)` or your own. Training converges if the compressor is a contraction, which means that
             E ‖x − C(x)‖² ≤ (1 − δ) ‖x‖² with δ > 0.
-        memory: Whether clients keep the compression error (error feedback). Otherwise, training may not converge.
+        memory: Whether clients keep the compression error (error feedback). Without error feedback, training may not
+            converge.
         seed: Seed for the compressor's random draws.
 
     Returns:

@@ -28,8 +28,8 @@ def fedavg(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: The clients' optimizer; `optax.sgd` in the paper. Its state is reset in every round. A
-            learning-rate schedule is also reset, with a warning.
+        client_optimizer: The clients' optimizer; `optax.sgd` in the paper. The optimizer's state is reset in every
+            round. A learning-rate schedule is also reset, with a warning.
         server_optimizer: The server's optimizer, which receives the mean update as a pseudo-gradient. Default:
             `optax.sgd(1.0)`, plain averaging.
         proximal: Strength μ of the pull towards the server's parameters; see `fedprox`.
@@ -37,7 +37,7 @@ def fedavg(
             `top_k_mean(...)` or `quantized_mean(...)`. Default: the weighted mean.
 
     Returns:
-        The algorithm. Its round takes batches `[clients, steps, ...]`. If the batches are a dictionary, it may include
+        The algorithm. A round takes batches `[clients, steps, ...]`. If the batches are a dictionary, it may include
         `mask` `[clients, steps, batch]` and `weight` `[clients]`, as in `data.pad_clients(...).tree`. The metrics are
         `loss` (the mean over the clients) and `squared_drift` (the mean squared norm of the clients' updates).
 
@@ -139,7 +139,7 @@ def fedopt(
         clients: Number of clients in a round.
         client_optimizer: The clients' optimizer; `optax.sgd` in the paper.
         server_optimizer: The server's optimizer, such as `optax.adam(lr, eps=1e-3)`, `optax.yogi(lr)` or
-            `optax.adagrad(lr)`. Its `eps` is the paper's degree of adaptivity τ.
+            `optax.adagrad(lr)`. The optimizer's `eps` is the paper's degree of adaptivity τ.
         aggregator: As in `fedavg`.
 
     Returns:

@@ -22,7 +22,7 @@ def kmeans(*, clients: int) -> Algorithm:
         clients: Number of clients with points.
 
     Returns:
-        The algorithm. Its state is the centres `[k, dims]`. Its round takes points `[clients, points, dims]`, or a
+        The algorithm. The state is the centres `[k, dims]`. A round takes points `[clients, points, dims]`, or a
         dictionary with the points as `x` and a `mask` `[clients, points]`. The round returns the metric `inertia`, the
         mean squared distance of a point to its centre before the round. A centre without points does not move.
 

@@ -23,7 +23,7 @@ def power_iteration(*, clients: int) -> Algorithm:
         clients: Number of clients with rows.
 
     Returns:
-        The algorithm. Its state is a unit vector `[features]`. Its round takes rows `[clients, rows, features]` and
+        The algorithm. The state is a unit vector `[features]`. A round takes rows `[clients, rows, features]` and
         returns the metric `eigenvalue`, the Rayleigh quotient of Σ AᵢᵀAᵢ at the vector before the round.
 
     Example:
@@ -58,10 +58,10 @@ def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
         ridge: Strength of an added `ridge/2 ‖w‖²`, which keeps the Hessian invertible.
 
     Returns:
-        The algorithm. Its state is the parameters, which are a vector `[features]` or a pytree of `features` numbers,
-        such as a small model. Its round takes one batch per client, with leaves `[clients, ...]`. An optional entry
-        `weight` contains the clients' weights. The round returns the metrics `loss` and `gradient_norm`, both before
-        the round.
+        The algorithm. The state is the parameters, which are a vector `[features]` or a pytree of `features` numbers,
+        such as a small model. A round takes one batch per client, with leaves `[clients, ...]`. An optional entry
+        `weight` contains the clients' weights. The round returns the metrics `loss` and `gradient_norm`, both at the
+        parameters before the round.
 
     Example:
         >>> algorithm = newton(lambda w, x: ((w - x) ** 2).sum(), clients=2)

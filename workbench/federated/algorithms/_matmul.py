@@ -102,7 +102,7 @@ def _grid() -> tuple[int, int]:
     if not {"layers", "rows", "cols"} <= set(sizes) or sizes["rows"] != sizes["cols"]:
         axes_text = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
         message = (
-            f"`matmul_25d` found the mesh axes {axes_text}. Its panels are sent along the rows and columns of a square "
+            f"`matmul_25d` found the mesh axes {axes_text}. Panels are sent along the rows and columns of a square "
             "grid of devices, in one or more layers: use `jax.set_mesh(wb.make_mesh(layers=2, rows=2, cols=2))`, or "
             "layers=1 for SUMMA."
         )

@@ -90,7 +90,7 @@ def maml(
         aggregator: Combines the negative meta-gradients, as in `fedavg`.
 
     Returns:
-        The algorithm, with batches as in `fedavg` (two steps or more). Its metric `loss` is the loss after the inner
+        The algorithm, with batches as in `fedavg` (two steps or more). The metric `loss` is the loss after the inner
         steps, on the odd batches; `personalize(state, client_batches)` takes inner steps on all batches.
 
     Example:

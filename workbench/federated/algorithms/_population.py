@@ -62,7 +62,7 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
             PAPA-all.
 
     Returns:
-        The algorithm. Its metrics are `loss` and `squared_spread`, the mean squared distance of the networks from their
+        The algorithm. The metrics are `loss` and `squared_spread`, the mean squared distance of the networks from their
         mean before the move. `params_of(state)` returns the mean (the paper's average soup), and `personalize(state,
         client_batches)` returns the networks.
 

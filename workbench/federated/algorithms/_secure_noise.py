@@ -69,7 +69,7 @@ def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float,
     log2 = math.floor(math.log2(deviation) + bits)
     if not _LEAST_LOG2_DEVIATION <= log2 <= MOST_LOG2_DEVIATION:
         raise ProgramError(
-            settings + f"One client's noise has a standard deviation of 2^{log2} units. It must be between "
+            settings + f"One client's noise has a standard deviation of 2^{log2} units. The deviation must be between "
             f"2^{_LEAST_LOG2_DEVIATION} and 2^{MOST_LOG2_DEVIATION}: pass "
             + ("more bits." if log2 < _LEAST_LOG2_DEVIATION else "fewer bits.")
         )

@@ -23,7 +23,8 @@ def hypergradient(
     Args:
         make: Function that builds the algorithm from the settings (tracers), such as
             `lambda lr: fedavg(..., optax.sgd(lr))`.
-        objective: `objective(params)`, a scalar such as the mean loss on held-out examples. It may be a program.
+        objective: `objective(params)`, a scalar such as the mean loss on held-out examples. The objective may be a
+            program.
         rounds: Number of rounds to differentiate through.
 
     Returns:

@@ -103,7 +103,7 @@ class TensorParallel:
     ) -> Float[Array, " tokens features"]:
         """Normalizes the features of each token, with moments in float32.
 
-        This costs two all-reduces of one number per token along the axis that splits the features, but none in "1d".
+        Costs two all-reduces of one number per token along the axis that splits the features, but none in "1d".
 
         Args:
             x: Activations, laid out as `activations()`.
@@ -364,7 +364,7 @@ def _sizes(kind: str, name: str) -> dict[str, int]:
         )
         form = {"1d": "a line", "2d": "a square grid", "2.5d": "layers of a square grid"}.get(kind, "a cube")
         message = (
-            f'`tensor_parallel("{kind}").{name}` found the mesh axes {listed}. Its blocks are sent along the axes '
+            f'`tensor_parallel("{kind}").{name}` found the mesh axes {listed}. Blocks are sent along the axes '
             f"{', '.join(axes)} of {form}: use `jax.set_mesh(wb.make_mesh({shape}))`."
         )
         raise MeshError(message)

@@ -17,8 +17,8 @@ def describe(data: ClientData) -> ClientDataRecord:
         data: The clients.
 
     Returns:
-        The record. It contains label counts and label skew only if `data.label` is the name of a field with class
-        labels. A client without examples has distance 0 and is left out of the mean.
+        The record contains label counts and label skew only if `data.label` is the name of a field with class labels. A
+        client without examples has distance 0 and is left out of the mean.
 
     Example:
         >>> data = ClientData(arrays={"a": {"y": np.array([0, 0])}, "b": {"y": np.array([1, 1])}}, label="y")

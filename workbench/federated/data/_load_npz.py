@@ -26,8 +26,8 @@ def load_npz(
     """Reads client data from a numpy archive without executing code (`allow_pickle=False`).
 
     Args:
-        path: The `.npz` file. It contains either arrays named `<client>/<field>`, or arrays with one row per example
-            and the array `client`, which contains each row's client.
+        path: The `.npz` file. The archive contains either arrays named `<client>/<field>`, or arrays with one row per
+            example and the array `client`, which contains each row's client.
         client: Name of the array that contains each row's client.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Whether to accept clients without examples.

@@ -68,8 +68,8 @@ def write_code(settings: Settings) -> str:
         settings: Settings of the experiment.
 
     Returns:
-        Python code. The cell needs only the workbench. It computes the history of `Experiment(settings).run` without
-        `sent up (MiB)`, and prints the plan, which contains the bytes of one round.
+        Python code. The cell needs only the workbench. The code computes the history of `Experiment(settings).run`
+        without `sent up (MiB)`, and prints the plan, which contains the bytes of one round.
 
     Example:
         >>> "algorithms.scaffold(loss, clients=64, learning_rate=0.2" in write_code(Settings(algorithm="SCAFFOLD"))

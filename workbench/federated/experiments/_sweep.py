@@ -72,7 +72,7 @@ def sweep(
         data: Training data of each round: a pytree of arrays, or a function `data(key)` or `data(key, hyperparameters)`
             that draws the data in JAX. The key depends on the seed and the round.
         batches: `batches(round, seed)` prepares the data on the host, as an alternative to `data`, for pipelines such
-            as `grain`. It returns a pytree of arrays with the same shapes in all rounds. A resumed sweep calls
+            as `grain`. `batches` returns a pytree of arrays with the same shapes in all rounds. A resumed sweep calls
             `batches` again.
         evaluate: `evaluate(params)` or `evaluate(params, hyperparameters)` returns additional metrics after each round,
             in JAX. A metric is a number, or has one value per client, `[clients]`.

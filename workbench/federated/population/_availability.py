@@ -32,7 +32,8 @@ class Sessions:
     """Daily sessions of idle, charging devices on an unmetered network.
 
     On each day, a device has a session with probability `chance`. The session starts at `start_hour` local time plus a
-    triangular deviation of at most `spread_hours`. Its length is uniform between `shortest_hours` and `longest_hours`.
+    triangular deviation of at most `spread_hours`. A session's length is uniform between `shortest_hours` and
+    `longest_hours`.
 
     Args (of the constructor):
         start_hour: Local hour around which sessions start, from 0 to 24.

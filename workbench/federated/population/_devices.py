@@ -37,7 +37,7 @@ PHONES = (
         radio_watts=1.0, compute_spread=0.5, bandwidth_spread=0.8,
     ),
 )  # fmt: skip
-"""Three classes of phones. Their round numbers are not measured: replace them with numbers for your population."""
+"""Three classes of phones, with assumed round numbers: replace these with numbers for your population."""
 
 NIGHTS = (
     Sessions(start_hour=23, spread_hours=3, shortest_hours=4, longest_hours=9, chance=0.7),

@@ -132,7 +132,7 @@ def _communicate(
 
 
 def _constants(jaxpr: Jaxpr | ClosedJaxpr, site: Callable[..., _Site], name: str) -> list[Item]:
-    """Adds arrays that the program closes over, at the line that first reads them."""
+    """The arrays that the program closes over, as items at the line that first reads them."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     items = []
     for variable in inner.constvars:

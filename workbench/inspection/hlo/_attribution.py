@@ -2,8 +2,8 @@
 
 Stages write their scope to `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop the scope from some instructions.
 These instructions take their stage from the instructions fused into them or, if there are none, from the loop or call
-around them. Otherwise, the nearest instructions that use the value decide. If none of these has a stage, the nearest
-instructions that compute the operands decide.
+around them. If the loop or call has no stage, the nearest instructions that use the value decide. If none of these has
+a stage, the nearest instructions that compute the operands decide.
 
 All planned code belongs to some stage. An `op_name` without a stage therefore comes from the loop over chunks of
 clients, and its instruction also takes a stage from its neighbours. Unplanned code carries the scopes of the primitives

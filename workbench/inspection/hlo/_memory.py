@@ -76,7 +76,7 @@ def read_memory(
 
 
 def with_padding(memory: MemoryRecord) -> MemoryRecord:
-    """Adds the padding of every listed buffer, taken from its layout, if the compiler's list omits the padding."""
+    """Adds the padding of every listed buffer, computed from the buffer's layout."""
     largest = tuple(
         buffer.replace(padding_bytes=min(parse_shape(buffer.shape).padding_bytes, buffer.size_bytes))
         for buffer in memory.largest
