@@ -183,7 +183,7 @@ INVARIANT = FindingRecord(
     why="The value is sharded outside the loop but needed unsharded inside the loop, so the partitioner gathers the "
     "value in every iteration.",
     change="Gather the value once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside the scan. "
-    "This keeps the gathered copy in memory while the loop runs.",
+    "The gathered copy then stays in memory while the loop runs.",
     evidence=("gather: all-gather over data, 4 executions, one device sends 96 KiB", "layer line 7"),
     weight=0.875,  # three of four gathers are saved
     instructions=("gather",),
@@ -206,6 +206,12 @@ CARRIED = {
     "the body swaps two values": in_loop("(%p), index=2", "(%p), index=1"),
     "the operand depends on a carried value": in_loop("add(%w, %w)", "add(%w, %x)"),
     "the operand is random": in_loop("add(%w, %w)", "rng(%w, %w)"),
+    "the body returns an element of another tuple": in_loop(
+        "ROOT %t = (s32[], f32[64,128], f32[16,128]) tuple(%next, %y, %w)",
+        "%pair = (f32[16,128], s32[], f32[16,128]) tuple(%twice, %next, %twice)\n"
+        "  %moved = f32[16,128] get-tuple-element(%pair), index=2\n"
+        "  ROOT %t = (s32[], f32[64,128], f32[16,128]) tuple(%next, %y, %moved)",
+    ),
     "one iteration": in_loop(executions=1.0),
     "unknown iterations": in_loop(executions=None),
     "unknown operand": with_instruction(in_loop(), "gather", operands=("nothing",)),
@@ -456,8 +462,8 @@ def test_random_numbers_that_are_exchanged():
         what="Devices exchange 24 KiB to draw random numbers: 1 collectives (all-gather).",
         why="JAX's older generator draws the numbers of all rows as one list: it splits this list into halves and "
         "concatenates the two results, although the rows are on different devices.",
-        change="Use the generator whose bits depend only on their position. It has been JAX's default since 0.5. From "
-        "the same key, it draws different numbers than the older generator.",
+        change="Use the generator whose bits depend only on their position. This generator has been JAX's default "
+        "since 0.5. From the same key, the two generators draw different numbers.",
         code='jax.config.update("jax_threefry_partitionable", True)',
         evidence=("gather: all-gather over data, 1 execution, one device sends 24 KiB",),
         weight=1.0,

@@ -272,6 +272,8 @@ def test_policy_without_a_gain_is_no_finding():
     for first, second in ((same, same), (same, fewer), (fewer, fewer), (fewer, same), (program(flops=None), same)):
         assert policies(first, second)[0] == plain.replace(gain=none)
     assert policies(same, same, base=program(flops=99.0))[0] == plain
+    planned = types.SimpleNamespace(record=same.record.replace(module=None))
+    assert policies(planned, planned)[0] == plain
 
 
 CODE = "jax.lax.scan(jax.checkpoint(body, prevent_cse=False), …)"

@@ -175,7 +175,7 @@ def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
         return
     for name in dict.fromkeys(client.placement for client in mesh.clients):
         members = [client for client in mesh.clients if client.placement == name]
-        copies = sum(client.start == 0 and client.stop > 0 for client in members) or 1  # over the other mesh axes
+        copies = sum(client.start == 0 for client in members)  # over the other mesh axes
         clients = sum(client.stop - client.start for client in members) // copies
         empty = sum(client.padding for client in members) // copies
         if not empty or empty < 0.1 * (clients + empty):

@@ -207,7 +207,7 @@ def _planned_bytes(program: Compiled, before: float, after: float) -> str:
     """Planned bytes before and after, or only their ratio if the length of a loop is unknown."""
     if all(collective.executions is not None for collective in program.module.collectives):
         return f"planned: one device sends {bytes_text(before)} per call now, and {bytes_text(after)} after the change"
-    saved = share_text(1 - after / (before or 1), 0)
+    saved = share_text(1 - after / before if before else 0.0, 0)
     return f"planned: one device sends {saved} fewer bytes; the length of a loop is unknown"
 
 
