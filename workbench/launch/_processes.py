@@ -29,7 +29,7 @@ from workbench.launch._reporting import ReportingHost
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
-with needs_library("psutil", needed_for="`ProcessEngine`"):
+with needs_library("psutil", needed_for="`launch` on processes"):
     import psutil
 
 _LOG_TAIL_BYTES = 4096

@@ -15,7 +15,7 @@ from workbench.launch._program import Program
 from workbench.launch._runner import Emit, NodeRunner
 from workbench.launch._service import parallel_calls
 
-with needs_library("psutil", needed_for="`ThreadEngine`"):
+with needs_library("psutil", needed_for="`launch` on threads"):
     import psutil
 
 

@@ -50,7 +50,7 @@ class Reader:
 
     Args:
         fn: The watched function; the names in its `return` statement name the outputs.
-        wanted: Outputs that the user chose; see `watch`. None: at most eight floating-point scalars in the results,
+        selection: Outputs that the user chose; see `watch`. None: at most eight floating-point scalars in the results,
             shallowest first.
         call: A finished call, which determines the paths.
         before: Argument arrays before the call, by `id`; results that are among them are excluded, because they were
