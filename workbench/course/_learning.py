@@ -389,7 +389,7 @@ def rest(answer: object) -> str:
         if steps and np.allclose(result, through, rtol=1e-3):
             wrong("this is the fixed point of MAML: it has the factor (1 − η a) of each step twice.")
         hint = (
-            f"After {steps} steps (1 − η a)^{steps} of a client's distance from its optimum remains; the gradient "
+            f"After {steps} steps, (1 − η a)^{steps} of a client's distance from its optimum remains; the gradient "
             "there is this distance times a."
         )
         expect_number(result, expected, hint, what=f"the fixed point with {steps} local steps")

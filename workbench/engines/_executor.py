@@ -211,7 +211,7 @@ class Executor(Engine):
         return EngineError(message, stage=work.stage)
 
     def _late(self, work: Pass, batch: Batch, waited: float) -> EngineError:
-        """Creates the error for a late batch, and replaces the batch's worker if the pool's settings are known."""
+        """Creates the error for a late batch; if the pool's settings are known, kills and replaces the pool."""
         new = _remade(self.pool)
         if new is not None:
             _end_workers(self.pool)

@@ -190,7 +190,7 @@ def _picture(array: np.ndarray) -> np.ndarray:
 
 
 def _course(name: str, axes: Sequence[str], array: np.ndarray) -> PlayedCourseRecord | None:
-    """Returns an emitted number as `[clients, steps]`, or None if the value is not one number per client."""
+    """Returns an emitted value (the mean of an array) as `[clients, steps]`; None without clients or numbers."""
     place = next((i for i, axis in enumerate(axes) if not axis.startswith(("step", "round"))), None)
     if place is None or array.dtype.kind not in "fiu":
         return None

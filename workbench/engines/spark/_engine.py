@@ -898,7 +898,7 @@ class _Jobs:
 
 
 class _Enough(Exception):
-    """Signals that the round continues without the clients that have not answered; the text is the reason."""
+    """Raised if the round continues without the clients that have not answered; the message states the reason."""
 
 
 class _Clients(ClientReader):
