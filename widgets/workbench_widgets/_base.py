@@ -259,7 +259,6 @@ class WorkbenchWidget(_Widget):
 
     @property
     def _owners(self) -> "tuple[WorkbenchWidget | Answering, ...]":
-        """The objects that answer requests."""
         return (self, *self._answering)
 
     def _answer(self, content: Mapping[str, Any]) -> None:

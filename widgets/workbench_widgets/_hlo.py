@@ -150,7 +150,6 @@ def _producers(name: str, instructions: Mapping[str, InstructionRecord]) -> list
 
 
 def _collective(collective: CollectiveRecord, arguments: Sequence[str], *, staged: bool) -> dict[str, Any]:
-    """Facts about a collective."""
     more = f" and {len(arguments) - _MOST_ARGUMENTS} more" if len(arguments) > _MOST_ARGUMENTS else ""
     rows = [
         ["mesh axis", axes_text(collective.axes)],

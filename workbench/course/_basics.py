@@ -176,8 +176,6 @@ def gradient_by_hand(answer: object) -> str:
     plan = plan_of(answer, w, x, clients=4)
     counts = len(stages(plan, "broadcast")), len(stages(plan, "reduce"))
     if counts != (1, 1):
-        wrong(
-            f"the values are right, but there are {counts} broadcasts and reductions; one broadcast and one reduction are enough."
-        )
+        wrong(f"the values are right, but there are {counts} broadcasts and reductions: one pair is enough.")
     expect_disclosed(plan, 8)
     return "the program has one broadcast and one reduction, like the result of `jax.grad`."

@@ -390,8 +390,6 @@ def _old_mesh() -> Mesh | None:
 
 
 def _positional(jitted: Callable, count: int, names: tuple[str, ...]) -> Callable:
-    """A jitted function that has only positional arguments."""
-
     def program(*args: object) -> PyTree[jax.Array]:
         return jitted(*args[:count], **dict(zip(names, args[count:], strict=True)))
 

@@ -141,7 +141,6 @@ def _weights_of_leaves(x: object, weight: object, placement: Placement) -> list[
 def _means(
     leaves: list[Any], vectors: list[Any], index: tuple[int, ...], placement: Placement, accumulator: DTypeLike | None
 ) -> list[jax.Array]:
-    """Means of the leaves, each weighted by the vector at its `index`."""
     dtypes = [x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float) for x in leaves]
     kinds = {(i, dtype): vectors[i].astype(dtype) for i, dtype in zip(index, dtypes, strict=True)}
     keys = list(kinds)

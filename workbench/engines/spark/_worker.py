@@ -279,7 +279,6 @@ class ComputeApart(Compute):
         self.folder = folder
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one partition, for `mapInArrow`."""
         shared, separate_rows = self._values()
         for record in batches:
             for slot, number in enumerate(record.column("batch").to_pylist()):
@@ -382,7 +381,6 @@ class See:
         self.path, self.text = path, text
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one partition, for `mapInArrow`."""
         for _ in batches:
             pass
         fact = ""
@@ -417,7 +415,6 @@ class ReadFiles:
     """Reads Parquet files by name, from any file system."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one partition, for `mapInArrow`."""
         for batch in batches:
             for name in batch.column("file").to_pylist():
                 with place(name).open("rb") as file:
@@ -435,7 +432,6 @@ class PackExamples:
         self.columns, self.leaves, self.size, self.most = tuple(columns), leaves, size, most
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one partition, for `mapInArrow`."""
         number, parts = -1, []
         for record in filter(len, batches):
             numbers = record.column("batch").to_numpy()
@@ -502,7 +498,6 @@ class Pack:
         self.columns, self.leaves, self.size = tuple(columns), leaves, size
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one partition, for `mapInArrow`."""
         number, slots, indices = None, [], []
         for record in batches:
             for slot, index in enumerate(record.column("index").to_pylist()):
@@ -548,7 +543,6 @@ class Predict:
         self.columns, self.rows = tuple(columns), rows
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one partition, for `mapInArrow`."""
         values = decode(self.values.value, self.shapes)
         size = self.rows[0][1][0]
         for record in batches:

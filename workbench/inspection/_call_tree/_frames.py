@@ -118,7 +118,6 @@ def _is_outer(frame: Frame, outer: frozenset[tuple[str, str]]) -> bool:
 
 
 def _without_repetition(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """A stack without repeated runs of frames."""
     frames, length = list(stack), 1
     while 2 * length <= len(frames):
         start = 0
