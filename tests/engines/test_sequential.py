@@ -99,7 +99,7 @@ def test_reader_with_another_number_of_clients_is_refused():
 @pytest.mark.parametrize(
     ("source", "clients", "expected"),
     [
-        (lambda: iter(()), None, "has no length, without `clients=`"),
+        (lambda: iter(()), None, "given no `clients=`, and an object"),
         (iter([(0, 1)]), 1, "can be read only once"),
         ([], None, "a source with no clients"),
     ],

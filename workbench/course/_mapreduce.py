@@ -82,4 +82,4 @@ def unbiased_mean(answer: object) -> str:
         total += chance * np.nan_to_num(result)
     hint = "Over all eight cases, weighted by probability, the estimates should average to the mean of all rows."
     expect_values(total, updates.mean(0), hint)
-    return "over all cases the estimates average to the mean of all clients."
+    return "over all cases, the estimates average to the mean of all clients."

@@ -64,7 +64,7 @@ def difficulty_of(number: str) -> str:
 
 
 def prerequisites_of(path: Path) -> list[str]:
-    """The numbers of the prerequisite notebooks to which the first cell links."""
+    """The numbers of the prerequisite notebooks to which the first cells link."""
     opening = "\n".join(cell.source for cell in read(path).cells[:4])
     named = re.search(r"\*\*Prerequisites\.\*\*(.*?)\*\*Time", opening, re.DOTALL)
     return re.findall(r"\]\((\d\d)-[\w-]+\.ipynb\)", named[1]) if named else []

@@ -191,8 +191,8 @@ def _wrong_fields(header: object) -> str:
 
 def _misformed(fault: str) -> str:
     return (
-        f"`load` was given an exported program with {fault}. Its SHA-256 is correct, but it was not written by "
-        "`export`. Only files that `export` wrote can be loaded: export the program again."
+        f"`load` was given an exported program with {fault}. The bytes have the right SHA-256, but `export` did not "
+        "write them. Only files that `export` wrote can be loaded: export the program again."
     )
 
 

@@ -43,8 +43,8 @@ class ClientReader(EngineReader):
         self._source = source
         if clients is None and not hasattr(source, "__len__"):
             message = (
-                f"`ClientReader` was given an object of type {type(source).__name__}, which has no length, without "
-                "`clients=`. A program is traced for a fixed number of clients: pass `clients=n`, or a source with a "
+                f"`ClientReader` was given no `clients=`, and an object of type {type(source).__name__}, which has no "
+                "length. A program is traced for a fixed number of clients: pass `clients=n`, or a source that has a "
                 "length."
             )
             raise ProgramError(message)

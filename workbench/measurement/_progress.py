@@ -38,7 +38,7 @@ class Progress:
         self._bar.update()
 
     def close(self, status: str) -> None:
-        """Closes the bar, and shows the reason if the run ended early."""
+        """Closes the bar, and shows the status if the run ended early."""
         if self._bar is None:
             return
         if status != "finished":

@@ -138,7 +138,7 @@ def _only_stage(plan: PlanRecord | None) -> NamedStage | None:
 
 
 def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | None:
-    """Mesh position of each entry in the module's device list; None if the orders are the same."""
+    """Mesh position of each entry in the module's device list; None if the devices are not those of the mesh."""
     if mesh is None or mesh.abstract:
         return None
     place = {device.id: index for index, device in enumerate(mesh.devices)}
