@@ -230,7 +230,7 @@ class MergedMap:
         self._open: list[np.ndarray] = []  # rounds in the column that is still incomplete
 
     def add(self, round: int, column: np.ndarray) -> None:
-        """The clients' values in the next round."""
+        """Adds the clients' values of the next round."""
         if not self.columns:
             self.first = round
         self.last = round

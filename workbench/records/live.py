@@ -264,7 +264,7 @@ class TapRecord(Record):
 
     @property
     def first_nonfinite(self) -> TappedValueRecord | None:
-        """The first non-finite value, which is the origin of later NaNs."""
+        """The first non-finite value, which is the origin of later NaNs; None if all values are finite."""
         return next((value for value in self.values if value.nonfinite), None)
 
     def find(self, name: str, **where: object) -> tuple[TappedValueRecord, ...]:

@@ -51,18 +51,18 @@ class ProfiledOperationRecord(Record):
 
     @property
     def flops_per_second(self) -> float | None:
-        """The rate that one device achieved."""
+        """The rate that one device achieved; None if the FLOPs are unknown."""
         return None if self.flops is None or not self.seconds else self.flops * self.executions / self.seconds
 
     @property
     def bytes_per_second(self) -> float | None:
-        """The rate at which one device read and wrote its main memory."""
+        """The rate at which one device read and wrote its main memory; None if the bytes are unknown."""
         has_rate = self.accessed_bytes is not None and self.seconds
         return (self.accessed_bytes or 0.0) * self.executions / self.seconds if has_rate else None
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs per byte of main memory: the horizontal axis of the roofline."""
+        """FLOPs per byte of main memory: the horizontal axis of the roofline. None if unknown."""
         return self.flops / self.accessed_bytes if self.flops is not None and self.accessed_bytes else None
 
 
@@ -155,7 +155,7 @@ class ProfileRecord(Record):
 
     @property
     def tree(self) -> CallTreeRecord | None:
-        """The call tree of the program that takes the most time."""
+        """The call tree of the program that takes the most time; None if this program has no tree."""
         return self.trees.get(self.programs[0].name) if self.programs else None
 
     @property
