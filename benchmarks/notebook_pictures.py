@@ -19,7 +19,7 @@ import nbformat
 from PIL import Image
 
 from workbench.course import exercises
-from workbench.course._parts import concept_map, difficulty_of, parts_of, titles_of
+from workbench.course._parts import concept_map, difficulty_of, label_of, parts_of, titles_of
 
 PICTURES = Path(__file__).parents[1] / "docs" / "images" / "notebooks"
 PAGE = PICTURES.parents[1] / "course.md"
@@ -52,9 +52,13 @@ SHOWS = PICTURES / "shows.json"  # by number: what the picture of a notebook sho
 CLOSING = """
 ```{toctree}
 :hidden:
-:glob:
 
-course/*
+course/part-foundations
+course/part-shardings-and-xla
+course/part-parallel-training
+course/part-federated-learning
+course/part-trust
+course/part-systems
 ```
 """
 
@@ -104,6 +108,14 @@ def page(notebooks: list[Path]) -> str:
         cards = "\n".join(card(path) for path in paths)
         text += f"## {part}\n\n:::::{{container}} wb-cards\n{cards}\n:::::\n\n"
     return text.rstrip("\n") + "\n" + CLOSING
+
+
+def write_parts(folder: Path) -> None:
+    """Writes a page for each part of the course, which groups the notebooks in the sidebar of the site."""
+    for part, paths in parts_of(sorted(NOTEBOOKS.glob("*.ipynb"))).items():
+        entries = "\n".join(f"{label_of(path)} <{path.stem}>" for path in paths)
+        text = f"# {part}\n\nA part of [the course](../course.md):\n\n```{{toctree}}\n{entries}\n```\n"
+        (folder / f"part-{part.lower().replace(' ', '-')}.md").write_text(text, encoding="utf-8")
 
 
 def card(path: Path) -> str:

@@ -17,7 +17,7 @@ from sphinx.ext import intersphinx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "widgets"), str(ROOT / "docs")]
 
-from field_glossary import PAGES, TERMS  # noqa: E402
+from field_glossary import PAGES, SEARCHED, TERMS  # noqa: E402
 from other_sites import ALIASES, write_inventories  # noqa: E402
 
 from workbench.render import mark  # noqa: E402
@@ -82,7 +82,9 @@ NO_OUTPUTS = "> **This page was built without outputs.** Figures are missing. `w
 
 
 def copy_course(app: object) -> None:
-    """Puts the notebooks where the site can include them, with their outputs if they were executed."""
+    """Puts the notebooks where the site can include them, with their outputs if they were executed, and their parts."""
+    from benchmarks import notebook_pictures
+
     course = ROOT / "docs" / "course"
     course.mkdir(exist_ok=True)
     executed = Path(os.environ.get("WORKBENCH_EXECUTED", ROOT / "notebooks"))  # the test suite leaves outputs there
@@ -101,6 +103,7 @@ def copy_course(app: object) -> None:
             text = with_notice(text)
         if not target.exists() or target.read_text(encoding="utf-8") != text:
             target.write_text(text, encoding="utf-8")
+    notebook_pictures.write_parts(course)
 
 
 def with_notice(notebook: str) -> str:
@@ -127,13 +130,27 @@ def write_views(app: object) -> None:
     front_page.write_explorer(ROOT / "docs" / "_static" / "explorer.html")
 
 
-def write_glossary(app: object) -> None:
-    """Writes the page of terms: those of the views, from the table that they show, and those of the field."""
+def glossary() -> dict[str, tuple[str, str]]:
+    """Returns the terms of the views, from the table that they show, and of the field: explanation, and page."""
     from workbench.render import GLOSSARY, LESSONS
 
     pages = {word: f"course/{notebook}" for word, notebook in LESSONS.items()} | PAGES
-    terms = {word: (sentence, pages.get(word, "")) for word, sentence in GLOSSARY.items()}
-    terms |= TERMS
+    return {word: (sentence, pages.get(word, "")) for word, sentence in GLOSSARY.items()} | TERMS
+
+
+def add_search_words(app: Any, doctree: nodes.document) -> None:
+    """Adds index entries: the search first shows the page that explains a glossary term, or that `SEARCHED` names."""
+    pages = {term.lower(): page for term, (_, page) in glossary().items()}
+    pages |= {word: page for page, words in SEARCHED.items() for word in words.split(", ")}
+    words = [word for word, page in pages.items() if page == app.env.docname]
+    if words:
+        entries = [("single", word, "", "main", None) for word in words]
+        next(doctree.findall(nodes.section)).insert(1, addnodes.index(entries=entries))
+
+
+def write_glossary(app: object) -> None:
+    """Writes the page of terms."""
+    terms = glossary()
     entries = []
     for word in sorted(terms, key=str.casefold):
         sentence, page = terms[word]
@@ -266,6 +283,7 @@ def setup(app: object) -> None:
     app.connect("autodoc-process-docstring", plain_docstring, 400)  # type: ignore[attr-defined]
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))  # type: ignore[attr-defined]
     app.connect("autodoc-process-signature", short_types)  # type: ignore[attr-defined]
+    app.connect("doctree-read", add_search_words)  # type: ignore[attr-defined]
     app.connect("doctree-read", link_names)  # type: ignore[attr-defined]
     app.connect("missing-reference", resolve_alias)  # type: ignore[attr-defined]
     app.connect("doctree-read", name_every_export)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Terms of federated learning and sharding for the glossary page."""
+"""Terms of federated learning and sharding, for the glossary page and for the search."""
 
 C = "course/"
 # term -> (explanation, page that says more)
@@ -237,4 +237,57 @@ PAGES = {
     "replication": C + "04-shardings-and-meshes",
     "sharding rule": C + "04-shardings-and-meshes",
     "torus coordinates": C + "06-what-does-it-cost",
+}
+
+# page that the search shows first -> what readers type, where it is no term of the glossary or has another page there
+SEARCHED = {
+    C + "00-the-jax-you-need": "vmap, jax.vmap, jit, jax.jit, scan, pytree, learn jax",
+    C + "01-start-here": "federated averaging, federated learning, fedavg from scratch, first notebook",
+    C + "02-placements-and-primitives": "map_fn, reduce_mean, primitives, placements",
+    C + "03-derivatives-through-communication": "jax.grad, gradient through communication, autodiff, backward pass",
+    C + "04-shardings-and-meshes": "named sharding, jax.make_mesh, device mesh",
+    C + "05-reading-the-hlo": "collectives, read hlo, compiled program",
+    C + "06-what-does-it-cost": "communication cost, arithmetic intensity, cost model",
+    C + "08-fedavg-on-real-data": "dirichlet, noniid, non-i.i.d., label skew, heterogeneous data",
+    C + "10-diloco": "local sgd, streaming diloco, outer optimizer",
+    C + "11-self-tuning": "hyperparameter tuning, learning rate tuning, meta-learning",
+    C + "12-robustness-privacy-compression": "quantization, top-k, byzantine, poisoning, malicious clients",
+    C + "13-stragglers-and-coding": "stragglers, coded computing",
+    C + "14-summa": "matrix multiplication, matrix product, matmul",
+    C + "15-replicas": "batch norm, replicas",
+    C + "16-services": "asynchronous, asynchronous training, fedasync, services",
+    C + "17-actor-learner": "reinforcement learning, replay buffer, actor learner",
+    C + "20-a-hundred-million-phones": "phones, energy, fedbuff, simulate a population",
+    C + "21-sweeps-and-intervals": "momentum, confidence interval, fedopt, fedadam, fedyogi, p-value, sweep, seeds",
+    C + "22-collectives-as-algorithms": "shard_map, ring all-reduce, allreduce, ppermute, latency and bandwidth",
+    C + "23-one-transformer": "model parallel, mixture of experts, transformer, megatron, expert parallel",
+    C + "24-attacks-and-privacy": "privacy attack, data leakage, gradient leakage, membership attack",
+    C + "25-personalisation": "personalization, personalized federated learning, fedper, clustering, clustered clients",
+    C + "26-mapreduce": "mapreduce, word count, mapreduce word count, k-means, kmeans, quantiles, combiners",
+    C + "27-convergence": "convergence, convergence rate, convergence of fedavg, theorem, partial participation",
+    C + "28-gossip": "decentralised learning, decentralized learning, peer to peer, without a server",
+    C + "29-inference": "inference, decoding, attention cache, serving",
+    C + "30-two-axes": "2d parallelism, 3d parallelism, remat, jax.checkpoint, combining axes",
+    C + "31-adapters": "federated lora, fine-tuning, low-rank adaptation",
+    "course": "exercises, notebooks, course, tutorial, lessons, examples",
+    "teaching/index": "slides, grading, nbgrader, students, lecture",
+    "teaching/exam": "exam, exam questions",
+    "install": "install, pip install, colab",
+    "quickstart": "quickstart, getting started, hello world",
+    "does-it-fit": "memory, out of memory, oom, peak memory, does it fit",
+    "which-collective": "collective, remove a collective, why all-gather",
+    "shardings": "mesh, sharding, what if",
+    "advice": "optimizer state, donation, donate, make it faster",
+    "profile-from-your-pod": "profile, profiler, trace viewer, xprof, tensorboard",
+    "watch": "recompilation, jit recompilation, training loop, nan",
+    "engines": "spark, beam, apache spark, dask, engine",
+    "clusters": "ray, kubernetes, slurm, cluster",
+    "coming-from/flower": "flower",
+    "how-to/chunk-size": "chunk_size, chunks of clients",
+    "how-to/client-sampling": "cohort, sampling clients, sample clients",
+    "how-to/differential-privacy": "dp, dp-sgd, dp-fedavg, epsilon, privacy budget",
+    "how-to/flax-step": "flax, equinox, haiku",
+    "how-to/disclosure": "what leaves a client, privacy of clients",
+    "how-to/testing-in-ci": "testing in ci, ci",
+    "reference/workbench": "simulate devices, simulate_devices",
 }

@@ -63,6 +63,18 @@ def difficulty_of(number: str) -> str:
     return next((DIFFICULTY[numbers[number]] for numbers in PARTS.values() if number in numbers), "")
 
 
+def label_of(path: Path) -> str:
+    """Returns the number and the short title of a notebook.
+
+    Example:
+        >>> label_of(Path("08-fedavg-on-real-data.ipynb"))
+        '08 FedAvg on real data'
+    """
+    number, *words = path.stem.split("-")
+    title = " ".join(SPELLED.get(word, word) for word in words)
+    return f"{number} {title[:1].upper()}{title[1:]}"
+
+
 def prerequisites_of(path: Path) -> list[str]:
     """The numbers of the prerequisite notebooks to which the first cells link."""
     opening = "\n".join(cell.source for cell in read(path).cells[:4])
@@ -104,8 +116,7 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
             high, low = from_y + height / 2, y + height / 2
             bend = f"M{start} {high} C{bends[0]} {high},{bends[1]} {low},{end} {low}"
             lines.append(f'<path d="{bend}"/>')
-        words = " ".join(SPELLED.get(word, word) for word in path.stem.split("-")[1:])
-        texts = textwrap.wrap(words[:1].upper() + words[1:], 19, max_lines=2, placeholder=" …")
+        texts = textwrap.wrap(label_of(path).partition(" ")[2], 19, max_lines=2, placeholder=" …")
         named = "".join(
             f'<text x="{x + 8}" y="{y + 34 + 15 * row}" font-size="11">{html.escape(text)}</text>'
             for row, text in enumerate(texts)
