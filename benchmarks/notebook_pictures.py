@@ -40,6 +40,13 @@ and ends with self-checking exercises: `wb.course.check("09.2", answer)` grades 
 bytes. `workbench lab` opens the course in JupyterLab. To teach the course, see [For lecturers](teaching/index.md). The
 [gallery](gallery/index.md) reproduces claims of papers.
 
+**New here?** Start with [01](course/01-start-here.ipynb); it takes 35 minutes. If `jax.vmap`, `jax.lax.scan` or optax
+are new to you, first read [00](course/00-the-jax-you-need.ipynb). Then choose by interest:
+
+* federated learning: 02, 08, 09, 24, 12;
+* sharding and parallel training: 04, 05, 06, 22, 23;
+* MapReduce on clusters: 02, 26, 18, 13.
+
 {count} notebooks, {exercises} exercises, {hours:.0f} hours. The map shows what each notebook builds on; click a box to
 open it.
 
