@@ -90,7 +90,7 @@ class _Narrowing(AtLines):
                 variable = _jax_compat.new_variable(v, _retyped(v.aval, dtype))
                 before.append(converted(equation, v, variable))
                 operands.append(variable)
-        changed, variables = _with_dtype(equation, operands, dtype)
+        changed, variables = _with_dtype(equation, operands, dtype if product or not all(flags) else None)
         if product:
             params = {**changed.params, "preferred_element_type": _dtype(changed.outvars[0])}
             changed = _jax_compat.new_equation(changed, params=params)

@@ -160,7 +160,7 @@ class _Mapped(AtLines):
         spec = next((self.specs[shape] for shape in shapes if shape in self.specs), None)
         if name not in _WHOLE or spec is None or not self.is_at_lines(equation):
             return equation
-        batch = min(map(len, shapes)) - _WHOLE[name](equation)
+        batch = _rank(equation) - _WHOLE[name](equation)
         batch_spec = PartitionSpec(*spec[:batch])
         if not any(spec[:batch]):
             return equation

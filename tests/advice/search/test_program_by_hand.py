@@ -440,6 +440,27 @@ def test_options_of_the_jit_are_kept():
     assert (record.results, positions) == ("None", frozenset())
 
 
+def wrapped(library, names=("model.w", "x")):
+    """A call of a function that a library has wrapped, whose results after the first part are the user's."""
+    fn = type("Wrapper", (), {"__module__": library})()
+    return types.SimpleNamespace(
+        fn=fn, args=(), names=names, donations={"donate_argnums": (0,)}, result_name={"[0][0]": "model.w"}.get
+    )
+
+
+def test_results_of_wrapped_functions_are_a_part_of_the_results():
+    record, positions = read_jit(wrapped("equinox._jit"), ([1], (2, 3), [4]), [[], [], ["x"], []])
+    assert record == JitRecord(wrapper="eqx.filter_jit", results="(None, %s)", updated=("x",), options="")
+    assert positions == {2}
+    record, positions = read_jit(wrapped("flax.nnx.transforms"), ([{"w": 1, "v": 2}, {}], 3, 4), [])
+    assert record == JitRecord(
+        wrapper="nnx.jit", results="(%s, None)", updated=("model",), options="donate_argnums=(0,)"
+    )
+    assert positions == {0, 1}
+    record, positions = read_jit(wrapped("other"), (1, 2, 3), [["x"], [], []])
+    assert (record.wrapper, record.results, positions) == ("jax.jit", "(%s, None, None)", {0})
+
+
 # Modules of the CPU compiler.
 
 SLICED = MODULE.replace(
