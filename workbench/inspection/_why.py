@@ -24,7 +24,7 @@ from workbench.records.sharding import (
     WhyOperandRecord,
     WhyRecord,
 )
-from workbench.render import explain_axis
+from workbench.render import AxisChains
 from workbench.render.units import spec_text
 
 Spec = tuple[tuple[str, ...], ...]
@@ -99,6 +99,7 @@ class _Rule:
     whole: frozenset[str]  # factors that the operation is not able to shard
 
 
+@functools.lru_cache(maxsize=4096)
 def _read_rule(text: str) -> _Rule | None:
     match = _RULE.match(text)
     if match is None:
@@ -198,10 +199,14 @@ class _Reader:
                 self.users.setdefault(operand, []).append(value)
         self._sizes = sizes  # sizes of the mesh axes
         self.values = {value.name: value for value in propagation.values}
+        self._chains = AxisChains(propagation)
         self.by_op_name: dict[str, list[PlannedValueRecord]] = {}
+        self._by_line: dict[tuple[str, int] | None, list[PlannedValueRecord]] = {}
         for value in propagation.values:
             if value.operation not in ("input", "output"):
                 self.by_op_name.setdefault(value.op_name, []).append(value)
+                self._by_line.setdefault(_line_of(value), []).append(value)
+        self._order = {value.name: number for number, value in enumerate(propagation.values)}
 
     # Collectives.
 
@@ -276,12 +281,12 @@ class _Reader:
         if collective.kind in _SUMS and len(parts := self._flow.makers(collective.name)) > 1:
             names |= {part.op_name for part in parts}
             lines |= {(part.source.file, part.source.line) for part in parts if part.source is not None}
-        inner = [value for value in self.propagation.values if value.operation not in ("input", "output")]
-        here = [v for v in inner if v.source is not None and (v.source.file, v.source.line) in lines]
-        named = [v for v in inner if v.op_name in names]
-        if self._is_combined(collective):  # some of its parts may have lost their names
-            return [v for v in here if v in named] or here or named
-        return [v for v in named if not lines or v in here] or here or named
+        here = {v.name: v for line in lines for v in self._by_line.get(line, ())}
+        named = {v.name: v for name in names for v in self.by_op_name.get(name, ())}
+        both = {name: v for name, v in named.items() if name in here}
+        if not lines and not self._is_combined(collective):  # parts of a combined collective may have lost their names
+            both = named
+        return sorted((both or here or named).values(), key=lambda value: self._order[value.name])
 
     def _sums(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """The sums that the collective completes, matched by size and data flow, largest first."""
@@ -906,7 +911,7 @@ class _Reader:
 
     def _operand(self, value: PlannedValueRecord) -> WhyOperandRecord:
         used = dict.fromkeys(axis for axes in value.spec for axis in axes)
-        chains = {axis: explain_axis(self.propagation, value.name, axis) for axis in used}
+        chains = {axis: self._chains.of(value.name, axis) for axis in used}
         return WhyOperandRecord(
             name=self.named(value),
             value=value.name,

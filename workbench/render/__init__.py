@@ -2,7 +2,11 @@
 
 from workbench.render import launch as launch, report as report, units as units
 from workbench.render._advice import gain_texts as gain_texts
-from workbench.render._arrivals import explain_axis as explain_axis, trace_axes as trace_axes
+from workbench.render._arrivals import (
+    AxisChains as AxisChains,
+    explain_axis as explain_axis,
+    trace_axes as trace_axes,
+)
 from workbench.render._card import display_object as display_object, display_record as display_record
 from workbench.render._glossary import GLOSSARY as GLOSSARY, LESSONS as LESSONS
 from workbench.render._graph import node_glyph as node_glyph

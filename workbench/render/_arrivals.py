@@ -31,22 +31,34 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
         >>> explain_axis(PropagationRecord(values=(given,)), "x", "clients")
         ('input `x` (%arg0, f32[8]) is sharded by "clients" on dimension 0.', 'Given in the program.')
     """
-    values = {entry.name: entry for entry in record.values}
-    named = [entry for entry in record.values if value in (entry.name, entry.op_name)]
-    if not named:
-        raise InspectionError(_unknown_message(record, value))
-    here = values.get(value, named[0])
-    dimensions = [str(dim) for dim, axes in enumerate(here.spec) if axis in axes]
-    if not dimensions:
-        return (f'{_said(here)} is not sharded by "{axis}"{_instead(here)}.',)
-    chain = [f'{_said(here)} is sharded by "{axis}" on dimension {", ".join(dimensions)}.']
-    arrivals = _Arrivals(record)
-    while True:
-        arrival = arrivals.of(here, axis)
-        chain.append(arrival.sentence)
-        if arrival.from_value is None:
-            return tuple(chain)
-        here = values[arrival.from_value]
+    return AxisChains(record).of(value, axis)
+
+
+class AxisChains:
+    """The answers of `explain_axis` about many values of one record."""
+
+    def __init__(self, record: PropagationRecord) -> None:
+        self._record, self._arrivals = record, _Arrivals(record)
+        self._values = {entry.name: entry for entry in record.values}
+        self._named: dict[str, PlannedValueRecord] = {}
+        for entry in record.values:
+            self._named.setdefault(entry.op_name, entry)
+
+    def of(self, value: str, axis: str) -> tuple[str, ...]:
+        """Explains why a mesh axis shards a value; see `explain_axis`."""
+        here = self._values.get(value) or self._named.get(value)
+        if here is None:
+            raise InspectionError(_unknown_message(self._record, value))
+        dimensions = [str(dim) for dim, axes in enumerate(here.spec) if axis in axes]
+        if not dimensions:
+            return (f'{_said(here)} is not sharded by "{axis}"{_instead(here)}.',)
+        chain = [f'{_said(here)} is sharded by "{axis}" on dimension {", ".join(dimensions)}.']
+        while True:
+            arrival = self._arrivals.of(here, axis)
+            chain.append(arrival.sentence)
+            if arrival.from_value is None:
+                return tuple(chain)
+            here = self._values[arrival.from_value]
 
 
 def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
