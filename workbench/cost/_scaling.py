@@ -84,7 +84,7 @@ def estimate_scaled(
     """
     placement, before = _size(record)
     if isinstance(on, str):
-        if devices is None and ":" in on.removesuffix(".json") == on:
+        if devices is None and ":" in on and not on.endswith(".json"):
             devices = parse_target(on).devices
         on = known_chip(on)
     after = _changed(record, placement, before, (clients, model, chunk_size, devices))
