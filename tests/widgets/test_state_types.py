@@ -1,13 +1,29 @@
 """The TypeScript types of states are those of Python."""
 
-from typing import Literal, NotRequired, TypedDict
+from types import UnionType
+from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
 
+import launch_examples
 import pytest
 import records_examples as examples
 import state_types
 import workbench_widgets
-from workbench_widgets._memory import memory_state
-from workbench_widgets.states import FigureColumn, HeadlineFigure, MemoryRow, MemoryState, TabState
+from workbench_widgets._launch import graph_state
+from workbench_widgets._overlay import overlay_state
+from workbench_widgets.states import (
+    CostState,
+    HeadlineFigure,
+    MemoryRow,
+    MemoryState,
+    MeshState,
+    OperationsState,
+    OverlayState,
+    ProgramNode,
+    TabState,
+)
+
+from workbench.measurement import History, overlay_runs
+from workbench.records.live import RoundRecord
 
 
 def test_the_committed_types_are_those_of_python():
@@ -46,12 +62,31 @@ def test_optional_keys_are_optional_in_typescript(monkeypatch: pytest.MonkeyPatc
     assert "  line?: string;\n  at: number;\n" in state_types.written()
 
 
+def check(value: Any, hint: object, where: str) -> None:
+    """Checks the keys of all typed dictionaries inside a value."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if is_typeddict(hint):
+        hints = get_type_hints(hint)
+        assert value.keys() == hints.keys(), where
+        for name, each in hints.items():
+            check(value[name], each, f"{where}.{name}")
+    elif origin is list:
+        for each in value:
+            check(each, inside[0], where)
+    elif origin is dict:
+        for each in value.values():
+            check(each, inside[1], where)
+    elif origin is UnionType and value is not None and is_typeddict(inside[0]):
+        check(value, inside[0], where)
+
+
 def test_states_have_exactly_the_keys_of_their_types():
-    record = examples.fedavg_record()
-    memory, _ = memory_state(record)
-    assert memory.keys() == MemoryState.__annotations__.keys()
-    assert all(row.keys() == MemoryRow.__annotations__.keys() for row in memory["buffers"])
-    data = workbench_widgets.Explorer(record).data
-    assert all(each.keys() == HeadlineFigure.__annotations__.keys() for each in data["headline"])
-    assert all(each.keys() == TabState.__annotations__.keys() for each in data["views"])
-    assert FigureColumn.__annotations__.keys() == {"key", "title", "unit", "tip"}
+    data = workbench_widgets.Explorer(examples.fedavg_record()).data
+    check(data["headline"], list[HeadlineFigure], "headline")
+    check(data["views"], list[TabState], "views")
+    states = {"memory": MemoryState, "operations": OperationsState, "mesh": MeshState, "cost": CostState}
+    for name in states.keys() & data.keys():
+        check(data[name], states[name], name)
+    histories = [History([RoundRecord(round=0, seconds=1.0, metrics={"loss": loss})]) for loss in (1.0, 2.0)]
+    check(overlay_state(overlay_runs(histories)), OverlayState, "overlay")
+    check(graph_state(launch_examples.graph())["nodes"], dict[str, ProgramNode], "launch")

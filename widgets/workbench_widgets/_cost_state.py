@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from workbench import render
 from workbench.aot import targets_for
@@ -12,9 +11,10 @@ from workbench.render.units import bytes_text, seconds_text, source_text
 from workbench_widgets._headline import sum_per_device, work_per_device
 from workbench_widgets._roofline_state import roofline_state
 from workbench_widgets._scaling_state import scaling_choices
+from workbench_widgets.states import CostState, StageCost, TargetChoice, TargetCost
 
 
-def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, can_compile: bool = False) -> dict:
+def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, can_compile: bool = False) -> CostState:
     """The complete state of the cost view."""
     return {
         "targets": [target_state(program, program.cost) for program in (record, *others) if program.cost is not None],
@@ -43,7 +43,7 @@ def _other_size(record: ProgramRecord) -> str:
     )
 
 
-def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
+def target_state(record: ProgramRecord, cost: CostRecord) -> TargetCost:
     """One program on one target."""
     picture = render.svg(cost, width=400, live=True)  # the narrowest column's width: never scaled down
     memory = record.module.memory if record.module is not None else None
@@ -71,7 +71,7 @@ def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
     }
 
 
-def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
+def stage_rows(cost: CostRecord) -> list[StageCost]:
     """Cost of each stage, in order."""
     return [
         {
@@ -103,7 +103,7 @@ def _strategies(record: ProgramRecord) -> dict[str, str]:
     return {axis: ", ".join(sorted(names)) for axis, names in algorithms.items()}
 
 
-def _elsewhere(record: ProgramRecord) -> list[dict[str, Any]]:
+def _elsewhere(record: ProgramRecord) -> list[TargetChoice]:
     """Machines to compile for: chips, each with the topologies that fit the program's mesh."""
     axes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
     return [

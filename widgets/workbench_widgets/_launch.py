@@ -13,6 +13,7 @@ from workbench.render.units import count_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 from workbench_widgets._job import poll
+from workbench_widgets.states import GroupState, NodeState, ProgramNode
 
 LOOK_SECONDS = 0.5
 MOST_SAMPLES = 240  # number of samples in a node's history: two minutes
@@ -84,7 +85,7 @@ class LaunchView(WorkbenchWidget):
         self._history.add(record)
         by_label = {state.label: state for state in record.states}
         answering = {node.label for node in record.graph.nodes if node.methods}
-        groups = {}
+        groups: dict[str, GroupState] = {}
         for label, nodes in groups_of(record.graph).items():
             group_states = [by_label[node.label] for node in nodes if node.label in by_label]
             groups[label] = {
@@ -143,7 +144,7 @@ def graph_state(graph: ProgramGraphRecord, states: Sequence[NodeStateRecord] = (
     shared: dict[int, list[str]] = {}
     for node in graph.nodes:
         shared.setdefault(node.host, []).append(node.label)
-    nodes = {
+    nodes: dict[str, ProgramNode] = {
         node.label: {
             "group": node.group,
             "kind": NODE_KINDS[node.kind],
@@ -171,7 +172,7 @@ def graph_state(graph: ProgramGraphRecord, states: Sequence[NodeStateRecord] = (
     }
 
 
-def _node_state(state: NodeStateRecord, answering: set[str]) -> dict[str, Any]:
+def _node_state(state: NodeStateRecord, answering: set[str]) -> NodeState:
     answers = state.label in answering
     return {
         "label": state.label,

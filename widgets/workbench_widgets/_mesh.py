@@ -1,7 +1,7 @@
 """The mesh view: devices, their places and their clients."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from workbench.render.units import shape_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._mesh_layout import FEW, arrangements
+from workbench_widgets.states import DeviceFigure, MeshAxis, MeshCollective, MeshLeaf, MeshState
 
 MOST_COLLECTIVES = 40  # number of collectives whose links can be drawn, largest first
 MOST_CORNERS = 1_000_000  # maximum number of shard indices
@@ -54,14 +55,16 @@ def mesh_state(
     *,
     names: Sequence[str] = (),
     collectives: Sequence[CollectiveRecord] = (),
-) -> tuple[dict[str, Any], Arrays]:
+) -> tuple[MeshState, Arrays]:
     """State of the mesh view: place, name, figures and contents of every device."""
     devices = record.devices
     holdings = _held(record)
-    choices: list[dict[str, str]] = []
+    choices: list[DeviceFigure] = []
     arrays: Arrays = {"mesh.id": floats([device.id for device in devices])}
 
-    def choice(key: str, label: str, unit: str, values: Sequence[float], kind: str = "number") -> None:
+    def choice(
+        key: str, label: str, unit: str, values: Sequence[float], kind: Literal["number", "group"] = "number"
+    ) -> None:
         choices.append({"key": key, "label": label, "unit": unit, "kind": kind})
         arrays[f"mesh.{key}"] = floats(values)
 
@@ -87,10 +90,10 @@ def mesh_state(
     if coords:
         arrays["mesh.coords"] = floats([at for device in devices for at in device.coords or ()])
         arrays["mesh.core"] = floats([device.core_on_chip or 0 for device in devices])
-    state = {
+    state: MeshState = {
         "layouts": [
             {"key": entry.key, "label": entry.label, "columns": entry.columns, "rows": entry.rows,
-             "panels": [list(panel) for panel in entry.panels], "reading": entry.reading}
+             "panels": list(entry.panels), "reading": entry.reading}
             for entry in layouts
         ],
         "count": len(devices),
@@ -104,28 +107,28 @@ def mesh_state(
         "coords": coords,
         "wraps": list(record.wraps or ()),
         "collectives": _collectives(record, collectives),
-        "held": {str(device): [[r[0], r[1], r[2], r[3]] for r in ranges] for device, ranges in holdings.items()},
+        "held": {str(device): ranges for device, ranges in holdings.items()},
         "leaves": leaves,
         "sentence": render.describe(record),
     }  # fmt: skip
     return state, arrays
 
 
-def _axis(axis: AxisRecord) -> dict[str, Any]:
+def _axis(axis: AxisRecord) -> MeshAxis:
     hops = None if axis.mean_hops is None else f"{axis.mean_hops:.3g} on average, {axis.max_hops} at most"
     return {"name": axis.name, "size": axis.size, "type": axis.type, "hops": hops}
 
 
-def _collectives(record: MeshRecord, collectives: Sequence[CollectiveRecord]) -> list[dict[str, Any]]:
+def _collectives(record: MeshRecord, collectives: Sequence[CollectiveRecord]) -> list[MeshCollective]:
     """Collectives across entire mesh axes, with the bytes that one device sends per call."""
     axes = {axis.name for axis in record.axes}
-    rows = [
+    rows: list[MeshCollective] = [
         {
             "name": collective.name,
             "kind": collective.kind,
             "axes": list(collective.axes),
             "sent": collective.sent_bytes,
-            "pairs": [list(pair) for pair in collective.pairs],
+            "pairs": list(collective.pairs),
         }
         for collective in collectives
         if collective.wire_bytes and collective.axes and axes.issuperset(collective.axes)
@@ -133,7 +136,7 @@ def _collectives(record: MeshRecord, collectives: Sequence[CollectiveRecord]) ->
     return sorted(rows, key=lambda row: -row["sent"])[:MOST_COLLECTIVES]
 
 
-def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:
+def _names(devices: Sequence[DeviceRecord]) -> dict[str, str | list[str]]:
     """Platform names of the devices: one name if all are the same, otherwise one name per device."""
     words = [device.platform or "device" for device in devices]
     if len(set(words)) == 1:
@@ -141,15 +144,14 @@ def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:
     return {"each": words}
 
 
-def _leaves(
-    record: MeshRecord, sharding: ShardingRecord | None, names: Sequence[str]
-) -> tuple[list[dict[str, Any]], Arrays]:
+def _leaves(record: MeshRecord, sharding: ShardingRecord | None, names: Sequence[str]) -> tuple[list[MeshLeaf], Arrays]:
     """The arrays on the mesh, and where each array's shard starts on every device (-1: no shard)."""
     if sharding is None:
         return [], {}
     place = {device.id: number for number, device in enumerate(record.devices)}
     labels = names if len(names) == len(sharding.leaves) else [leaf.path for leaf in sharding.leaves]
-    leaves, arrays, room = [], {}, MOST_CORNERS
+    leaves: list[MeshLeaf] = []
+    arrays, room = {}, MOST_CORNERS
     for name, leaf in zip(labels, sharding.leaves, strict=True):
         room -= (len(leaf.shape) or 1) * len(place)
         if not leaf.shards or room < 0:

@@ -9,6 +9,7 @@ from workbench.records.run import RunOverlayRecord
 from workbench.render import GLOSSARY
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._job import poll
+from workbench_widgets.states import OverlayState
 
 LOOK_SECONDS = 1.0
 
@@ -49,7 +50,7 @@ class RunsView(WorkbenchWidget):
         self.update_live(results=state["results"], pairs=state["pairs"], running=self.record.running)
 
 
-def overlay_state(record: RunOverlayRecord) -> dict[str, Any]:
+def overlay_state(record: RunOverlayRecord) -> OverlayState:
     """State of the view of several runs."""
     return {
         "metric": record.metric,
@@ -61,7 +62,7 @@ def overlay_state(record: RunOverlayRecord) -> dict[str, Any]:
     }
 
 
-def _plain(record: Record) -> dict[str, Any]:
+def _plain(record: Record) -> Any:
     return _bare(record.to_dict())
 
 

@@ -1,24 +1,24 @@
 """Source lines of a program in a chip's roofline; the cost view draws them as dots."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from workbench.cost import CHIPS, InstructionTime, product_peak, time_module
 from workbench.records.compiled import InstructionRecord, ModuleRecord
 from workbench.records.hardware import ChipRecord
 from workbench.render.units import source_text
+from workbench_widgets.states import ChipRoofs, LinesRoofline, RooflineDot
 
 ASSUMED = "v5e"  # chip to use if a program has none
 MOST_LINES = 200
 
 
-def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict[str, Any] | None:
+def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> LinesRoofline | None:
     """One dot per source line with matrix products: FLOPs per byte, FLOP/s, and predicted time per call."""
     if module is None:
         return None
     on = chip or CHIPS[ASSUMED]
     times = time_module(module, on)
-    lines: dict[str, dict[str, Any]] = {}
+    lines: dict[str, RooflineDot] = {}
     for instruction in module.instructions:
         if instruction.fused or not instruction.executions or not (instruction.flops or instruction.accessed_bytes):
             continue
@@ -33,12 +33,12 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
     roofs = chip_roofs(on)
     peaks = {dot["dtype"]: product_peak(dot["dtype"], on) or 0.0 for dot in dots}  # dtype of most of the products
     return {
-        "chip": roofs | {"peaks": peaks},
+        "chip": {**roofs, "peaks": peaks},
         "assumed": chip is None,
         "seconds": total,
         "communication": _communication_seconds(module, times),
         "dots": dots[:MOST_LINES],
-        "without_products": [len(rows) - len(dots), (total - sum(dot["seconds"] for dot in dots)) / total],
+        "without_products": (len(rows) - len(dots), (total - sum(dot["seconds"] for dot in dots)) / total),
     }
 
 
@@ -55,7 +55,7 @@ def _communication_seconds(module: ModuleRecord, times: Mapping[str, Instruction
     return total
 
 
-def chip_roofs(chip: ChipRecord) -> dict[str, Any]:
+def chip_roofs(chip: ChipRecord) -> ChipRoofs:
     """The rooflines of one device: a slope for memory bandwidth and a ceiling for each dtype."""
     shared = chip.devices_per_chip
     return {
@@ -70,7 +70,7 @@ def _key(instruction: InstructionRecord) -> str:
     return instruction.opcode if instruction.source is None else f"{instruction.source.file}:{instruction.source.line}"
 
 
-def _line(instruction: InstructionRecord) -> dict[str, Any]:
+def _line(instruction: InstructionRecord) -> RooflineDot:
     named = instruction.source is not None
     place = (
         source_text(instruction.source.file, instruction.source.line)
@@ -82,7 +82,7 @@ def _line(instruction: InstructionRecord) -> dict[str, Any]:
             "dtype": "", "most": 0.0}  # fmt: skip
 
 
-def _add(line: dict[str, Any], instruction: InstructionRecord, seconds: float) -> None:
+def _add(line: RooflineDot, instruction: InstructionRecord, seconds: float) -> None:
     executions = instruction.executions or 0.0
     line["flops"] += executions * instruction.flops
     line["bytes"] += executions * instruction.accessed_bytes

@@ -6,12 +6,13 @@ from typing import Any
 from workbench import render
 from workbench.cost import CHIPS, scaled_placement
 from workbench.records.compiled import ProgramRecord, ScaledCostRecord
+from workbench_widgets.states import Scaling
 
 MODEL = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 MOST_DEVICES = 16384
 
 
-def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
+def scaling_choices(record: ProgramRecord) -> Scaling | None:
     """The sizes and positions of the sliders; None for a program without clients."""
     if not record.plan.placements:
         return None

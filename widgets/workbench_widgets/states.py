@@ -94,4 +94,286 @@ class OperationsState(TypedDict):
     notes: list[str]
 
 
-STATES = (TabState, FigureSelection, HeadlineFigure, MemoryRow, MemoryState, FigureColumn, OperationsState)
+class MeshAxis(TypedDict):
+    """An axis of a mesh, with the links of a torus that a step along the axis crosses."""
+
+    name: str
+    size: int
+    type: str
+    hops: str | None
+
+
+class DeviceFigure(TypedDict):
+    """A figure of all devices, which the mesh view shows by colour or by group."""
+
+    key: str
+    label: str
+    unit: str
+    kind: Literal["number", "group"]
+
+
+class MeshLayout(TypedDict):
+    """An arrangement of the devices; a panel has a title, a column, a row, and its size."""
+
+    key: str
+    label: str
+    columns: int
+    rows: int
+    panels: list[tuple[str, int, int, int, int]]
+    reading: str
+
+
+class MeshLeaf(TypedDict):
+    """An array on the mesh."""
+
+    name: str
+    type: str
+    spec: str
+    shape: list[int]
+    shard_shape: list[int]
+    bytes: int
+
+
+class MeshCollective(TypedDict):
+    """A collective: the bytes that one device sends per call, and the device pairs of a permutation."""
+
+    name: str
+    kind: str
+    axes: list[str]
+    sent: float
+    pairs: list[tuple[int, int]]
+
+
+class MeshState(TypedDict):
+    """State of the mesh view; `held` has the placement, first client, last client + 1 and padding of each device."""
+
+    layouts: list[MeshLayout]
+    count: int
+    few: bool
+    axes: list[MeshAxis]
+    abstract: bool
+    choices: list[DeviceFigure]
+    names: dict[str, str | list[str]]
+    kinds: list[str]
+    hosts: int
+    coords: int
+    wraps: list[bool]
+    collectives: list[MeshCollective]
+    held: dict[str, list[tuple[str, int, int, int]]]
+    leaves: list[MeshLeaf]
+    sentence: str
+
+
+class StageCost(TypedDict):
+    """Predicted cost of a stage; `unknown` explains missing figures."""
+
+    stage: str
+    kind: str
+    name: str
+    flops: float | None
+    elementwise: float | None
+    accessed: float | None
+    wire: dict[str, float]
+    wire_seconds: dict[str, float]
+    compute: float | None
+    memory: float | None
+    collective: float | None
+    seconds: float | None
+    bound: str
+    unknown: list[str]
+
+
+class Scaling(TypedDict):
+    """Sizes and positions of the sliders."""
+
+    placement: str
+    axes: str
+    clients: list[int]
+    clients_now: int
+    model: list[float]
+    devices: list[int]
+    devices_now: int
+    at_once: list[int | str]
+    at_once_now: int | str
+    chips: list[str]
+    chip_now: str
+
+
+class ChipRoofs(TypedDict):
+    """Bytes per second, and FLOP/s by dtype, of one device."""
+
+    name: str
+    bandwidth: float
+    peaks: dict[str, float]
+    source: str
+
+
+class RooflineDot(TypedDict):
+    """A source line with matrix products."""
+
+    place: str
+    line: str | None
+    instruction: str
+    flops: float
+    bytes: float
+    seconds: float
+    dtype: str
+    most: float
+
+
+class LinesRoofline(TypedDict):
+    """Source lines below the roofs of a chip; lines without products have a number and a share of the seconds."""
+
+    chip: ChipRoofs
+    assumed: bool
+    seconds: float
+    communication: float | None
+    dots: list[RooflineDot]
+    without_products: tuple[int, float]
+
+
+class TargetCost(TypedDict):
+    """Predicted cost of a program on one target."""
+
+    target: str
+    chip: str
+    seconds: float | None
+    roofline: str | None
+    lines: LinesRoofline | None
+    assumptions: list[str]
+    notes: list[str]
+    total: str
+    work: str
+    at_least: bool
+    flops: float | None
+    elementwise: float | None
+    peak: int | None
+    available: int | None
+    fits: bool | None
+    mesh: str
+    strategies: dict[str, str]
+    buffers: list[list[str]]
+    stages: list[StageCost]
+    scaling: Scaling | None
+
+
+class TargetChoice(TypedDict):
+    """A chip to compile for, with its topologies that fit the mesh."""
+
+    chip: str
+    description: str
+    targets: list[str]
+    install: str | None
+    terms: str
+
+
+class CostState(TypedDict):
+    """State of the cost view."""
+
+    targets: list[TargetCost]
+    elsewhere: list[TargetChoice]
+    other_size: str
+    sentence: str
+
+
+class MetricCurve(TypedDict):
+    """A metric of a result: means over seeds, intervals, and the values of each seed."""
+
+    metric: str
+    rounds: list[int]
+    mean: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
+    seeds: list[list[float | None]]
+    final: float | None
+    final_low: float | None
+    final_high: float | None
+
+
+class ComparedResult(TypedDict):
+    """A result of several seeds."""
+
+    name: str
+    status: str
+    seeds: list[int]
+    compared: int
+    left_out: list[str]
+    metrics: list[MetricCurve]
+
+
+class ComparedPair(TypedDict):
+    """A paired test of two results."""
+
+    metric: str
+    a: str
+    b: str
+    pairs: int
+    difference: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    p_corrected: float | None
+
+
+class OverlayState(TypedDict):
+    """State of the view of several runs."""
+
+    metric: str
+    minimize: bool
+    confidence: float
+    sentence: str
+    results: list[ComparedResult]
+    pairs: list[ComparedPair]
+
+
+class ProgramNode(TypedDict):
+    """A node as the launched program declares it."""
+
+    group: str
+    kind: str
+    hue: str
+    target: str
+    methods: list[str]
+    calls: list[str]
+    callers: list[str]
+    concurrency: int
+    restarts: int
+    resources: list[str]
+    shares: list[str]
+
+
+class NodeState(TypedDict):
+    """The present state of a node."""
+
+    label: str
+    state: str
+    where: str
+    beat: float | None
+    uptime: float | None
+    calls: int
+    rate: float | None
+    errors: int
+    active: int
+    queue: int | None
+    cpu: float | None
+    memory: int | None
+    restarts: int
+    code: int | None
+    failed: bool
+    last: list[str]
+
+
+class GroupState(TypedDict):
+    """The present state of a group of nodes."""
+
+    said: str
+    hue: str
+    load: str
+
+
+STATES = (
+    TabState, FigureSelection, HeadlineFigure, MemoryRow, MemoryState, FigureColumn, OperationsState, MeshAxis,
+    DeviceFigure, MeshLayout, MeshLeaf, MeshCollective, MeshState, StageCost, Scaling, ChipRoofs, RooflineDot,
+    LinesRoofline, TargetCost, TargetChoice, CostState, MetricCurve, ComparedResult, ComparedPair, OverlayState,
+    ProgramNode, NodeState, GroupState,
+)  # fmt: skip

@@ -1,14 +1,16 @@
 // The roofline as a picture: roofs of a chip, and a dot for each operation or line, as large as its time.
+
 import { s } from "./dom";
 import { formatCount, formatFlops } from "./format";
 import { rove } from "./keyboard";
-import { axesFor, type Chip, type Dot, type Frame, powersOfTen, roofPoints } from "./roofline";
+import { axesFor, type Dot, type Frame, powersOfTen, roofPoints } from "./roofline";
+import type { ChipRoofs } from "./states";
 
 const LABEL = { gap: 8, line: 13, middle: 4, room: 90 }; // pixels
 
 export interface RooflineOptions {
   dots: readonly Dot[];
-  chip: Chip | null;
+  chip: ChipRoofs | null;
   frame: Frame;
   /** "measured operations" */
   what: string;

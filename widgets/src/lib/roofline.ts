@@ -1,13 +1,6 @@
 // A roofline: what operations reached, by FLOPs per byte, below what the chip can do; both axes logarithmic.
+import type { ChipRoofs } from "./states";
 
-export interface Chip {
-  name: string;
-  /** Bytes per second of one device. */
-  bandwidth: number;
-  /** FLOP per second of one device, by dtype. */
-  peaks: Record<string, number>;
-  source: string;
-}
 export interface Dot {
   index: number;
   intensity: number;
@@ -37,7 +30,7 @@ export function dotsOf(intensity: ArrayLike<number>, rate: ArrayLike<number>, se
 }
 
 /** Whole powers of ten around all dots and the ridge of the roof. */
-export function axesFor(dots: readonly Dot[], chip: Chip | null, frame: Frame): Axes {
+export function axesFor(dots: readonly Dot[], chip: ChipRoofs | null, frame: Frame): Axes {
   const peak = chip ? Math.max(...Object.values(chip.peaks)) : Number.NaN;
   const xs = [...dots.map(({ intensity }) => intensity), chip ? peak / chip.bandwidth : Number.NaN];
   const ys = [...dots.map(({ rate }) => rate), peak];
@@ -70,7 +63,7 @@ export function roofPoints(bandwidth: number, peak: number, axes: Axes): [number
 }
 
 /** Share of the roof that a dot reaches: 1 is as fast as the chip allows. */
-export const shareOfRoof = ({ intensity, rate }: Dot, { bandwidth }: Chip, peak: number): number =>
+export const shareOfRoof = ({ intensity, rate }: Dot, { bandwidth }: ChipRoofs, peak: number): number =>
   rate / Math.min(peak, intensity * bandwidth);
 
 export function powersOfTen(low: number, high: number, most = 8): number[] {

@@ -80,3 +80,259 @@ export interface OperationsState {
   attributed: Readonly<Record<string, number>>;
   notes: readonly string[];
 }
+
+/** An axis of a mesh, with the links of a torus that a step along the axis crosses. */
+export interface MeshAxis {
+  name: string;
+  size: number;
+  type: string;
+  hops: string | null;
+}
+
+/** A figure of all devices, which the mesh view shows by colour or by group. */
+export interface DeviceFigure {
+  key: string;
+  label: string;
+  unit: string;
+  kind: "number" | "group";
+}
+
+/** An arrangement of the devices; a panel has a title, a column, a row, and its size. */
+export interface MeshLayout {
+  key: string;
+  label: string;
+  columns: number;
+  rows: number;
+  panels: readonly (readonly [string, number, number, number, number])[];
+  reading: string;
+}
+
+/** An array on the mesh. */
+export interface MeshLeaf {
+  name: string;
+  type: string;
+  spec: string;
+  shape: readonly number[];
+  shard_shape: readonly number[];
+  bytes: number;
+}
+
+/** A collective: the bytes that one device sends per call, and the device pairs of a permutation. */
+export interface MeshCollective {
+  name: string;
+  kind: string;
+  axes: readonly string[];
+  sent: number;
+  pairs: readonly (readonly [number, number])[];
+}
+
+/** State of the mesh view; `held` has the placement, first client, last client + 1 and padding of each device. */
+export interface MeshState {
+  layouts: readonly MeshLayout[];
+  count: number;
+  few: boolean;
+  axes: readonly MeshAxis[];
+  abstract: boolean;
+  choices: readonly DeviceFigure[];
+  names: Readonly<Record<string, string | readonly string[]>>;
+  kinds: readonly string[];
+  hosts: number;
+  coords: number;
+  wraps: readonly boolean[];
+  collectives: readonly MeshCollective[];
+  held: Readonly<Record<string, readonly (readonly [string, number, number, number])[]>>;
+  leaves: readonly MeshLeaf[];
+  sentence: string;
+}
+
+/** Predicted cost of a stage; `unknown` explains missing figures. */
+export interface StageCost {
+  stage: string;
+  kind: string;
+  name: string;
+  flops: number | null;
+  elementwise: number | null;
+  accessed: number | null;
+  wire: Readonly<Record<string, number>>;
+  wire_seconds: Readonly<Record<string, number>>;
+  compute: number | null;
+  memory: number | null;
+  collective: number | null;
+  seconds: number | null;
+  bound: string;
+  unknown: readonly string[];
+}
+
+/** Sizes and positions of the sliders. */
+export interface Scaling {
+  placement: string;
+  axes: string;
+  clients: readonly number[];
+  clients_now: number;
+  model: readonly number[];
+  devices: readonly number[];
+  devices_now: number;
+  at_once: readonly (number | string)[];
+  at_once_now: number | string;
+  chips: readonly string[];
+  chip_now: string;
+}
+
+/** Bytes per second, and FLOP/s by dtype, of one device. */
+export interface ChipRoofs {
+  name: string;
+  bandwidth: number;
+  peaks: Readonly<Record<string, number>>;
+  source: string;
+}
+
+/** A source line with matrix products. */
+export interface RooflineDot {
+  place: string;
+  line: string | null;
+  instruction: string;
+  flops: number;
+  bytes: number;
+  seconds: number;
+  dtype: string;
+  most: number;
+}
+
+/** Source lines below the roofs of a chip; lines without products have a number and a share of the seconds. */
+export interface LinesRoofline {
+  chip: ChipRoofs;
+  assumed: boolean;
+  seconds: number;
+  communication: number | null;
+  dots: readonly RooflineDot[];
+  without_products: readonly [number, number];
+}
+
+/** Predicted cost of a program on one target. */
+export interface TargetCost {
+  target: string;
+  chip: string;
+  seconds: number | null;
+  roofline: string | null;
+  lines: LinesRoofline | null;
+  assumptions: readonly string[];
+  notes: readonly string[];
+  total: string;
+  work: string;
+  at_least: boolean;
+  flops: number | null;
+  elementwise: number | null;
+  peak: number | null;
+  available: number | null;
+  fits: boolean | null;
+  mesh: string;
+  strategies: Readonly<Record<string, string>>;
+  buffers: readonly (readonly string[])[];
+  stages: readonly StageCost[];
+  scaling: Scaling | null;
+}
+
+/** A chip to compile for, with its topologies that fit the mesh. */
+export interface TargetChoice {
+  chip: string;
+  description: string;
+  targets: readonly string[];
+  install: string | null;
+  terms: string;
+}
+
+/** State of the cost view. */
+export interface CostState {
+  targets: readonly TargetCost[];
+  elsewhere: readonly TargetChoice[];
+  other_size: string;
+  sentence: string;
+}
+
+/** A metric of a result: means over seeds, intervals, and the values of each seed. */
+export interface MetricCurve {
+  metric: string;
+  rounds: readonly number[];
+  mean: readonly (number | null)[];
+  low: readonly (number | null)[];
+  high: readonly (number | null)[];
+  seeds: readonly (readonly (number | null)[])[];
+  final: number | null;
+  final_low: number | null;
+  final_high: number | null;
+}
+
+/** A result of several seeds. */
+export interface ComparedResult {
+  name: string;
+  status: string;
+  seeds: readonly number[];
+  compared: number;
+  left_out: readonly string[];
+  metrics: readonly MetricCurve[];
+}
+
+/** A paired test of two results. */
+export interface ComparedPair {
+  metric: string;
+  a: string;
+  b: string;
+  pairs: number;
+  difference: number | null;
+  low: number | null;
+  high: number | null;
+  p: number | null;
+  p_corrected: number | null;
+}
+
+/** State of the view of several runs. */
+export interface OverlayState {
+  metric: string;
+  minimize: boolean;
+  confidence: number;
+  sentence: string;
+  results: readonly ComparedResult[];
+  pairs: readonly ComparedPair[];
+}
+
+/** A node as the launched program declares it. */
+export interface ProgramNode {
+  group: string;
+  kind: string;
+  hue: string;
+  target: string;
+  methods: readonly string[];
+  calls: readonly string[];
+  callers: readonly string[];
+  concurrency: number;
+  restarts: number;
+  resources: readonly string[];
+  shares: readonly string[];
+}
+
+/** The present state of a node. */
+export interface NodeState {
+  label: string;
+  state: string;
+  where: string;
+  beat: number | null;
+  uptime: number | null;
+  calls: number;
+  rate: number | null;
+  errors: number;
+  active: number;
+  queue: number | null;
+  cpu: number | null;
+  memory: number | null;
+  restarts: number;
+  code: number | null;
+  failed: boolean;
+  last: readonly string[];
+}
+
+/** The present state of a group of nodes. */
+export interface GroupState {
+  said: string;
+  hue: string;
+  load: string;
+}

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { factsOf, listed, type NodeState, NUMBERS, nextSort, type ProgramNode, sparkOf } from "./launch-data";
+import type { NodeState, ProgramNode } from "../lib/states";
+import { factsOf, listed, NUMBERS, nextSort, sparkOf } from "./launch-data";
 
 const node = (group: string, more: Partial<ProgramNode> = {}): ProgramNode => ({
   group,

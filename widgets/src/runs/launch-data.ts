@@ -1,41 +1,8 @@
 // What the launch view knows of the nodes of a program: columns, filter, order, facts. Nothing here draws.
+
 import { formatBytes, formatCount, formatSeconds } from "../lib/format";
 import { range } from "../lib/scale";
-
-/** A node as the program declares it. */
-export interface ProgramNode {
-  group: string;
-  kind: string;
-  hue: string;
-  target: string;
-  methods: readonly string[];
-  calls: readonly string[];
-  callers: readonly string[];
-  concurrency: number;
-  restarts: number;
-  resources: readonly string[];
-  shares: readonly string[];
-}
-
-/** What a node does now. */
-export interface NodeState {
-  label: string;
-  state: string;
-  where: string;
-  beat: number | null;
-  uptime: number | null;
-  calls: number;
-  rate: number | null;
-  errors: number;
-  active: number;
-  queue: number | null;
-  cpu: number | null;
-  memory: number | null;
-  restarts: number;
-  code: number | null;
-  failed: boolean;
-  last: readonly string[];
-}
+import type { NodeState, ProgramNode } from "../lib/states";
 
 type Nodes = Readonly<Record<string, ProgramNode>>;
 type States = ReadonlyMap<string, NodeState>;

@@ -1,23 +1,14 @@
 // A program of nodes: its graph with a mark per node, what each node does, its history and log, a button that stops all.
+
 import { type Block, showDetails } from "../lib/details";
 import { button, type Child, h, pictureFrom, replace, s } from "../lib/dom";
 import { formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { rove } from "../lib/keyboard";
 import { floats } from "../lib/model";
 import { split } from "../lib/split";
+import type { GroupState, NodeState, ProgramNode } from "../lib/states";
 import type { RenderView, ViewContext } from "../lib/view";
-import {
-  factsOf,
-  formatCores,
-  formatRate,
-  listed,
-  type NodeState,
-  NUMBERS,
-  nextSort,
-  type ProgramNode,
-  type Sort,
-  sparkOf,
-} from "./launch-data";
+import { factsOf, formatCores, formatRate, listed, NUMBERS, nextSort, type Sort, sparkOf } from "./launch-data";
 
 const CARD = 220; // pixels of text in a card of the graph
 const MOST_ROWS = 300;
@@ -30,11 +21,6 @@ const HISTORIES: readonly (readonly [string, string, (value: number) => string])
 ];
 
 type Bytes = DataView | ArrayBuffer | null | undefined;
-interface GroupState {
-  said: string;
-  hue: string;
-  load: string;
-}
 interface Chosen {
   label: string;
   log: readonly string[];

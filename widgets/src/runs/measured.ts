@@ -4,9 +4,10 @@ import { type Block, showDetails } from "../lib/details";
 import { h, replace } from "../lib/dom";
 import { formatBandwidth, formatCount, formatFlops, formatSeconds } from "../lib/format";
 import { wordsOf } from "../lib/matches";
-import { type Chip, type Dot, dotsOf, type Frame, shareOfRoof } from "../lib/roofline";
+import { type Dot, dotsOf, type Frame, shareOfRoof } from "../lib/roofline";
 import { rooflinePicture } from "../lib/roofline-picture";
 import { split } from "../lib/split";
+import type { ChipRoofs } from "../lib/states";
 import { type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 
@@ -18,7 +19,7 @@ class Measured {
   private readonly seconds: Float32Array;
   private readonly predicted: Float32Array;
   private readonly each: Float32Array;
-  private readonly chip: Chip | null;
+  private readonly chip: ChipRoofs | null;
   private readonly number: Map<string, number>;
   private readonly table: TreeTable;
   private readonly picture = h("div", {});
@@ -182,7 +183,7 @@ class Measured {
   }
 
   /** The peak of the operation's own dtype; the highest where the chip lists none for it. */
-  private peakOf(i: number, chip: Chip): number {
+  private peakOf(i: number, chip: ChipRoofs): number {
     return chip.peaks[this.context.state<string[]>("dtypes")[i]] ?? Math.max(...Object.values(chip.peaks));
   }
 

@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { against, axisOf, edgesOf, onAxis, ranked, type SentMetric, type SentResult } from "./overlay-data";
+import type { ComparedResult, MetricCurve } from "../lib/states";
+import { against, axisOf, edgesOf, onAxis, ranked } from "./overlay-data";
 
-const curve = (final: number | null, more: Partial<SentMetric> = {}): SentMetric => ({
+const curve = (final: number | null, more: Partial<MetricCurve> = {}): MetricCurve => ({
   metric: "loss",
   rounds: [0, 1],
   mean: [2, 1],
@@ -13,7 +14,7 @@ const curve = (final: number | null, more: Partial<SentMetric> = {}): SentMetric
   final_high: null,
   ...more,
 });
-const result = (name: string, final: number | null): SentResult => ({
+const result = (name: string, final: number | null): ComparedResult => ({
   name,
   status: "finished",
   seeds: [0],

@@ -1,44 +1,14 @@
 // What the kernel sends of several runs, and what the view of them makes of it. Nothing here draws.
+import type { ComparedPair, ComparedResult, MetricCurve } from "../lib/states";
 import { aligned, union } from "./curves";
 
 export type Numbers = readonly (number | null)[];
 
-export interface SentMetric {
-  metric: string;
-  rounds: readonly number[];
-  mean: Numbers;
-  low: Numbers;
-  high: Numbers;
-  seeds: readonly Numbers[];
-  final: number | null;
-  final_low: number | null;
-  final_high: number | null;
-}
-export interface SentResult {
-  name: string;
-  status: string;
-  seeds: readonly number[];
-  compared: number;
-  left_out: readonly string[];
-  metrics: readonly SentMetric[];
-}
-export interface SentPair {
-  metric: string;
-  a: string;
-  b: string;
-  pairs: number;
-  difference: number | null;
-  low: number | null;
-  high: number | null;
-  p: number | null;
-  p_corrected: number | null;
-}
-
-export const metricOf = (result: SentResult, metric: string): SentMetric | undefined =>
+export const metricOf = (result: ComparedResult, metric: string): MetricCurve | undefined =>
   result.metrics.find((each) => each.metric === metric);
 
 /** Numbers of the results, the best first; those without a final value last. */
-export function ranked(results: readonly SentResult[], metric: string, minimize: boolean): number[] {
+export function ranked(results: readonly ComparedResult[], metric: string, minimize: boolean): number[] {
   const final = (index: number) => metricOf(results[index], metric)?.final ?? null;
   return results
     .map((_, index) => index)
@@ -62,7 +32,7 @@ const known = (values: readonly (number | null | undefined)[]): number[] =>
   values.filter((value): value is number => value !== null && value !== undefined);
 
 /** Lower and upper edge of a band; null where there is none, as with a single seed. */
-export function edgesOf(curve: SentMetric, spread: Spread): [Numbers, Numbers] | null {
+export function edgesOf(curve: MetricCurve, spread: Spread): [Numbers, Numbers] | null {
   if (spread === "interval") return curve.low.some((value) => value !== null) ? [curve.low, curve.high] : null;
   if (spread !== "all" || curve.seeds.length < 2) return null;
   const at = (pick: (values: number[]) => number) =>
@@ -74,9 +44,9 @@ export function edgesOf(curve: SentMetric, spread: Spread): [Numbers, Numbers] |
 }
 
 /** Values on the axis that all drawn curves share. */
-export const axisOf = (curves: readonly SentMetric[]): number[] =>
+export const axisOf = (curves: readonly MetricCurve[]): number[] =>
   union(curves.map(({ rounds }) => rounds as number[]));
-export const onAxis = (curve: SentMetric, values: Numbers, axis: readonly number[]): (number | null)[] =>
+export const onAxis = (curve: MetricCurve, values: Numbers, axis: readonly number[]): (number | null)[] =>
   aligned(curve.rounds, values, axis);
 
 /** A test of two results, turned so that it tells of `name` against the other. */
@@ -89,7 +59,7 @@ export interface Against {
   pairs: number;
 }
 
-export function against(pairs: readonly SentPair[], name: string): Against[] {
+export function against(pairs: readonly ComparedPair[], name: string): Against[] {
   return pairs.flatMap((pair) => {
     const { low, high, difference, p_corrected: p, pairs: count } = pair;
     if (pair.a === name) return [{ other: pair.b, difference, low, high, p, pairs: count }];

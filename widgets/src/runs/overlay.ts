@@ -1,24 +1,14 @@
 // Several runs over one another: curves with bands over seeds, final values with intervals, differences with tests.
+
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, replace, uniqueId } from "../lib/dom";
 import { formatCount, plural } from "../lib/format";
 import { split } from "../lib/split";
+import type { ComparedPair, ComparedResult, MetricCurve } from "../lib/states";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line, type Plot } from "./chart";
 import { canBeLog } from "./curves";
-import {
-  against,
-  axisOf,
-  edgesOf,
-  metricOf,
-  onAxis,
-  ranked,
-  type SentMetric,
-  type SentPair,
-  type SentResult,
-  SPREADS,
-  type Spread,
-} from "./overlay-data";
+import { against, axisOf, edgesOf, metricOf, onAxis, ranked, SPREADS, type Spread } from "./overlay-data";
 
 const AT_FIRST = 6; // results that are drawn before somebody chooses
 const COLOURS = 8;
@@ -65,8 +55,8 @@ class Overlay {
     this.draw();
   }
 
-  private get results(): readonly SentResult[] {
-    return this.context.live<SentResult[]>("results") ?? this.context.state<SentResult[]>("results");
+  private get results(): readonly ComparedResult[] {
+    return this.context.live<ComparedResult[]>("results") ?? this.context.state<ComparedResult[]>("results");
   }
   private get metric(): string {
     return this.context.setting<string>("metric", this.context.state("metric"));
@@ -148,7 +138,7 @@ class Overlay {
 
   private drawCurves(drawn: readonly number[]): void {
     const { metric, spread, results } = this;
-    const curves = drawn.map((index) => [index, metricOf(results[index], metric) as SentMetric] as const);
+    const curves = drawn.map((index) => [index, metricOf(results[index], metric) as MetricCurve] as const);
     const x = axisOf(curves.map(([, curve]) => curve));
     const bands: Plot["bands"][number][] = [];
     const thin: Line[] = [];
@@ -242,7 +232,7 @@ class Overlay {
     else this.overview();
   }
 
-  private describeResult(result: SentResult): void {
+  private describeResult(result: ComparedResult): void {
     const blocks: Block[] = [
       {
         form: "table",
@@ -251,7 +241,7 @@ class Overlay {
         rows: result.metrics.map((m) => [m.metric, amount(m.final), between(m.final_low, m.final_high)]),
       },
     ];
-    const tests = against(this.context.live<SentPair[]>("pairs") ?? this.context.state("pairs"), result.name);
+    const tests = against(this.context.live<ComparedPair[]>("pairs") ?? this.context.state("pairs"), result.name);
     if (tests.length)
       blocks.push({
         form: "table",

@@ -1,17 +1,12 @@
 // Chooses hardware that is not here, compiles for it in the background, shows how far that is, and stops it.
+
 import { button, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes, formatFlops, formatSeconds } from "../lib/format";
+import type { TargetChoice, TargetCost } from "../lib/states";
 import { copyText } from "../lib/take-along";
 import type { ViewContext } from "../lib/view";
-import { axesOf, type Target } from "./cost-data";
+import { axesOf } from "./cost-data";
 
-interface Chip {
-  chip: string;
-  description: string;
-  targets: string[];
-  install: string | null;
-  terms: string;
-}
 interface Job {
   status: "running" | "done" | "stopped" | "failed";
   target: string;
@@ -39,15 +34,15 @@ class CompilePanel {
   private readonly words = h("span", { role: "status" });
   private readonly note = h("p", { class: "wb-note" });
   private readonly progress: HTMLElement;
-  private chosen: Chip;
+  private chosen: TargetChoice;
   private order = "topology";
 
   constructor(
     private readonly context: ViewContext,
-    chips: Chip[],
+    chips: TargetChoice[],
   ) {
     const ready = chips.filter((each) => !each.install && each.targets.length);
-    const v5e = (list: Chip[]) => list.find(({ chip }) => chip === "v5e");
+    const v5e = (list: TargetChoice[]) => list.find(({ chip }) => chip === "v5e");
     this.chosen = v5e(ready) ?? ready[0] ?? v5e(chips) ?? chips[0];
     const options = chips.map(
       ({ chip, install }): Option<string> => [chip, install ? `${chip} (compiler not installed)` : chip],
@@ -128,22 +123,22 @@ class CompilePanel {
 
 /** Nothing where the view cannot compile. */
 export function compilePanel(context: ViewContext): HTMLElement | null {
-  const chips = context.state<Chip[]>("elsewhere");
+  const chips = context.state<TargetChoice[]>("elsewhere");
   return chips?.length && context.hasKernel ? new CompilePanel(context, chips).node : null;
 }
 
-type Row = [string, (target: Target) => string];
+type Row = [string, (target: TargetCost) => string];
 
 /** One column per target: does it fit, what does it need, how long would it take, which strategy do collectives use. */
 export function sideBySide(
   context: ViewContext,
-  targets: readonly Target[],
+  targets: readonly TargetCost[],
   compiled: ReadonlySet<string>,
 ): HTMLElement | null {
   if (targets.length < 2) return null;
   const strategies = [...new Set(targets.flatMap((each) => Object.keys(each.strategies)))];
-  const wire = (each: Target, axis: string) => each.stages.reduce((sum, stage) => sum + (stage.wire[axis] ?? 0), 0);
-  const fits = ({ fits: known, peak, available }: Target) =>
+  const wire = (each: TargetCost, axis: string) => each.stages.reduce((sum, stage) => sum + (stage.wire[axis] ?? 0), 0);
+  const fits = ({ fits: known, peak, available }: TargetCost) =>
     known === null ? "unknown" : known ? "yes" : `NO: ${formatBytes((peak ?? 0) - (available ?? 0))} too much`;
   const rows: Row[] = [
     ["mesh", (each) => each.mesh || "none"],

@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
-import { axesOf, costsSomething, type StageCost, timeParts } from "./cost-data";
+import type { StageCost } from "../lib/states";
+import { axesOf, costsSomething, timeParts } from "./cost-data";
 
 const stage: StageCost = {
   stage: "0",

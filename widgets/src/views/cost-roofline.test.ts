@@ -10,6 +10,7 @@ const line = {
   flops: 4e9,
   bytes: 1e9,
   dtype: "bfloat16",
+  most: 0,
 };
 const lines = {
   chip,

@@ -1,10 +1,11 @@
 // The roofline of a program's lines: what limits each, how far it stays below the roof, and where its time goes.
+
 import { h } from "../lib/dom";
 import { formatBandwidth, formatFlops, formatSeconds, plural } from "../lib/format";
 import { type Dot, shareOfRoof } from "../lib/roofline";
 import { rooflinePicture } from "../lib/roofline-picture";
+import type { LinesRoofline } from "../lib/states";
 import type { ViewContext } from "../lib/view";
-import type { LinesRoofline } from "./cost-data";
 
 const FRAME = { width: 400, height: 240, left: 82, bottom: 34 };
 

@@ -1,9 +1,10 @@
 // Sliders for another size of the program; the kernel estimates every number again from the program's own records.
+
 import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes, formatCount, formatFlops, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
+import type { Scaling, StageCost, TargetCost } from "../lib/states";
 import type { ViewContext } from "../lib/view";
-import type { Scaling, StageCost, Target } from "./cost-data";
 
 interface Estimate {
   seconds: number | null;
@@ -17,11 +18,11 @@ interface Estimate {
   per_device: number;
   devices: number;
   idle: number;
-  stages: StageCost[];
+  stages: readonly StageCost[];
   assumptions: string[];
   as_is: { seconds: number | null; peak: number | null; flops: number | null; sent: number };
 }
-export type DrawStages = (target: { target: string; stages: StageCost[] }, longest: number) => HTMLElement;
+export type DrawStages = (target: { target: string; stages: readonly StageCost[] }, longest: number) => HTMLElement;
 
 /** How an estimate compares with the program as it is. */
 export function comparedWith(now: number | null, then: number | null, base: string): string {
@@ -37,14 +38,14 @@ class WhatIf {
   private readonly rests = h("div");
   private readonly menus = h("div", { class: "wb-row wb-menus" });
   private inputs: Record<string, () => number | string> = {};
-  private base: Target;
+  private base: TargetCost;
   private chip = "";
   private busy = false;
   private again = false;
 
   constructor(
     private readonly context: ViewContext,
-    private readonly targets: () => Target[],
+    private readonly targets: () => TargetCost[],
     private readonly drawStages: DrawStages,
   ) {
     this.base = this.known[0];
@@ -65,7 +66,7 @@ class WhatIf {
     });
   }
 
-  private get known(): Target[] {
+  private get known(): TargetCost[] {
     return this.targets().filter(({ scaling }) => scaling);
   }
 
@@ -260,7 +261,7 @@ class WhatIf {
 }
 
 /** Nothing where no target can be estimated at another size, or nobody could answer. */
-export function whatIf(context: ViewContext, targets: () => Target[], drawStages: DrawStages): WhatIf | null {
+export function whatIf(context: ViewContext, targets: () => TargetCost[], drawStages: DrawStages): WhatIf | null {
   return context.hasKernel && targets().some(({ scaling }) => scaling)
     ? new WhatIf(context, targets, drawStages)
     : null;

@@ -1,12 +1,14 @@
 // Predicted cost: the roofline, seconds per stage and mesh axis; other sizes; targets side by side, here and elsewhere.
+
 import { button, type Child, h, pictureFrom, replace } from "../lib/dom";
 import { asSentence, formatBytes, formatFlops, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
 import { rove } from "../lib/keyboard";
+import type { StageCost, TargetCost } from "../lib/states";
 import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
 import { compilePanel, sideBySide } from "./cost-compile";
-import { axesOf, costsSomething, type StageCost, type Target, timeParts } from "./cost-data";
+import { axesOf, costsSomething, timeParts } from "./cost-data";
 import { lineRoofline } from "./cost-roofline";
 import { whatIf } from "./cost-scaling";
 
@@ -72,12 +74,12 @@ class Cost {
     this.draw();
   }
 
-  private get compiled(): Target[] {
-    return this.context.live<Target[]>("compiled") ?? [];
+  private get compiled(): TargetCost[] {
+    return this.context.live<TargetCost[]>("compiled") ?? [];
   }
 
-  private get targets(): Target[] {
-    return [...this.context.state<Target[]>("targets"), ...this.compiled];
+  private get targets(): TargetCost[] {
+    return [...this.context.state<TargetCost[]>("targets"), ...this.compiled];
   }
 
   private draw(): void {
@@ -98,7 +100,7 @@ class Cost {
     this.follow();
   }
 
-  private section(target: Target, longest: number): HTMLElement {
+  private section(target: TargetCost, longest: number): HTMLElement {
     const assumed = [...target.notes, ...target.assumptions];
     const rests = assumed.length
       ? h(
@@ -131,12 +133,12 @@ class Cost {
   }
 
   /** The program was compiled here, and its seconds are those of a chip: both are named. */
-  private titleOf({ target, chip, seconds }: Target): string {
+  private titleOf({ target, chip, seconds }: TargetCost): string {
     return seconds !== null && !target.startsWith(chip) ? `${target}, as if on ${chip}` : target;
   }
 
   /** Seconds of a call need a chip's figures, and those of every stage. */
-  private whyNoSeconds({ chip, stages }: Target): string {
+  private whyNoSeconds({ chip, stages }: TargetCost): string {
     const unknown = stages.filter(({ seconds }) => seconds === null).map(({ name }) => name);
     if (chip === "no chip" || !unknown.length)
       return 'Seconds need the published figures of a chip: inspect with on="v5e:4x4" or another.';
@@ -144,12 +146,12 @@ class Cost {
   }
 
   /** Why stages lack figures. */
-  private unpriced(stages: StageCost[]): Child {
+  private unpriced(stages: readonly StageCost[]): Child {
     const why = [...new Set(stages.flatMap(({ unknown }) => unknown))];
     return why.length ? h("p", { class: "wb-note" }, `Not predicted: ${why.join("; ")}.`) : null;
   }
 
-  private total(target: Target): HTMLElement {
+  private total(target: TargetCost): HTMLElement {
     const time = target.seconds === null ? "" : formatSeconds(target.seconds);
     const { lines } = target;
     const least = target.at_least ? "at least " : "";
@@ -175,7 +177,7 @@ class Cost {
     );
   }
 
-  private misfit(target: Target): Child {
+  private misfit(target: TargetCost): Child {
     if (target.fits !== false) return null;
     const largest = target.buffers.map(([name, bytes, shape, where]) =>
       h("li", {}, `${bytes}: ${name} ${shape.split("{")[0]} ${where ? `from ${where}` : ""}`),
@@ -189,7 +191,7 @@ class Cost {
     );
   }
 
-  private roofline(target: Target): Node | null {
+  private roofline(target: TargetCost): Node | null {
     if (target.chip === "no chip") return null;
     if (!target.roofline) return h("p", { class: "wb-note" }, "No stage computes anything.");
     const svg = pictureFrom(target.roofline);
@@ -212,7 +214,11 @@ class Cost {
   }
 
   /** Stages × axes as bars: of seconds where a chip is known, else of FLOPs; what each stage sends over each axis. */
-  private stageTable(target: { target: string; stages: StageCost[] }, longest: number, known: string): HTMLElement {
+  private stageTable(
+    target: { target: string; stages: readonly StageCost[] },
+    longest: number,
+    known: string,
+  ): HTMLElement {
     const { stages } = target;
     const timed = stages.some(({ seconds }) => seconds !== null);
     const axes = axesOf(stages);
@@ -337,6 +343,6 @@ class Cost {
 export const cost: RenderView = (host, context) => {
   const place = h("div", { class: "wb-scrolls" });
   host.append(place);
-  if (context.state<Target[]>("targets").length) new Cost(place, context);
+  if (context.state<TargetCost[]>("targets").length) new Cost(place, context);
   else place.append(h("p", { class: "wb-note" }, context.state<string>("sentence")));
 };

@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
-import { gridOf, heldWords, type Layout, Mesh, nearest, neighbour } from "./mesh-data";
+import type { MeshLayout } from "../lib/states";
+import { gridOf, heldWords, Mesh, nearest, neighbour } from "./mesh-data";
 
 const state: Record<string, unknown> = {
   axes: [
@@ -42,7 +43,7 @@ it("shards are slices", () => {
 });
 
 it("gaps are jumped over and belong to the nearest device", () => {
-  const layout: Layout = { key: "mesh", label: "", columns: 3, rows: 1, panels: [], reading: "" };
+  const layout: MeshLayout = { key: "mesh", label: "", columns: 3, rows: 1, panels: [], reading: "" };
   const places = Float32Array.from([0, 0, 2, 0]);
   const grid = gridOf(layout, places);
   expect([...grid]).toEqual([0, -1, 1]);

@@ -1,32 +1,7 @@
 // Devices of a mesh: places, groups along an axis, who holds what.
+import type { DeviceFigure, MeshAxis, MeshLayout, MeshLeaf } from "../lib/states";
 import type { Reader } from "../lib/view";
 
-export interface MeshAxis {
-  name: string;
-  size: number;
-  type: string;
-  hops: string | null;
-}
-export interface Choice {
-  key: string;
-  label: string;
-  unit: string;
-  kind: "number" | "group";
-}
-export interface Layout {
-  key: string;
-  label: string;
-  columns: number;
-  rows: number;
-  panels: readonly (readonly [string, number, number, number, number])[];
-  reading: string;
-}
-export interface MeshLeaf {
-  name: string;
-  shape: readonly number[];
-  shard_shape: readonly number[];
-  bytes: number;
-}
 /** Placement, first member, last + 1, padding. */
 export type Held = readonly [string, number, number, number];
 
@@ -40,8 +15,8 @@ export function heldWords(held: readonly Held[]): string {
 export class Mesh {
   readonly ids: readonly number[];
   readonly axes: readonly MeshAxis[];
-  readonly choices: readonly Choice[];
-  readonly layouts: readonly Layout[];
+  readonly choices: readonly DeviceFigure[];
+  readonly layouts: readonly MeshLayout[];
   readonly hasClients: boolean;
   private readonly positions: Float32Array[];
   private readonly held: Record<string, Held[]>;
@@ -58,7 +33,7 @@ export class Mesh {
     this.positions = this.axes.map((_, axis) => context.array(`mesh.axis${axis}`));
   }
 
-  values(choice: Choice): Float32Array {
+  values(choice: DeviceFigure): Float32Array {
     return this.context.array(`mesh.${choice.key}`);
   }
 
@@ -140,7 +115,7 @@ export class Mesh {
 }
 
 /** Device by cell of a layout; -1 where a gap is. */
-export function gridOf(layout: Layout, places: Float32Array): Int32Array {
+export function gridOf(layout: MeshLayout, places: Float32Array): Int32Array {
   const grid = new Int32Array(layout.columns * layout.rows).fill(-1);
   for (let i = 0; 2 * i < places.length; i++) grid[places[2 * i + 1] * layout.columns + places[2 * i]] = i;
   return grid;
@@ -148,7 +123,7 @@ export function gridOf(layout: Layout, places: Float32Array): Int32Array {
 
 /** The device in the next cell in a direction, gaps jumped over; the same one at an edge. */
 export function neighbour(
-  layout: Layout,
+  layout: MeshLayout,
   places: Float32Array,
   grid: Int32Array,
   index: number,
@@ -167,7 +142,7 @@ export function neighbour(
 }
 
 /** The device nearest to a cell, so that gaps between panels can be clicked too; -1 where nothing is near. */
-export function nearest(layout: Layout, grid: Int32Array, cell: number, reach = 2): number {
+export function nearest(layout: MeshLayout, grid: Int32Array, cell: number, reach = 2): number {
   if (cell < 0) return -1;
   if (grid[cell] >= 0) return grid[cell];
   const [cx, cy] = [cell % layout.columns, Math.floor(cell / layout.columns)];

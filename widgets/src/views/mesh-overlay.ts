@@ -1,18 +1,11 @@
 // Links drawn over the picture of a mesh: what a collective sends over which of them.
+
 import { replace, s, uniqueId } from "../lib/dom";
 import { formatBytes, plural } from "../lib/format";
+import type { MeshCollective } from "../lib/states";
 import type { Mesh } from "./mesh-data";
 import { groupsOver, isRing, type Link, ringLinks, routed, type Torus, torusLinks } from "./mesh-links";
 
-export interface Sending {
-  name: string;
-  kind: string;
-  axes: readonly string[];
-  /** Bytes that one device sends in one call. */
-  sent: number;
-  /** Sender and receiver of each message of a permute, as positions in the mesh. */
-  pairs?: readonly (readonly [number, number])[];
-}
 export interface Spot {
   x: number;
   y: number;
@@ -33,7 +26,7 @@ const WIDEST = 4;
 const NONE: Links = { links: [], idle: [], words: "" };
 
 /** The messages of a permute, which the compiled program names one by one. */
-function pairLinks(sending: Sending, pairs: readonly (readonly [number, number])[], torus: Torus | null) {
+function pairLinks(sending: MeshCollective, pairs: readonly (readonly [number, number])[], torus: Torus | null) {
   const messages = pairs.map(([from, to]): Link => ({ from, to, bytes: sending.sent, wrap: false }));
   const words =
     `${sending.name} over ${sending.axes.join(" and ")}: ${plural(pairs.length, "device")} ` +
@@ -42,7 +35,7 @@ function pairLinks(sending: Sending, pairs: readonly (readonly [number, number])
 }
 
 /** What is drawn for a collective; `torus` where devices are shown at their coordinates. */
-export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null, device: number): Links {
+export function linksOf(mesh: Mesh, sending: MeshCollective | null, torus: Torus | null, device: number): Links {
   const count = mesh.ids.length;
   const idle = torus && count <= MOST ? torusLinks(torus) : [];
   if (!sending) return { ...NONE, idle };

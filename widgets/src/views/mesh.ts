@@ -8,10 +8,11 @@ import { consume } from "../lib/keyboard";
 import { cellAt } from "../lib/pixels";
 import { position, range } from "../lib/scale";
 import { split } from "../lib/split";
+import type { DeviceFigure, MeshCollective, MeshLayout } from "../lib/states";
 import { css, legend, type Rgb, ramp, SERIES, seriesColour } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
-import { type Choice, gridOf, type Layout, Mesh, nearest, neighbour } from "./mesh-data";
-import { drawLinks, linksOf, type Sending, type Spot } from "./mesh-overlay";
+import { gridOf, Mesh, nearest, neighbour } from "./mesh-data";
+import { drawLinks, linksOf, type Spot } from "./mesh-overlay";
 
 const ROOMY = 5; // columns of cards that have room for more than a name
 const MOST_RINGS = 64; // devices marked around a canvas at once
@@ -29,9 +30,9 @@ class MeshPane {
   private readonly detail: HTMLElement;
   private readonly legendBox = h("span", { class: "wb-legendbox" });
   private readonly tip = h("p", { class: "wb-note wb-hovered", role: "status" });
-  private choice: Choice | undefined;
+  private choice: DeviceFigure | undefined;
   private values = new Float32Array();
-  private layout: Layout;
+  private layout: MeshLayout;
   private places = new Float32Array();
   private grid = new Int32Array();
   private cards: HTMLElement[] = [];
@@ -40,7 +41,7 @@ class MeshPane {
   private cursor = 0;
   private readonly overlay = s("svg", { class: "wb-meshlinks", "aria-hidden": "true" });
   private readonly linkWords = h("p", { class: "wb-note", role: "status" });
-  private readonly sendings: readonly Sending[];
+  private readonly sendings: readonly MeshCollective[];
   private quiet = false; // the reader wants no links
   private linksMenu: HTMLSelectElement | null = null;
 
@@ -50,7 +51,7 @@ class MeshPane {
   ) {
     this.mesh = new Mesh(context);
     this.layout = this.mesh.layouts[0];
-    this.sendings = context.state<Sending[] | undefined>("collectives") ?? [];
+    this.sendings = context.state<MeshCollective[] | undefined>("collectives") ?? [];
     this.choice = this.telling();
     const { node, main, detail } = split(context, "Details of the selected device", 0.62);
     this.detail = detail;
@@ -68,9 +69,9 @@ class MeshPane {
   }
 
   /** The first thing that tells devices apart by more than their own number. */
-  private telling(): Choice | undefined {
+  private telling(): DeviceFigure | undefined {
     const { choices } = this.mesh;
-    const varies = (choice: Choice) => range(this.mesh.values(choice))[1] > range(this.mesh.values(choice))[0];
+    const varies = (choice: DeviceFigure) => range(this.mesh.values(choice))[1] > range(this.mesh.values(choice))[0];
     const few = choices.find(
       (choice) => choice.kind === "group" && varies(choice) && range(this.mesh.values(choice))[1] < SERIES,
     );
@@ -134,8 +135,8 @@ class MeshPane {
     return this.linksMenu;
   }
 
-  private get largest(): Sending | null {
-    return this.sendings.reduce<Sending | null>((a, b) => (a && a.sent >= b.sent ? a : b), null);
+  private get largest(): MeshCollective | null {
+    return this.sendings.reduce<MeshCollective | null>((a, b) => (a && a.sent >= b.sent ? a : b), null);
   }
 
   /** The links of the chosen collective, and those that the torus has. */
