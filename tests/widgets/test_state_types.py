@@ -13,12 +13,16 @@ from workbench_widgets._overlay import overlay_state
 from workbench_widgets.states import (
     CostState,
     HeadlineFigure,
+    HloCollective,
+    HloCollectiveGroup,
     MemoryRow,
     MemoryState,
     MeshState,
     OperationsState,
     OverlayState,
+    PlayedCollective,
     ProgramNode,
+    ShardingState,
     TabState,
 )
 
@@ -84,9 +88,15 @@ def test_states_have_exactly_the_keys_of_their_types():
     data = workbench_widgets.Explorer(examples.fedavg_record()).data
     check(data["headline"], list[HeadlineFigure], "headline")
     check(data["views"], list[TabState], "views")
-    states = {"memory": MemoryState, "operations": OperationsState, "mesh": MeshState, "cost": CostState}
+    states = {
+        "memory": MemoryState, "operations": OperationsState, "mesh": MeshState, "cost": CostState,
+        "sharding": ShardingState,
+    }  # fmt: skip
     for name in states.keys() & data.keys():
         check(data[name], states[name], name)
+    check(data["hlo"]["collectives"], list[HloCollective], "collectives")
+    check(data["hlo"]["groups"], list[HloCollectiveGroup], "groups")
+    check(data["player"]["collectives"], list[PlayedCollective], "player")
     histories = [History([RoundRecord(round=0, seconds=1.0, metrics={"loss": loss})]) for loss in (1.0, 2.0)]
     check(overlay_state(overlay_runs(histories)), OverlayState, "overlay")
     check(graph_state(launch_examples.graph())["nodes"], dict[str, ProgramNode], "launch")

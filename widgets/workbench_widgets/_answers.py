@@ -265,7 +265,7 @@ class Answers(Answering):
 
         self._start("trial", "sharding/trial", work, phase="tracing and planning", status="planning")
 
-    def tried_propagation(self) -> dict[str, Any] | None:
+    def tried_propagation(self) -> Mapping[str, Any] | None:
         """Reasons for the shardings in the most recently tried program."""
         return tried_propagation(self.tried)
 

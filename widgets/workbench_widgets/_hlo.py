@@ -14,6 +14,7 @@ from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._headline import CollectiveGroup, group_collectives, work_per_device
 from workbench_widgets._scopes import GroupTree, kind_of, read_call_groups, read_edges, read_scopes
 from workbench_widgets._stablehlo import read_stablehlo
+from workbench_widgets.states import HloCollective, HloCollectiveGroup
 
 KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "program", "", "collective")
 MOST_LINES = 20_000  # of StableHLO
@@ -149,17 +150,17 @@ def _producers(name: str, instructions: Mapping[str, InstructionRecord]) -> list
     return producers
 
 
-def _collective(collective: CollectiveRecord, arguments: Sequence[str], *, staged: bool) -> dict[str, Any]:
+def _collective(collective: CollectiveRecord, arguments: Sequence[str], *, staged: bool) -> HloCollective:
     more = f" and {len(arguments) - _MOST_ARGUMENTS} more" if len(arguments) > _MOST_ARGUMENTS else ""
-    rows = [
-        ["mesh axis", axes_text(collective.axes)],
-        ["devices", _participants(collective)],
-        ["payload", f"{bytes_text(collective.payload_bytes)} per device"],
-        *([["computed from", ", ".join(arguments[:_MOST_ARGUMENTS]) + more]] if arguments else []),
-        ["sent", f"{bytes_text(collective.wire_bytes)} by one device in one execution"],
-        ["executions", "unknown" if collective.executions is None else count_text(collective.executions)],
-        *([["stages", ", ".join(collective.stages) or "unknown"]] if staged else []),
-        ["source", ", ".join(source_text(s.file, s.line) for s in collective.sources) or "unknown"],
+    rows: list[tuple[str, str]] = [
+        ("mesh axis", axes_text(collective.axes)),
+        ("devices", _participants(collective)),
+        ("payload", f"{bytes_text(collective.payload_bytes)} per device"),
+        *([("computed from", ", ".join(arguments[:_MOST_ARGUMENTS]) + more)] if arguments else []),
+        ("sent", f"{bytes_text(collective.wire_bytes)} by one device in one execution"),
+        ("executions", "unknown" if collective.executions is None else count_text(collective.executions)),
+        *([("stages", ", ".join(collective.stages) or "unknown")] if staged else []),
+        ("source", ", ".join(source_text(s.file, s.line) for s in collective.sources) or "unknown"),
     ]
     return {
         "name": collective.name,
@@ -174,7 +175,7 @@ def _collective(collective: CollectiveRecord, arguments: Sequence[str], *, stage
     }
 
 
-def _group(group: CollectiveGroup, number: dict[str, int]) -> dict[str, Any]:
+def _group(group: CollectiveGroup, number: dict[str, int]) -> HloCollectiveGroup:
     """Groups of collectives of one kind, over the same axes, from the same lines."""
     return {
         "kind": group.kind,
@@ -190,8 +191,8 @@ def _group(group: CollectiveGroup, number: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _lines(sources: Sequence[SourceLine]) -> list[list[str]]:
-    return [[f"{s.file}:{s.line}", source_text(s.file, s.line), _code_at(s)] for s in sources]
+def _lines(sources: Sequence[SourceLine]) -> list[tuple[str, str, str]]:
+    return [(f"{s.file}:{s.line}", source_text(s.file, s.line), _code_at(s)) for s in sources]
 
 
 def _code_at(source: SourceLine) -> str:

@@ -9,6 +9,7 @@ from workbench.records.run import PlayedStageRecord, PlayRecord
 from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, source_text
 from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets.states import PlayedCollective, PlayedRound, PlayedStage
 
 MOST_COLLECTIVES = 24  # maximum number of collectives in the menu, largest first
 MOST_DEVICES = 16  # maximum size of a group whose messages are drawn
@@ -59,7 +60,7 @@ def player_state(play: PlayRecord | None, program: ProgramRecord | None = None, 
     }
 
 
-def _played(play: PlayRecord) -> dict[str, Any]:
+def _played(play: PlayRecord) -> PlayedRound:
     return {
         "name": play.name,
         "stages": [_stage(stage) for stage in play.stages],
@@ -69,7 +70,7 @@ def _played(play: PlayRecord) -> dict[str, Any]:
     }
 
 
-def _stage(stage: PlayedStageRecord) -> dict[str, Any]:
+def _stage(stage: PlayedStageRecord) -> PlayedStage:
     return {
         "path": stage.path,
         "kind": stage.kind,
@@ -93,7 +94,7 @@ def _stage(stage: PlayedStageRecord) -> dict[str, Any]:
     }
 
 
-def _collectives(program: ProgramRecord, first: str) -> list[dict[str, Any]]:
+def _collectives(program: ProgramRecord, first: str) -> list[PlayedCollective]:
     if program.module is None:
         return []
     collectives = [
@@ -103,7 +104,7 @@ def _collectives(program: ProgramRecord, first: str) -> list[dict[str, Any]]:
     return [_collective(collective, program.mesh) for collective in in_order[:MOST_COLLECTIVES]]
 
 
-def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[str, Any]:
+def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> PlayedCollective:
     axes = " and ".join(collective.axes)
     members = _members(collective)
     source = collective.sources[0] if collective.sources else None
@@ -116,7 +117,7 @@ def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[s
         "devices": _devices(collective, mesh),
         "groups": len(_chains(collective.pairs)) if collective.pairs else collective.groups,
         "pairs": [
-            [members.index(sender), members.index(receiver)]
+            (members.index(sender), members.index(receiver))
             for sender, receiver in collective.pairs
             if sender in members
         ],

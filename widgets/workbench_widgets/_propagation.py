@@ -1,12 +1,13 @@
 """The propagation view: why each value is sharded, step by step, according to Shardy's decisions."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from workbench import render
 from workbench.records.sharding import PlannedValueRecord, PropagationRecord
 from workbench.render import GLOSSARY, Markup, Playback, play_back, trace_axes
 from workbench.render.units import shape_text, source_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets.states import PlannedValue, PropagationState
 
 PAGE = 120  # values in one picture
 
@@ -36,15 +37,15 @@ class PropagationView(WorkbenchWidget):
         return render.svg(self._playback, rows_at_most=40)
 
 
-def propagation_state(record: PropagationRecord, playback: Playback | None = None) -> dict[str, Any]:
+def propagation_state(record: PropagationRecord, playback: Playback | None = None) -> PropagationState:
     """State of the propagation view: the first page, facts about every sharded value, and the origin of each axis."""
     playback = playback or play_back(record, trace_axes(record))
     place = {value.name: index for index, value in enumerate(playback.values)}
-    why: dict[str, list[Any]] = {}
+    why: dict[str, list[tuple[str, list[int], int, str | None, str]]] = {}
     for arrival in playback.arrivals:
         frame = playback.frame_of(arrival)
         why.setdefault(arrival.value, []).append(
-            [arrival.axis, list(arrival.dimensions), frame, arrival.from_value, arrival.sentence]
+            (arrival.axis, list(arrival.dimensions), frame, arrival.from_value, arrival.sentence)
         )
     return {
         "svg": propagation_page(playback, 0),
@@ -71,22 +72,22 @@ def propagation_page(playback: Playback, first: int) -> str:
     return str(render.svg(playback, first=first, rows_at_most=PAGE, live=True))
 
 
-def _value(value: PlannedValueRecord) -> dict[str, Any]:
+def _value(value: PlannedValueRecord) -> PlannedValue:
     ends = value.operation in ("input", "output")
     operation = value.operation.replace("manual_computation", "shard_map")
     rows = [
-        ["operation", operation],
-        ["type", shape_text(value.dtype, value.shape)],
-        ["sharding", spec_text(value.spec)],
+        ("operation", operation),
+        ("type", shape_text(value.dtype, value.shape)),
+        ("sharding", spec_text(value.spec)),
     ]
     if value.rule:
-        rows.append(["sharding rule", value.rule])
+        rows.append(("sharding rule", value.rule))
     if value.stage:
-        rows.append(["stage", value.stage])
+        rows.append(("stage", value.stage))
     if value.source:
-        rows.append(["source", source_text(value.source.file, value.source.line)])
+        rows.append(("source", source_text(value.source.file, value.source.line)))
     if value.op_name and not ends:
-        rows.append(["scope", value.op_name])
+        rows.append(("scope", value.op_name))
     return {
         "name": value.name,
         "title": value.op_name if ends and value.op_name else f"{operation} {value.name}",

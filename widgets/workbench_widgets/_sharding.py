@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from workbench import render
 from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
@@ -12,6 +11,7 @@ from workbench_widgets._answers import Answers, TriesSpecs
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._propagation import propagation_state
+from workbench_widgets.states import ShardingLeaf, ShardingState
 
 MOST_SHARDS = 65_536  # maximum number of shards per leaf that are sent to the browser
 
@@ -55,9 +55,10 @@ def sharding_state(
     *,
     can_try: bool = False,
     names: Sequence[str] = (),
-) -> tuple[dict[str, Any], Arrays]:
+) -> tuple[ShardingState, Arrays]:
     """State of the sharding view: facts about each leaf, and where every shard starts."""
-    leaves, arrays = [], {}
+    leaves: list[ShardingLeaf] = []
+    arrays: Arrays = {}
     labels = names if len(names) == len(record.leaves) else [leaf.path for leaf in record.leaves]
     meshed = record.mesh is not None and math.prod(axis.size for axis in record.mesh.axes) > 1
     for index, (leaf, name) in enumerate(zip(record.leaves, labels, strict=True)):
@@ -85,9 +86,9 @@ def sharding_state(
         ]
         arrays[f"sharding.{index}"] = floats(corners)
     mesh = record.mesh
-    state = {
+    state: ShardingState = {
         "leaves": leaves,
-        "axes": [] if mesh is None else [[axis.name, axis.size] for axis in mesh.axes],
+        "axes": [] if mesh is None else [(axis.name, axis.size) for axis in mesh.axes],
         "names": {} if mesh is None else {str(d.id): f"{d.platform or 'device'}:{d.id}" for d in mesh.devices},
         "device_count": 0 if mesh is None else len(mesh.devices),
         "total": bytes_text(record.total_bytes),
@@ -100,21 +101,21 @@ def sharding_state(
     return state, arrays
 
 
-def _facts(leaf: LeafShardingRecord, *, on_mesh: bool) -> list[list[str]]:
+def _facts(leaf: LeafShardingRecord, *, on_mesh: bool) -> list[tuple[str, str]]:
     placed = leaf.replication > 0  # otherwise not yet placed, and the mesh may be abstract
     text = f"{counted_text(leaf.replication, 'device')} per shard"
     if leaf.kind == "single" and on_mesh:
         text = "on one device so far, not placed on the mesh"
     rows = [
-        ["spec", spec_text(leaf.spec)],
-        ["shard", shape_text(leaf.dtype, leaf.shard_shape)],
-        ["bytes in all", bytes_text(leaf.size_bytes)],
-        ["bytes per device", bytes_text(leaf.bytes_per_device)],
-        ["replication", text if placed else "not placed yet"],
-        ["kind", leaf.kind],
+        ("spec", spec_text(leaf.spec)),
+        ("shard", shape_text(leaf.dtype, leaf.shard_shape)),
+        ("bytes in all", bytes_text(leaf.size_bytes)),
+        ("bytes per device", bytes_text(leaf.bytes_per_device)),
+        ("replication", text if placed else "not placed yet"),
+        ("kind", leaf.kind),
     ]
     if leaf.padding_bytes:
-        rows.append(["padding", bytes_text(leaf.padding_bytes)])
+        rows.append(("padding", bytes_text(leaf.padding_bytes)))
     if leaf.memory_kind:
-        rows.append(["memory", leaf.memory_kind])
+        rows.append(("memory", leaf.memory_kind))
     return rows

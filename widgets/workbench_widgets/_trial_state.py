@@ -7,9 +7,10 @@ from workbench.records.compiled import TrafficRecord, WhatIfRecord
 from workbench.render import change_sign, what_if_amounts
 from workbench.render.units import bytes_text, count_text, shape_text, source_text, spec_text
 from workbench_widgets._propagation import propagation_state
+from workbench_widgets.states import PropagationState, TrialRow
 
 
-def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
+def tried_propagation(tried: WhatIfRecord | None) -> PropagationState | None:
     """Reasons for the shardings in the tried program; None if no value is sharded."""
     record = None if tried is None else tried.after.propagation
     if record is None or not any(any(value.spec) for value in record.values):
@@ -39,7 +40,7 @@ def trial_state(tried: WhatIfRecord) -> dict[str, Any]:
     }
 
 
-def _row(row: TrafficRecord) -> dict[str, Any]:
+def _row(row: TrafficRecord) -> TrialRow:
     return {
         "change": row.change,
         "sign": change_sign(row),
@@ -47,8 +48,8 @@ def _row(row: TrafficRecord) -> dict[str, Any]:
         "axes": list(row.axes),
         "stage": row.stage,
         "stage_name": row.stage_name,
-        "runs": [_count(row.runs_before), _count(row.runs_after)],
-        "bytes": [bytes_text(row.before_bytes), bytes_text(row.after_bytes)],
+        "runs": (_count(row.runs_before), _count(row.runs_after)),
+        "bytes": (bytes_text(row.before_bytes), bytes_text(row.after_bytes)),
         "line": None if row.source is None else f"{row.source.file}:{row.source.line}",
         "source": "" if row.source is None else source_text(row.source.file, row.source.line),
     }

@@ -371,9 +371,169 @@ class GroupState(TypedDict):
     load: str
 
 
+class HloCollective(TypedDict):
+    """A collective; a line has a key, a place and its code."""
+
+    name: str
+    axis_names: list[str]
+    axes: str
+    payload: int
+    times: float | None
+    sent: float
+    stages: list[str]
+    lines: list[tuple[str, str, str]]
+    rows: list[tuple[str, str]]
+
+
+class HloCollectiveGroup(TypedDict):
+    """Collectives of one kind, over the same axes, from the same lines; members are positions."""
+
+    kind: str
+    axes: str
+    axis_names: list[str]
+    places: str
+    lines: list[tuple[str, str, str]]
+    payload: int
+    sent: float
+    times: float | None
+    members: list[int]
+    stages: list[str]
+
+
+class ShardingLeaf(TypedDict):
+    """An array, and the device of each shard."""
+
+    path: str
+    shape: list[int]
+    shard_shape: list[int]
+    blocks: list[int]
+    spec: list[list[str]]
+    itemsize: float
+    type: str
+    spec_text: str
+    devices: list[int]
+    rows: list[tuple[str, str]]
+    notes: list[str]
+    left_out: int
+    sentence: str
+
+
+class TrialRow(TypedDict):
+    """A collective before and after a trial of other shardings."""
+
+    change: Literal["added", "removed", "more", "less", "same"]
+    sign: str
+    kind: str
+    axes: list[str]
+    stage: str | None
+    stage_name: str
+    runs: tuple[str, str]
+    bytes: tuple[str, str]
+    line: str | None
+    source: str
+
+
+class PlannedValue(TypedDict):
+    """A value in the propagation of shardings."""
+
+    name: str
+    title: str
+    leaf: str
+    stage: str | None
+    line: str | None
+    rows: list[tuple[str, str]]
+
+
+class PropagationState(TypedDict):
+    """State of the propagation view; an arrival has an axis, dimensions, a frame, a source value and a sentence."""
+
+    svg: str
+    page: int
+    values: list[PlannedValue]
+    place: dict[str, int]
+    why: dict[str, list[tuple[str, list[int], int, str | None, str]]]
+    axes: list[str]
+    steps: list[int]
+    sentence: str
+    engine: str
+    notes: list[str]
+
+
+class ShardingState(TypedDict):
+    """State of the sharding view; an axis has a name and a size."""
+
+    leaves: list[ShardingLeaf]
+    axes: list[tuple[str, int]]
+    names: dict[str, str]
+    device_count: int
+    total: str
+    fullest: str
+    notes: list[str]
+    can_try: bool
+    propagation: PropagationState | None
+    sentence: str
+
+
+class PlayedValue(TypedDict):
+    """A value of all clients, with norms, distances and a small picture."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+    size_bytes: int
+    norms: list[float]
+    distances: list[float]
+    picture: list[float]
+    picture_shape: list[int]
+
+
+class PlayedStage(TypedDict):
+    """A stage of a played round."""
+
+    path: str
+    kind: Literal["server", "broadcast", "clients", "reduce", "loop", "branch", "program"]
+    name: str
+    clients: int
+    moved_bytes: int
+    line: str | None
+    values: list[PlayedValue]
+
+
+class PlayedCourse(TypedDict):
+    """Numbers that clients emit at each local step."""
+
+    name: str
+    values: list[list[float | None]]
+
+
+class PlayedRound(TypedDict):
+    """A round, played with actual values."""
+
+    name: str
+    stages: list[PlayedStage]
+    courses: list[PlayedCourse]
+    pictured: list[int]
+    clients: int
+
+
+class PlayedCollective(TypedDict):
+    """A collective to play; pairs are positions in `devices`."""
+
+    label: str
+    kind: str
+    axes: str
+    payload_bytes: int
+    devices: list[str]
+    groups: int
+    pairs: list[tuple[int, int]]
+    executions: float | None
+    line: str | None
+
+
 STATES = (
     TabState, FigureSelection, HeadlineFigure, MemoryRow, MemoryState, FigureColumn, OperationsState, MeshAxis,
     DeviceFigure, MeshLayout, MeshLeaf, MeshCollective, MeshState, StageCost, Scaling, ChipRoofs, RooflineDot,
     LinesRoofline, TargetCost, TargetChoice, CostState, MetricCurve, ComparedResult, ComparedPair, OverlayState,
-    ProgramNode, NodeState, GroupState,
+    ProgramNode, NodeState, GroupState, HloCollective, HloCollectiveGroup, ShardingLeaf, TrialRow, PlannedValue,
+    PropagationState, ShardingState, PlayedValue, PlayedStage, PlayedCourse, PlayedRound, PlayedCollective,
 )  # fmt: skip

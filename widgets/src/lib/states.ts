@@ -336,3 +336,150 @@ export interface GroupState {
   hue: string;
   load: string;
 }
+
+/** A collective; a line has a key, a place and its code. */
+export interface HloCollective {
+  name: string;
+  axis_names: readonly string[];
+  axes: string;
+  payload: number;
+  times: number | null;
+  sent: number;
+  stages: readonly string[];
+  lines: readonly (readonly [string, string, string])[];
+  rows: readonly (readonly [string, string])[];
+}
+
+/** Collectives of one kind, over the same axes, from the same lines; members are positions. */
+export interface HloCollectiveGroup {
+  kind: string;
+  axes: string;
+  axis_names: readonly string[];
+  places: string;
+  lines: readonly (readonly [string, string, string])[];
+  payload: number;
+  sent: number;
+  times: number | null;
+  members: readonly number[];
+  stages: readonly string[];
+}
+
+/** An array, and the device of each shard. */
+export interface ShardingLeaf {
+  path: string;
+  shape: readonly number[];
+  shard_shape: readonly number[];
+  blocks: readonly number[];
+  spec: readonly (readonly string[])[];
+  itemsize: number;
+  type: string;
+  spec_text: string;
+  devices: readonly number[];
+  rows: readonly (readonly [string, string])[];
+  notes: readonly string[];
+  left_out: number;
+  sentence: string;
+}
+
+/** A collective before and after a trial of other shardings. */
+export interface TrialRow {
+  change: "added" | "removed" | "more" | "less" | "same";
+  sign: string;
+  kind: string;
+  axes: readonly string[];
+  stage: string | null;
+  stage_name: string;
+  runs: readonly [string, string];
+  bytes: readonly [string, string];
+  line: string | null;
+  source: string;
+}
+
+/** A value in the propagation of shardings. */
+export interface PlannedValue {
+  name: string;
+  title: string;
+  leaf: string;
+  stage: string | null;
+  line: string | null;
+  rows: readonly (readonly [string, string])[];
+}
+
+/** State of the propagation view; an arrival has an axis, dimensions, a frame, a source value and a sentence. */
+export interface PropagationState {
+  svg: string;
+  page: number;
+  values: readonly PlannedValue[];
+  place: Readonly<Record<string, number>>;
+  why: Readonly<Record<string, readonly (readonly [string, readonly number[], number, string | null, string])[]>>;
+  axes: readonly string[];
+  steps: readonly number[];
+  sentence: string;
+  engine: string;
+  notes: readonly string[];
+}
+
+/** State of the sharding view; an axis has a name and a size. */
+export interface ShardingState {
+  leaves: readonly ShardingLeaf[];
+  axes: readonly (readonly [string, number])[];
+  names: Readonly<Record<string, string>>;
+  device_count: number;
+  total: string;
+  fullest: string;
+  notes: readonly string[];
+  can_try: boolean;
+  propagation: PropagationState | null;
+  sentence: string;
+}
+
+/** A value of all clients, with norms, distances and a small picture. */
+export interface PlayedValue {
+  name: string;
+  shape: readonly number[];
+  dtype: string;
+  size_bytes: number;
+  norms: readonly number[];
+  distances: readonly number[];
+  picture: readonly number[];
+  picture_shape: readonly number[];
+}
+
+/** A stage of a played round. */
+export interface PlayedStage {
+  path: string;
+  kind: "server" | "broadcast" | "clients" | "reduce" | "loop" | "branch" | "program";
+  name: string;
+  clients: number;
+  moved_bytes: number;
+  line: string | null;
+  values: readonly PlayedValue[];
+}
+
+/** Numbers that clients emit at each local step. */
+export interface PlayedCourse {
+  name: string;
+  values: readonly (readonly (number | null)[])[];
+}
+
+/** A round, played with actual values. */
+export interface PlayedRound {
+  name: string;
+  stages: readonly PlayedStage[];
+  courses: readonly PlayedCourse[];
+  pictured: readonly number[];
+  clients: number;
+}
+
+/** A collective to play; pairs are positions in `devices`. */
+export interface PlayedCollective {
+  label: string;
+  kind: string;
+  axes: string;
+  payload_bytes: number;
+  devices: readonly string[];
+  groups: number;
+  pairs: readonly (readonly [number, number])[];
+  executions: number | null;
+  line: string | null;
+}

@@ -1,15 +1,6 @@
 import { describe, expect, it } from "vitest";
-import {
-  ease,
-  frameAt,
-  framesOf,
-  gridOf,
-  mainCourse,
-  movesOf,
-  type Played,
-  type PlayedStage,
-  type PlayedValue,
-} from "./frames";
+import type { PlayedRound, PlayedStage, PlayedValue } from "../lib/states";
+import { ease, frameAt, framesOf, gridOf, mainCourse, movesOf } from "./frames";
 
 const value = (norms: number[], distances: number[] = []): PlayedValue => ({
   name: "w",
@@ -31,7 +22,7 @@ const stage = (kind: PlayedStage["kind"], more: Partial<PlayedStage> = {}): Play
   line: null,
   ...more,
 });
-const round: Played = {
+const round: PlayedRound = {
   name: "fedavg",
   stages: [
     stage("broadcast"),

@@ -1,36 +1,7 @@
 // A round as frames: what moves, what is computed, and the sentence that says so. Nothing here draws.
-import { formatBytes, formatCount, plural } from "../lib/format";
 
-export interface PlayedValue {
-  name: string;
-  shape: readonly number[];
-  dtype: string;
-  size_bytes: number;
-  norms: readonly number[];
-  distances: readonly number[];
-  picture: readonly number[];
-  picture_shape: readonly [number, number];
-}
-export interface PlayedStage {
-  path: string;
-  kind: "server" | "broadcast" | "clients" | "reduce" | "loop" | "branch" | "program";
-  name: string;
-  clients: number;
-  moved_bytes: number;
-  values: readonly PlayedValue[];
-  line: string | null;
-}
-export interface Course {
-  name: string;
-  values: readonly (readonly (number | null)[])[];
-}
-export interface Played {
-  name: string;
-  stages: readonly PlayedStage[];
-  courses: readonly Course[];
-  pictured: readonly number[];
-  clients: number;
-}
+import { formatBytes, formatCount, plural } from "../lib/format";
+import type { PlayedCourse, PlayedRound, PlayedStage, PlayedValue } from "../lib/states";
 
 export interface Frame {
   stage: number;
@@ -49,7 +20,8 @@ const mean = (values: readonly (number | null)[]): number | null => {
 };
 
 /** Mean of a course over the clients after a step. */
-const meanAt = (course: Course, step: number): number | null => mean(course.values.map((row) => row[step] ?? null));
+const meanAt = (course: PlayedCourse, step: number): number | null =>
+  mean(course.values.map((row) => row[step] ?? null));
 
 /** How far clients went: from what they received, or in size where they return updates already. */
 export function movesOf(value: PlayedValue | undefined): { moves: readonly number[]; from: boolean } {
@@ -60,13 +32,13 @@ export function movesOf(value: PlayedValue | undefined): { moves: readonly numbe
 }
 
 /** The course that is shown while clients work: the longest, and of these one called a loss. */
-export function mainCourse(courses: readonly Course[]): Course | undefined {
-  const length = (course: Course) => course.values[0]?.length ?? 0;
-  const isLoss = (course: Course) => Number(/loss|cost|error/i.test(course.name));
+export function mainCourse(courses: readonly PlayedCourse[]): PlayedCourse | undefined {
+  const length = (course: PlayedCourse) => course.values[0]?.length ?? 0;
+  const isLoss = (course: PlayedCourse) => Number(/loss|cost|error/i.test(course.name));
   return [...courses].sort((a, b) => length(b) - length(a) || isLoss(b) - isLoss(a))[0];
 }
 
-function localFrames(stage: PlayedStage, index: number, course: Course | undefined): Frame[] {
+function localFrames(stage: PlayedStage, index: number, course: PlayedCourse | undefined): Frame[] {
   const steps = course?.values[0]?.length ?? 1;
   const count = Math.min(steps, MOST_STEPS);
   const moved = movesOf(stage.values[0]);
@@ -93,7 +65,7 @@ function total(stage: PlayedStage): string {
 
 const WORDS = { server: "The server computes", program: "The program computes", loop: "A loop:", branch: "A branch:" };
 
-export function framesOf(played: Played): Frame[] {
+export function framesOf(played: PlayedRound): Frame[] {
   const course = mainCourse(played.courses);
   // The course belongs to the stage that does the most: the first one whose clients return arrays.
   const trained = played.stages.findIndex(

@@ -1,17 +1,8 @@
 // Draws one moment of a round: the server above, its clients below, what travels between them.
+
 import { formatBytes, formatCount } from "../lib/format";
-import {
-  type Course,
-  ease,
-  type Frame,
-  frameAt,
-  gridOf,
-  mainCourse,
-  movesOf,
-  type Played,
-  type PlayedStage,
-  type PlayedValue,
-} from "./frames";
+import type { PlayedCourse, PlayedRound, PlayedStage, PlayedValue } from "../lib/states";
+import { ease, type Frame, frameAt, gridOf, mainCourse, movesOf } from "./frames";
 
 export interface Ink {
   bg: string;
@@ -75,12 +66,12 @@ const most = (values: readonly number[]): number => values.reduce((high, value) 
 export class RoundPainter {
   private readonly places: Box[];
   private readonly server: Box;
-  private readonly course: Course | undefined;
+  private readonly course: PlayedCourse | undefined;
   private readonly trained: number;
 
   constructor(
     private readonly pen: Pen,
-    private readonly played: Played,
+    private readonly played: PlayedRound,
     private readonly frames: readonly Frame[],
     private readonly ink: Ink,
     private readonly size: Stage,
@@ -244,7 +235,7 @@ export class RoundPainter {
   /** A client's loss so far, on the scale of all clients. */
   private curve(row: readonly (number | null)[], steps: number, box: Box): void {
     const { pen, ink } = this;
-    const all = (this.course as Course).values.flat().filter((value): value is number => value !== null);
+    const all = (this.course as PlayedCourse).values.flat().filter((value): value is number => value !== null);
     const high = Math.max(...all);
     const low = Math.min(...all);
     const x = (i: number) => box.x + (box.width * i) / Math.max(row.length - 1, 1);

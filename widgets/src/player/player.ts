@@ -1,4 +1,5 @@
 // The player: a round of the program in front of the reader, from its real values; and its collectives, step by step.
+
 import { type Block, showDetails } from "../lib/details";
 import { button, h, keepKeys, menu, replace } from "../lib/dom";
 import { asSentence, formatBytes, formatCount } from "../lib/format";
@@ -6,10 +7,11 @@ import { consume } from "../lib/keyboard";
 import { save } from "../lib/save";
 import { split } from "../lib/split";
 import { placeIn, stageButton, takeSteps } from "../lib/stage";
+import type { PlayedCollective, PlayedRound } from "../lib/states";
 import { wantsStill } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 import { ALGORITHM_WORDS, ALGORITHMS, type Algorithm, mostSent, type Steps, stepsOf } from "./collectives";
-import { type Frame, frameAt, framesOf, mainCourse, movesOf, type Played } from "./frames";
+import { type Frame, frameAt, framesOf, mainCourse, movesOf } from "./frames";
 import { encodeGif } from "./gif";
 import { CollectivePainter } from "./paint-collective";
 import { type Ink, RoundPainter, type Stage } from "./paint-round";
@@ -24,19 +26,6 @@ const SPEEDS = [
 const MOST_TABLE = 64;
 const GIF: Stage = { width: 760, height: 470 };
 const INK = ["bg", "panel", "fg", "muted", "line", "server", "broadcast", "clients", "reduce", "accent"] as const;
-
-interface SentCollective {
-  label: string;
-  kind: string;
-  axes: string;
-  payload_bytes: number;
-  devices: readonly string[];
-  groups: number;
-  /** Sender and receiver of each message of a permute, as places in `devices`. */
-  pairs: readonly (readonly [number, number])[];
-  executions: number | null;
-  line: string | null;
-}
 
 /** What is played: frames with a sentence each, a picture for every moment, and what stands beside it. */
 interface Piece {
@@ -58,7 +47,7 @@ class RoundPiece implements Piece {
 
   constructor(
     private readonly context: ViewContext,
-    private readonly played: Played,
+    private readonly played: PlayedRound,
   ) {
     this.frames = framesOf(played);
     this.chapters = [];
@@ -150,7 +139,7 @@ class CollectivePiece implements Piece {
 
   constructor(
     private readonly context: ViewContext,
-    private readonly sent: SentCollective,
+    private readonly sent: PlayedCollective,
     readonly algorithm: Algorithm,
   ) {
     this.title = sent.label;
@@ -225,7 +214,7 @@ class Player {
   private readonly algorithms = h("span", {});
   private readonly status = h("span", { class: "wb-note", role: "status" });
   private readonly detail: HTMLElement;
-  private readonly collectives: readonly SentCollective[];
+  private readonly collectives: readonly PlayedCollective[];
   private piece: Piece;
   private paintMoment: ((moment: number) => void) | undefined;
   private size: Stage = { width: 0, height: 0 };
@@ -238,11 +227,11 @@ class Player {
   constructor(
     host: HTMLElement,
     private readonly context: ViewContext,
-    played: Played | null,
+    played: PlayedRound | null,
   ) {
     const { node, main, detail } = split(context, "What happens in this step", 0.68);
     this.detail = detail;
-    this.collectives = context.state<SentCollective[] | undefined>("collectives") ?? [];
+    this.collectives = context.state<PlayedCollective[] | undefined>("collectives") ?? [];
     this.piece = played ? new RoundPiece(context, played) : this.collectiveOf(0);
     const notes = context.state<string[] | undefined>("notes") ?? [];
     const foot = notes.length ? h("p", { class: "wb-note wb-playnotes" }, notes.map(asSentence).join(" ")) : null;
@@ -259,7 +248,7 @@ class Player {
     return new CollectivePiece(this.context, sent, algorithm ?? ALGORITHMS[sent.kind]?.[0] ?? "direct");
   }
 
-  private tools(played: Played | null): HTMLElement {
+  private tools(played: PlayedRound | null): HTMLElement {
     const pieces: [number, string][] = [
       ...(played ? [[-1, "the round"] as [number, string]] : []),
       ...this.collectives.map(({ label }, i) => [i, label] as [number, string]),
@@ -493,7 +482,7 @@ function offer(host: HTMLElement, context: ViewContext): void {
       said.textContent = `${phase}, ${(seconds ?? 0).toFixed(0)} s`;
     };
     const made = await context
-      .request<{ played: Played; notes: string[] }>("play_round", {}, { onProgress, signal: context.signal })
+      .request<{ played: PlayedRound; notes: string[] }>("play_round", {}, { onProgress, signal: context.signal })
       .catch(() => null); // the error is shown already
     ask.disabled = false;
     if (!made) return;
@@ -514,5 +503,5 @@ export const player: RenderView = (host, context) => {
   const nothing = !context.state("played") && !context.state<unknown[] | undefined>("collectives")?.length;
   if (nothing)
     host.append(h("p", { class: "wb-note wb-empty" }, "No round was recorded, and the program has no collectives."));
-  else new Player(host, context, context.state<Played | null>("played"));
+  else new Player(host, context, context.state<PlayedRound | null>("played"));
 };

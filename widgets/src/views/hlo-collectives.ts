@@ -1,10 +1,12 @@
 // Collectives, largest first: by kind, mesh axes and the lines that ask for them; inside, the single instructions.
+
 import { badge, onReport } from "../lib/badges";
 import { h } from "../lib/dom";
 import { formatBytes, formatCount, plural } from "../lib/format";
+import type { HloCollectiveGroup } from "../lib/states";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { ViewContext } from "../lib/view";
-import type { CollectiveGroup, Module } from "./hlo-data";
+import type { Module } from "./hlo-data";
 
 export interface CollectivesTable {
   node: HTMLElement;
@@ -18,7 +20,7 @@ export function collectivesTable(
   module: Module,
   choose: (instruction: string, line: string | null) => void,
 ): CollectivesTable {
-  const groups = context.state<CollectiveGroup[]>("groups");
+  const groups = context.state<HloCollectiveGroup[]>("groups");
   if (!groups.length) {
     const text = module.count ? "No collectives: the devices do not communicate." : context.state<string>("missing");
     return {
@@ -41,7 +43,7 @@ export function collectivesTable(
   const figure = (node: number) => (isGroup(node) ? groups[node] : member(node));
   const first = (node: number) => (isGroup(node) ? module.collectives[groups[node].members[0]] : member(node));
   const groupOf = (node: number) => groups[isGroup(node) ? node : parent[node]];
-  const most = (value: (group: CollectiveGroup) => number) => Math.max(...groups.map(value), 1);
+  const most = (value: (group: HloCollectiveGroup) => number) => Math.max(...groups.map(value), 1);
   /** A member has its own number of lines: only some collectives of a group are combined. */
   const placesOf = (node: number) => {
     const [group, { lines }] = [groupOf(node), first(node)];

@@ -1,29 +1,7 @@
 // A compiled module as columns: what instructions are called, what they cost, which line they are from.
+import type { HloCollective } from "../lib/states";
 import type { Reader } from "../lib/view";
 
-export interface Collective {
-  name: string;
-  axis_names: string[];
-  axes: string;
-  payload: number;
-  times: number | null;
-  sent: number;
-  stages: string[];
-  lines: readonly (readonly [string, string, string])[];
-  rows: [string, string][];
-}
-export interface CollectiveGroup {
-  kind: string;
-  axes: string;
-  axis_names: string[];
-  places: string;
-  lines: [string, string, string][];
-  payload: number;
-  sent: number;
-  times: number | null;
-  members: number[];
-  stages: string[];
-}
 export type SourceFile = readonly [string, string, readonly (readonly [number, string])[]];
 
 export interface LineCost {
@@ -43,7 +21,7 @@ export class Module {
   readonly opcodes: readonly string[];
   readonly stages: readonly string[];
   readonly computations: readonly string[];
-  readonly collectives: readonly Collective[];
+  readonly collectives: readonly HloCollective[];
   readonly opcode: Float32Array;
   readonly stage: Float32Array;
   readonly computation: Float32Array;
@@ -111,7 +89,7 @@ export class Module {
     return this.sources.find(([file, line]) => `${file}:${line}` === key)?.[2] ?? key;
   }
 
-  jointOf(i: number): Collective | null {
+  jointOf(i: number): HloCollective | null {
     return this.collective[i] >= 0 ? this.collectives[this.collective[i]] : null;
   }
 

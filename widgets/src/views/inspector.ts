@@ -1,12 +1,14 @@
 // What is chosen, told in one order in every view: sentence, figures, call path, its line, its HLO, its devices.
+
 import type { EditorChunk, EditorHandle } from "../editor/types";
 import { type Block, blockOf, codeWords, type Details, showDetails } from "../lib/details";
 import { button, type Child, h, replace, s } from "../lib/dom";
 import { formatAs, formatBytes, formatCount, formatFlops, plural } from "../lib/format";
+import type { HloCollectiveGroup } from "../lib/states";
 import { SERIES } from "../lib/theme";
 import type { ViewContext } from "../lib/view";
 import { Calls } from "./calls";
-import { type CollectiveGroup, Module, type SourceFile } from "./hlo-data";
+import { Module, type SourceFile } from "./hlo-data";
 import { Mesh } from "./mesh-data";
 import { groupsOver } from "./mesh-links";
 
@@ -150,7 +152,7 @@ export class Inspector {
       ["sent", formatBytes(cost?.sent ?? 0)],
     ];
     const blocks: Block[] = [{ form: "facts", title: "", rows }];
-    const groups = module.reader.state<CollectiveGroup[]>("groups");
+    const groups = module.reader.state<HloCollectiveGroup[]>("groups");
     const joint = groups
       .filter(({ lines }) => lines.some(([key]) => key === line))
       .map(({ kind, axes, payload, sent }) => [kind, axes, formatBytes(payload), formatBytes(sent)]);

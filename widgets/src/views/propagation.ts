@@ -5,30 +5,12 @@ import { button, type Child, h, menu, type Option, pictureFrom, replace } from "
 import { asSentence } from "../lib/format";
 import { clamp, consume, rove } from "../lib/keyboard";
 import { wordsOf } from "../lib/matches";
+import type { PlannedValue, PropagationState } from "../lib/states";
 import { wantsStill } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 
-interface PlannedValue {
-  name: string;
-  title: string;
-  leaf: string;
-  stage: string | null;
-  line: string | null;
-  rows: [string, string][];
-}
 /** An axis that arrived at a value: dimensions, frame, the value that it came from, the sentence. */
-export type Arrival = [axis: string, dimensions: number[], frame: number, from: string | null, sentence: string];
-export interface Propagation {
-  svg: string;
-  page: number;
-  values: PlannedValue[];
-  place: Record<string, number>;
-  why: Record<string, Arrival[]>;
-  axes: string[];
-  steps: string[];
-  sentence: string;
-  notes: string[];
-}
+export type Arrival = PropagationState["why"][string][number];
 export interface Reason {
   sentence: string;
   value: string;
@@ -52,7 +34,7 @@ const HOW =
   "Play shows how Shardy carried each axis from value to value. Select a row to ask why.";
 
 /** The reasons of one axis of a value, back to where the axis entered the program. */
-export function reasons(why: Propagation["why"], name: string, axis: string): Reason[] {
+export function reasons(why: PropagationState["why"], name: string, axis: string): Reason[] {
   const chain: Reason[] = [];
   let at: string | null = name;
   while (at && chain.length < LONGEST_CHAIN) {
@@ -65,7 +47,7 @@ export function reasons(why: Propagation["why"], name: string, axis: string): Re
 }
 
 /** What happened in one frame, in a sentence; `titleOf` names values. */
-export function sentenceOf({ why }: Propagation, frame: number, titleOf: (name: string) => string): string {
+export function sentenceOf({ why }: PropagationState, frame: number, titleOf: (name: string) => string): string {
   const arrived = Object.entries(why).flatMap(([name, all]) =>
     all.filter((arrival) => arrival[2] === frame).map(([axis, , , , text]) => ({ name, axis, text })),
   );
@@ -127,7 +109,7 @@ class Player {
   constructor(
     host: HTMLElement,
     private readonly context: ViewContext,
-    private readonly read: () => Propagation,
+    private readonly read: () => PropagationState,
   ) {
     this.slider = h("input", { type: "range", min: 0, value: 0, "aria-label": "Step of the propagation" });
     this.slider.addEventListener("input", () => this.jump(Number(this.slider.value)));
@@ -432,7 +414,7 @@ class Player {
 }
 
 /** Draws what `read` returns; returns what draws it again. */
-export function playPropagation(host: HTMLElement, context: ViewContext, read: () => Propagation): () => void {
+export function playPropagation(host: HTMLElement, context: ViewContext, read: () => PropagationState): () => void {
   const made = new Player(host, context, read);
   return () => made.build();
 }
@@ -441,6 +423,7 @@ export const propagation: RenderView = (host, context) => {
   const place = h("div", { class: "wb-scrolls" });
   host.append(place);
   const names = ["svg", "page", "values", "place", "why", "axes", "steps", "sentence", "notes"];
-  const read = () => Object.fromEntries(names.map((name) => [name, context.state(name)])) as unknown as Propagation;
+  const read = () =>
+    Object.fromEntries(names.map((name) => [name, context.state(name)])) as unknown as PropagationState;
   context.onState(playPropagation(place, context, read));
 };

@@ -1,4 +1,5 @@
 import { expect, it } from "vitest";
+import type { ShardingLeaf } from "../lib/states";
 import {
   axisChoices,
   bytesPerDevice,
@@ -6,7 +7,6 @@ import {
   copies,
   faults,
   groupOffers,
-  type Leaf,
   mostTelling,
   pathParts,
   pathTree,
@@ -16,7 +16,7 @@ import {
 } from "./sharding-data";
 
 const sizes = { data: 4, model: 2 };
-const leaf: Leaf = {
+const leaf: ShardingLeaf = {
   path: "w",
   shape: [64, 10],
   shard_shape: [64, 10],
@@ -100,7 +100,7 @@ it("names of somebody else's record stay names in code", () => {
 });
 
 it("one axis for a whole module cuts every matrix along its longest dimension", () => {
-  const made = (path: string, shape: number[]): Leaf => ({ ...leaf, path, shape, spec: shape.map(() => []) });
+  const made = (path: string, shape: number[]): ShardingLeaf => ({ ...leaf, path, shape, spec: shape.map(() => []) });
   const module = [made("up", [64, 256]), made("down", [256, 64]), made("bias", [256]), made("odd", [3, 5])];
   const [first, second] = groupOffers(module, ({ spec }) => spec, sizes);
   expect(first.axis).toBe("data");

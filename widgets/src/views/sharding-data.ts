@@ -1,23 +1,8 @@
 // Arithmetic of shardings: pytrees of arrays, sizes under another spec, what could be tried.
+import type { ShardingLeaf } from "../lib/states";
 
 export type Spec = readonly (readonly string[])[];
 export type Sizes = Readonly<Record<string, number>>;
-
-export interface Leaf {
-  path: string;
-  shape: readonly number[];
-  shard_shape: readonly number[];
-  blocks: readonly number[];
-  spec: Spec;
-  itemsize: number;
-  type: string;
-  spec_text: string;
-  devices: readonly number[];
-  rows: readonly (readonly [string, string])[];
-  notes: readonly string[];
-  left_out: number;
-  sentence: string;
-}
 
 const product = (values: readonly number[]) => values.reduce((a, b) => a * b, 1);
 export const sameSpec = (a: Spec, b: Spec): boolean => JSON.stringify(a) === JSON.stringify(b);
@@ -61,7 +46,7 @@ export function pathTree(paths: readonly string[]): PathTree {
 }
 
 /** The array to look at first: of those with most elements on a device the outermost, not an optimizer's copy of it. */
-export function mostTelling(leaves: readonly Pick<Leaf, "path" | "shard_shape">[]): number {
+export function mostTelling(leaves: readonly Pick<ShardingLeaf, "path" | "shard_shape">[]): number {
   const ranked = leaves.map(({ path, shard_shape }, i) => [product(shard_shape), pathParts(path).length, i] as const);
   return ranked.reduce((best, each) => {
     const [elements, depth] = [each[0] - best[0], best[1] - each[1]];
@@ -73,12 +58,12 @@ export function mostTelling(leaves: readonly Pick<Leaf, "path" | "shard_shape">[
 export const parts = (spec: Spec, sizes: Sizes): number[] =>
   spec.map((axes) => product(axes.map((axis) => sizes[axis] ?? 1)));
 
-export function shardShape(leaf: Pick<Leaf, "shape">, spec: Spec, sizes: Sizes): number[] {
+export function shardShape(leaf: Pick<ShardingLeaf, "shape">, spec: Spec, sizes: Sizes): number[] {
   const cut = parts(spec, sizes);
   return leaf.shape.map((size, d) => Math.ceil(size / (cut[d] ?? 1)));
 }
 
-export const bytesPerDevice = (leaf: Pick<Leaf, "shape" | "itemsize">, spec: Spec, sizes: Sizes): number =>
+export const bytesPerDevice = (leaf: Pick<ShardingLeaf, "shape" | "itemsize">, spec: Spec, sizes: Sizes): number =>
   product(shardShape(leaf, spec, sizes)) * leaf.itemsize;
 
 /** How many devices hold the same shard. */
@@ -86,7 +71,7 @@ export const copies = (spec: Spec, sizes: Sizes): number =>
   Math.max(1, product(Object.values(sizes)) / product(parts(spec, sizes)));
 
 /** What keeps JAX from taking such a spec, in words. */
-export function faults(leaf: Pick<Leaf, "shape">, spec: Spec, sizes: Sizes): string[] {
+export function faults(leaf: Pick<ShardingLeaf, "shape">, spec: Spec, sizes: Sizes): string[] {
   const used = spec.flat();
   const twice = used.find((axis, i) => used.indexOf(axis) !== i);
   if (twice) return [`Mesh axis ${twice} is used twice; one array can use each axis only once.`];
@@ -108,7 +93,7 @@ export interface Candidate {
 }
 
 /** Every way to cut one more dimension over one more axis that JAX would take, those that save most first. */
-export function candidates(leaf: Leaf, spec: Spec, sizes: Sizes): Candidate[] {
+export function candidates(leaf: ShardingLeaf, spec: Spec, sizes: Sizes): Candidate[] {
   const used = new Set(spec.flat());
   const now = bytesPerDevice(leaf, spec, sizes);
   const found: Candidate[] = [];
@@ -126,12 +111,16 @@ export function candidates(leaf: Leaf, spec: Spec, sizes: Sizes): Candidate[] {
 export interface GroupOffer {
   axis: string;
   /** The arrays that change, with their new specs. */
-  changed: { leaf: Leaf; spec: Spec }[];
+  changed: { leaf: ShardingLeaf; spec: Spec }[];
   saved: number;
 }
 
 /** One axis for all matrices of a part of the tree, each cut along its longest dimension that the axis divides. */
-export function groupOffers(leaves: readonly Leaf[], specOf: (leaf: Leaf) => Spec, sizes: Sizes): GroupOffer[] {
+export function groupOffers(
+  leaves: readonly ShardingLeaf[],
+  specOf: (leaf: ShardingLeaf) => Spec,
+  sizes: Sizes,
+): GroupOffer[] {
   const found = Object.keys(sizes).map((axis): GroupOffer => {
     const changed = leaves.flatMap((leaf) => {
       const fitting = leaf.shape.length > 1 ? candidates(leaf, specOf(leaf), sizes) : [];

@@ -1,10 +1,11 @@
 // An array of any rank as blocks: two dimensions span a panel, the others make small multiples, or sliders.
+
 import { h, menu, type Option, replace, s } from "../lib/dom";
 import { formatCount } from "../lib/format";
 import { clamp, rove } from "../lib/keyboard";
+import type { ShardingLeaf } from "../lib/states";
 import { seriesColour } from "../lib/theme";
 import type { ViewContext } from "../lib/view";
-import type { Leaf } from "./sharding-data";
 
 const MOST = 48; // blocks drawn along one side
 const PANELS = 24; // small multiples drawn at once
@@ -30,7 +31,7 @@ interface Grid {
 export class ShardPicture {
   readonly node = h("div", { class: "wb-wide" });
   readonly menus = h("div", { class: "wb-row" });
-  private leaf: Leaf | null = null;
+  private leaf: ShardingLeaf | null = null;
   private corners: Float32Array = new Float32Array();
   private row: number | null = null;
   private column: number | null = null;
@@ -54,7 +55,7 @@ export class ShardPicture {
     this.draw();
   }
 
-  show(leaf: Leaf, corners: Float32Array): void {
+  show(leaf: ShardingLeaf, corners: Float32Array): void {
     this.leaf = leaf;
     this.corners = corners;
     const rank = leaf.shape.length;
@@ -85,7 +86,7 @@ export class ShardPicture {
     return this.cutOthers.reduce((count, d) => count * (this.leaf?.blocks[d] ?? 1), 1) <= PANELS;
   }
 
-  private drawMenus(leaf: Leaf): void {
+  private drawMenus(leaf: ShardingLeaf): void {
     if (leaf.shape.length < 3) return replace(this.menus);
     const options = leaf.shape.map((size, d): Option<number> => [d, `dimension ${d} (${formatCount(size)})`]);
     const rows = menu("rows", options, this.row ?? 0, (d) => {
@@ -117,7 +118,7 @@ export class ShardPicture {
   }
 
   /** The slices to draw: every one as a panel, or the one that the sliders name. */
-  private slices(leaf: Leaf): Slice[] {
+  private slices(leaf: ShardingLeaf): Slice[] {
     if (!this.multiples) return [{ ...this.slice }];
     let found: Slice[] = [{}];
     for (const d of this.others)
@@ -126,7 +127,7 @@ export class ShardPicture {
   }
 
   /** Blocks of one slice, each with the devices that hold it. */
-  private blocksOf(leaf: Leaf, slice: Slice): Map<string, Block> {
+  private blocksOf(leaf: ShardingLeaf, slice: Slice): Map<string, Block> {
     const rank = leaf.shape.length;
     const found = new Map<string, Block>();
     leaf.devices.forEach((device, k) => {
@@ -144,7 +145,7 @@ export class ShardPicture {
     return found;
   }
 
-  private gridOf(leaf: Leaf, panels: number): Grid {
+  private gridOf(leaf: ShardingLeaf, panels: number): Grid {
     const rows = this.row === null ? 1 : leaf.blocks[this.row];
     const columns = this.column === null ? 1 : leaf.blocks[this.column];
     const shown = { rows: Math.min(rows, MOST), columns: Math.min(columns, MOST) };
@@ -242,7 +243,7 @@ export class ShardPicture {
       [...svg.querySelectorAll<SVGElement>("[data-block]")].find((each) => each.dataset.block === at)?.focus();
   }
 
-  private drawPanel(leaf: Leaf, grid: Grid, slice: Slice, number: number, many: boolean): SVGElement[] {
+  private drawPanel(leaf: ShardingLeaf, grid: Grid, slice: Slice, number: number, many: boolean): SVGElement[] {
     const x0 = 1 + (number % grid.across) * (grid.wide + 14);
     const y0 = 1 + Math.floor(number / grid.across) * grid.panelHeight;
     const made: SVGElement[] = [];
@@ -268,7 +269,7 @@ export class ShardPicture {
     return made;
   }
 
-  private caption(leaf: Leaf, { rows, columns }: Grid, panels: number): string {
+  private caption(leaf: ShardingLeaf, { rows, columns }: Grid, panels: number): string {
     const count = `${rows} × ${columns} shards`;
     const cut =
       rows > MOST || columns > MOST

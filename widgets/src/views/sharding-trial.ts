@@ -4,6 +4,7 @@ import { facts } from "../lib/details";
 import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
 import { asSentence, formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
+import type { ShardingLeaf, TrialRow } from "../lib/states";
 import { takeAlong } from "../lib/take-along";
 import type { ViewContext } from "../lib/view";
 import {
@@ -13,7 +14,6 @@ import {
   copies,
   faults,
   groupOffers,
-  type Leaf,
   placementCode,
   type Sizes,
   type Spec,
@@ -22,18 +22,6 @@ import {
   written,
 } from "./sharding-data";
 
-interface TrialRow {
-  change: "added" | "removed" | "more" | "less" | "same";
-  sign: string;
-  kind: string;
-  axes: string[];
-  stage: string | null;
-  stage_name: string;
-  runs: [string, string];
-  bytes: [string, string];
-  source: string;
-  line: string | null;
-}
 interface TrialState {
   status?: "planning" | "compiling" | "done" | "failed" | "stopped";
   phase?: string;
@@ -59,10 +47,10 @@ export class Trial {
   private readonly top = h("div", {});
   private readonly sentence = h("p", { class: "wb-strong", role: "status" }); // what is spoken must stay the same element
   private readonly bottom = h("div", {});
-  private readonly leaves: readonly Leaf[];
+  private readonly leaves: readonly ShardingLeaf[];
   readonly sizes: Sizes;
-  private leaf: Leaf | null = null;
-  private group: readonly Leaf[] | null = null;
+  private leaf: ShardingLeaf | null = null;
+  private group: readonly ShardingLeaf[] | null = null;
   private unfolded = false;
   private waiting: boolean | undefined;
 
@@ -81,11 +69,11 @@ export class Trial {
     return this.context.setting<Specs>("specs", {});
   }
 
-  specOf(leaf: Leaf): Spec {
+  specOf(leaf: ShardingLeaf): Spec {
     return this.specs[leaf.path] ?? leaf.spec;
   }
 
-  bytesOf(leaf: Leaf): number {
+  bytesOf(leaf: ShardingLeaf): number {
     return bytesPerDevice(leaf, this.specOf(leaf), this.sizes);
   }
 
@@ -93,19 +81,19 @@ export class Trial {
     return this.context.live<TrialState>("trial") ?? {};
   }
 
-  show(leaf: Leaf): void {
+  show(leaf: ShardingLeaf): void {
     this.leaf = leaf;
     this.group = null;
     this.drawMenus();
   }
 
   /** Offers for all arrays of a part of the tree at once. */
-  showGroup(leaves: readonly Leaf[]): void {
+  showGroup(leaves: readonly ShardingLeaf[]): void {
     this.group = leaves;
     this.drawMenus();
   }
 
-  private put(leaf: Leaf, spec: Spec): void {
+  private put(leaf: ShardingLeaf, spec: Spec): void {
     const { [leaf.path]: _, ...others } = this.specs;
     this.context.set("specs", sameSpec(spec, leaf.spec) ? others : { ...others, [leaf.path]: spec });
   }
@@ -149,7 +137,7 @@ export class Trial {
       this.menus.querySelector<HTMLElement>(`[data-dimension="${focused}"]`)?.focus();
   }
 
-  private effect(leaf: Leaf, spec: Spec, moved: boolean): Child {
+  private effect(leaf: ShardingLeaf, spec: Spec, moved: boolean): Child {
     const { sizes } = this;
     const wrong = moved ? faults(leaf, spec, sizes) : [];
     if (wrong.length) return wrong.map((text) => h("p", { class: "wb-note wb-wrong" }, text));
@@ -163,7 +151,7 @@ export class Trial {
     ]);
   }
 
-  private groupOffers(leaves: readonly Leaf[]): Child {
+  private groupOffers(leaves: readonly ShardingLeaf[]): Child {
     const found = groupOffers(leaves, (leaf) => this.specOf(leaf), this.sizes);
     if (!found.length) return null;
     const item = ({ axis, changed, saved }: (typeof found)[number]) => {
@@ -192,7 +180,7 @@ export class Trial {
   }
 
   /** What one more axis would save, each tried with one click. */
-  private offers(leaf: Leaf, spec: Spec): Child {
+  private offers(leaf: ShardingLeaf, spec: Spec): Child {
     const found = candidates(leaf, spec, this.sizes).filter(({ saved }) => saved > 0);
     if (!found.length) return null;
     const item = (each: (typeof found)[number]) =>
@@ -263,7 +251,7 @@ export class Trial {
     else if (below > 0) detail.scrollTop += below;
   }
 
-  private basket(changed: Leaf[]): Child {
+  private basket(changed: ShardingLeaf[]): Child {
     if (!changed.length)
       return h(
         "p",
@@ -272,7 +260,7 @@ export class Trial {
       );
     const before = this.leaves.reduce((sum, leaf) => sum + bytesPerDevice(leaf, leaf.spec, this.sizes), 0);
     const after = this.leaves.reduce((sum, leaf) => sum + this.bytesOf(leaf), 0);
-    const item = (leaf: Leaf) =>
+    const item = (leaf: ShardingLeaf) =>
       h(
         "li",
         {},
@@ -306,7 +294,7 @@ export class Trial {
     this.unfolded = (event.target as HTMLDetailsElement).open;
   }
 
-  private actions(changed: Leaf[], wrong: boolean): HTMLElement {
+  private actions(changed: ShardingLeaf[], wrong: boolean): HTMLElement {
     if (!this.context.state<boolean>("can_try"))
       return h(
         "p",

@@ -6,19 +6,11 @@ import { button, h, menu, type Option, replace, s } from "../lib/dom";
 import { asSentence, formatBytes, formatCount, plural } from "../lib/format";
 import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
+import type { PropagationState, ShardingLeaf } from "../lib/states";
 import { type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
-import { type Propagation, playPropagation } from "./propagation";
-import {
-  bytesPerDevice,
-  copies,
-  type Leaf,
-  mostTelling,
-  type PathTree,
-  pathTree,
-  type Spec,
-  written,
-} from "./sharding-data";
+import { playPropagation } from "./propagation";
+import { bytesPerDevice, copies, mostTelling, type PathTree, pathTree, type Spec, written } from "./sharding-data";
 import { ShardPicture } from "./sharding-picture";
 import { Trial } from "./sharding-trial";
 
@@ -27,7 +19,7 @@ const FIRST_ROWS = 24;
 const GLYPH = 4; // lines at most in the small picture of a row
 
 /** How an array is cut, as small as a letter: lines where rows and columns are cut. */
-function glyph(leaf: Leaf): SVGSVGElement {
+function glyph(leaf: ShardingLeaf): SVGSVGElement {
   const cut = leaf.blocks.filter((count) => count > 1);
   const [rows, columns] =
     cut.length > 1 ? cut : leaf.blocks.length > 1 && leaf.blocks[0] === 1 ? [1, cut[0] ?? 1] : [cut[0] ?? 1, 1];
@@ -58,7 +50,7 @@ function glyph(leaf: Leaf): SVGSVGElement {
 }
 
 class Sharding {
-  private readonly leaves: readonly Leaf[];
+  private readonly leaves: readonly ShardingLeaf[];
   private readonly tree: PathTree;
   private readonly trial: Trial;
   private readonly picture: ShardPicture;
@@ -98,7 +90,7 @@ class Sharding {
   }
 
   /** The sum of a figure over the arrays in a node. */
-  private sum(node: number, value: (leaf: Leaf) => number): number {
+  private sum(node: number, value: (leaf: ShardingLeaf) => number): number {
     if (this.tree.leaf[node] >= 0) return value(this.leaves[this.tree.leaf[node]]);
     let total = 0;
     for (let i = node + 1; i < this.tree.parent.length && this.tree.parent[i] >= node; i++)
@@ -106,14 +98,14 @@ class Sharding {
     return total;
   }
 
-  private leafOf(node: number): Leaf | null {
+  private leafOf(node: number): ShardingLeaf | null {
     return this.tree.leaf[node] >= 0 ? this.leaves[this.tree.leaf[node]] : null;
   }
 
   private makeTable(): TreeTable {
     const { tree, trial } = this;
-    const all = (value: (leaf: Leaf) => number) => this.leaves.reduce((sum, leaf) => sum + value(leaf), 0);
-    const whole = (leaf: Leaf) => bytesPerDevice(leaf, leaf.spec, {});
+    const all = (value: (leaf: ShardingLeaf) => number) => this.leaves.reduce((sum, leaf) => sum + value(leaf), 0);
+    const whole = (leaf: ShardingLeaf) => bytesPerDevice(leaf, leaf.spec, {});
     const held = (node: number) => {
       const leaf = this.leafOf(node);
       return leaf ? copies(trial.specOf(leaf), trial.sizes) : null;
@@ -244,8 +236,8 @@ class Sharding {
     this.show(leaf);
   }
 
-  private leavesBelow(node: number): Leaf[] {
-    const found: Leaf[] = [];
+  private leavesBelow(node: number): ShardingLeaf[] {
+    const found: ShardingLeaf[] = [];
     this.sum(node, (leaf) => found.push(leaf));
     return found;
   }
@@ -327,7 +319,7 @@ class Why {
     const shown = () => this.tried ?? this.context.state<unknown>("propagation");
     if (!shown()) return this.say("The propagation of this program is not known yet. Try other specs first.");
     this.built = true;
-    this.again = playPropagation(this.picture, this.context, () => shown() as Propagation);
+    this.again = playPropagation(this.picture, this.context, () => shown() as PropagationState);
   }
 
   /** The propagation of what was tried last takes the place of the present one; only who looks at it asks for it. */
@@ -356,7 +348,7 @@ class Why {
 }
 
 export const sharding: RenderView = (host, context) => {
-  if (!context.state<Leaf[]>("leaves").length)
+  if (!context.state<ShardingLeaf[]>("leaves").length)
     return host.append(h("p", { class: "wb-note wb-scrolls" }, "This tree has no arrays."));
   const arrays = h("div", { class: "wb-pane" });
   const place = h("div", { class: "wb-scrolls", hidden: true });
