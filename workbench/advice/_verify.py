@@ -588,7 +588,9 @@ def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, 
     numbers = {
         at: 1 if isinstance(argument, jax.ShapeDtypeStruct) else int(argument)
         for at, argument in enumerate(traced.args)
-        if jax.numpy.shape(argument) == () and jax.numpy.issubdtype(jax.numpy.result_type(argument), jax.numpy.integer)
+        if jax.tree_util.all_leaves([argument])
+        and jax.numpy.shape(argument) == ()
+        and jax.numpy.issubdtype(jax.numpy.result_type(argument), jax.numpy.integer)
     }
     if not numbers:
         message = "the distance is not an argument of the function"
