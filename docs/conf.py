@@ -98,7 +98,7 @@ def copy_course(app: object) -> None:
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         target = course / path.name
         path = executed / path.name if (executed / path.name).exists() else path
-        text = without_folders(path.read_text(encoding="utf-8"))
+        text = with_folded_figures(without_folders(path.read_text(encoding="utf-8")))
         if '"outputs": [\n' not in text:
             text = with_notice(text)
         if not target.exists() or target.read_text(encoding="utf-8") != text:
@@ -111,6 +111,19 @@ def with_notice(notebook: str) -> str:
     cells = json.loads(notebook)
     title, _, rest = "".join(cells["cells"][0]["source"]).partition("\n\n")
     cells["cells"][0]["source"] = f"{title}\n\n{NO_OUTPUTS}{rest}"
+    return json.dumps(cells, ensure_ascii=False, indent=1)
+
+
+def with_folded_figures(notebook: str) -> str:
+    """A notebook whose cells that only draw show their figure, and their code on demand."""
+    cells = json.loads(notebook)
+    for cell in cells["cells"]:
+        source, settings = "".join(cell["source"]), cell["metadata"]
+        if cell["cell_type"] == "code" and source.startswith("figure, ") and source.endswith("figure;"):
+            settings["tags"] = [*settings.get("tags", ()), "hide-input"]
+            settings["mystnb"] = {
+                f"code_prompt_{verb}": f"{verb.title()} the code of the figure" for verb in ("show", "hide")
+            }
     return json.dumps(cells, ensure_ascii=False, indent=1)
 
 

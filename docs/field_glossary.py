@@ -243,7 +243,7 @@ PAGES = {
 SEARCHED = {
     C + "00-the-jax-you-need": "vmap, jax.vmap, jit, jax.jit, scan, pytree, learn jax",
     C + "01-start-here": "federated averaging, federated learning, fedavg from scratch, first notebook",
-    C + "02-placements-and-primitives": "map_fn, reduce_mean, primitives, placements",
+    C + "02-placements-and-primitives": "primitives, placements, mapreduce primitives",
     C + "03-derivatives-through-communication": "jax.grad, gradient through communication, autodiff, backward pass",
     C + "04-shardings-and-meshes": "named sharding, jax.make_mesh, device mesh",
     C + "05-reading-the-hlo": "collectives, read hlo, compiled program",
