@@ -24,7 +24,7 @@ from workbench.advice._search._chunked import (
 from workbench.advice._search._groups import SpecGroup, fits
 from workbench.advice._search._mesh import mesh_shapes
 from workbench.advice._search._search import UNCOMPARED
-from workbench.advice._search._suggest import _matches, _measured, lock_patterns, search_shardings
+from workbench.advice._search._suggest import _chunked, _matches, _measured, lock_patterns, search_shardings
 from workbench.aot import parse_target
 from workbench.cost import error_bar, known_chip
 from workbench.errors import EngineError, InspectionError, MeshError, ProgramError
@@ -603,3 +603,41 @@ def test_reasons_why_a_slice_is_too_small():
     ]  # fmt: skip
     for each, expected in reasons:
         assert meshes._too_full(machine, each) == expected  # pyright: ignore[reportArgumentType]
+
+
+def with_chunks(monkeypatch, *, notes=(), compiled=True, stopped=False, ended="complete"):
+    """The arguments of the joined record, and those of the compilations."""
+    seen, phases = {}, []
+
+    def extended(searches, **given):
+        given["progress"]("chunks")
+        given["notes"].extend(notes)
+        seen["chunks"] = given
+        return [*searches, "more"]
+
+    module = "workbench.advice._search._suggest"
+    monkeypatch.setattr(f"{module}.time", types.SimpleNamespace(monotonic=lambda: 7.0))
+    monkeypatch.setattr(f"{module}.with_chunk_sizes", extended)
+    monkeypatch.setattr(f"{module}.compile_best", lambda searches, **given: seen.update(compiled=(searches, given)))
+    monkeypatch.setattr(f"{module}.joined_record", lambda *given, **options: (given, options))
+    cancel = threading.Event()
+    if stopped:
+        cancel.set()
+    record = found(choice("a", 1.0), choice("b", 2.0)).replace(ended=ended, seconds_spent=2.0)
+    options = {"compiled": compiled, "progress": lambda *phase: phases.append(phase), "cancel": cancel}
+    joined = _chunked("search", record, 30.0, **options)  # pyright: ignore[reportArgumentType]
+    return joined, seen, phases
+
+
+def test_chunk_sizes_of_the_three_best_choices_are_searched(monkeypatch):
+    (given, options), seen, phases = with_chunks(monkeypatch)
+    assert (seen["chunks"]["best"], seen["chunks"]["until"]) == (3, 30.0)
+    searches, compilation = seen["compiled"]
+    assert (searches, compilation["count"], compilation["until"]) == (["search", "more"], 3, 30.0)
+    assert phases == [("chunks", 2.0)]
+    assert given == ("f", "here", ["search", "more"], 2.0)
+    assert options == {"ended": "complete", "notes": [], "by_mesh": False, "full_count": 1, "shown": 2}
+    assert "compiled" not in with_chunks(monkeypatch, compiled=False)[1]
+    ends = [with_chunks(monkeypatch, **given)[0][1]["ended"] for given in (
+        {"notes": ["n"]}, {"stopped": True}, {"stopped": True, "notes": ["n"]}, {"ended": "time"})]  # fmt: skip
+    assert ends == ["time", "stopped", "stopped", "time"]
