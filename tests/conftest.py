@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # The quick suite is what runs without arguments: a test of each kind, from packages whose tests need no second process.
-QUICK = ("cli", "cost", "inspection", "mesh", "records", "render", "repository", "widgets")
+QUICK = ("cli", "cost", "inspection", "primitives/test_placements.py", "records", "render", "repository", "widgets")
 LONG = "not (browser or lab or notebook or slow)"
 # Left out of it: what compiles dozens of programs.
 COMPILING = (
@@ -45,7 +45,7 @@ COMPILING = (
     "inspection/call_tree/test_programs.py",
     "inspection/test_numbers.py",
     "inspection/what_if",
-    "mesh/test_placements.py::test_nested_placements",
+    "primitives/test_placements.py::test_nested_placements",
     "repository/test_browserless.py",
 )
 

@@ -92,3 +92,9 @@ def test_a_failing_step_shows_its_last_words_and_the_command():
     spec.loader.exec_module(made)
     with pytest.raises(made.SetupError, match=r"no such wheel\n\n`.* failed after"):
         made.step("Installing", [sys.executable, "-c", "print('no such wheel'); raise SystemExit(1)"])
+
+
+def test_the_quick_suite_names_files_that_exist(pytestconfig):
+    conftest = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+    named = {name.partition("::")[0] for name in (*conftest.QUICK, *conftest.COMPILING)}
+    assert sorted(name for name in named if not (ROOT / "tests" / name).exists()) == []
