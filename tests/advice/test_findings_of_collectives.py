@@ -473,6 +473,11 @@ def test_random_numbers_that_are_exchanged():
     )
     assert list(exchanged_counters(counters())) == [expected]
     assert list(exchanged_counters(counters(scope="jit(f)/jit(_bits)/caller/"))) == [expected]
+    [only] = counters().module.collectives
+    five = with_module(counters(), collectives=tuple(only.replace(name=f"g{at}", sources=()) for at in range(5)))
+    [finding] = exchanged_counters(five)
+    assert [text.partition(":")[0] for text in finding.evidence] == ["g0", "g1", "g2", "g3"]
+    assert (finding.instructions, finding.sources) == (("g0", "g1", "g2", "g3", "g4"), ())
     others = [
         counters("jit(f)/jit(_bits)/add"), counters("jit(f)/slice"), counters(first="add"),
         counters(dtypes=("i32", "ui32")), counters(dtypes=("ui32", "i32")), counters(scope="jit(f)/jit(_other)/"),

@@ -197,7 +197,7 @@ def test_partly_sharded_array():
         lambda: program(Planner(LARGE, {}), WHOLE, WHOLE), lambda: program(Planner(LARGE, {}), ROWS, WHOLE, copies=1),
         lambda: program(Planner({"w": (256, 252)}, {}), ROWS), lambda: program(Planner(LARGE, {}), BOTH, WHOLE),
         lambda: program(Planner(LARGE, {}), ROWS, WHOLE, mesh=None),
-        lambda: program(Planner({"w": (256, 255)}, {}), ROWS, mesh=mesh(data=4, model=1)), compiled,
+        lambda: program(Planner({"w": (256, 257)}, {}), ROWS, mesh=mesh(data=4, model=1)), compiled,
     ],
     ids=["replicated", "one copy", "small", "fully sharded", "no mesh", "axis of one device", "no planner"],
 )  # fmt: skip
@@ -233,6 +233,8 @@ def test_costly_constraint():
     assert list(costly_constraint(constrained({(0,): (2048.0, 1.0, 100.0)}))) == [COSTLY]
     again = KEEP.replace(name="%d")  # the derivative repeats the constraint
     assert list(costly_constraint(constrained({(0, 2): (2048.0, 1.0, 100.0)}, KEEP.replace(source=line(4)), again)))
+    unknown = {(ROWS, WHOLE): (8192.0, None, 100.0)}
+    assert len(list(costly_constraint(constrained({(0,): (2048.0, None, 100.0)}, table=unknown)))) == 1
     nowhere = KEEP.replace(source=None)
     planner = Planner(SHAPES, {}, without={(0,): (2048.0, 1.0, 100.0), (1,): (8192.0, 2.0, 100.0)})
     both = program(planner, ROWS, WHOLE, propagation=[nowhere, nowhere])

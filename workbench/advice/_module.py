@@ -137,11 +137,11 @@ class Compiled:
         """Loop-invariant positions in the carried tuple of a loop body; None if the computation is not a loop body."""
         inside = [instruction for instruction in self.module.instructions if instruction.computation == computation]
         parameters = [instruction for instruction in inside if instruction.opcode == "parameter"]
-        roots = [i for i in inside if "ROOT " in self.lines.get(i.name, "") and i.opcode == "tuple"]
-        if len(parameters) != 1 or not roots:
+        root = next((i for i in inside if "ROOT " in self.lines.get(i.name, "") and i.opcode == "tuple"), None)
+        if len(parameters) != 1 or root is None:
             return None
         positions = set()
-        for position, operand in enumerate(roots[0].operands):
+        for position, operand in enumerate(root.operands):
             instruction = self.by_name.get(operand)
             if (
                 instruction is not None
