@@ -201,7 +201,7 @@ def test_collectives_of_a_shared_helper_are_told_apart_by_their_callers():
     one = examples.fedavg_record().module.collectives[0].replace(sources=(SourceLine(file="model.py", line=6),))
     both = [one.replace(name=f"all-reduce.{n}") for n in range(2)]
     groups = group_collectives(both, tree)
-    assert [group.places for group in groups] == ["attention model.py:11 › einsum", "mlp model.py:21 › einsum"]
+    assert [group.places for group in groups] == ["model.py:11 › einsum", "model.py:21 › einsum"]
     assert [group.lines[0].line for group in groups] == [11, 21]
     (alone,) = group_collectives(both[:1], tree)  # one call leads to the line: nothing has to be told apart
     assert alone.places == "model.py:6"

@@ -57,6 +57,9 @@ def test_communication_of_a_record_from_cpus_is_counted_as_on_the_assumed_chip()
     assert made["communication"] > 0
     assert there.cost is not None
     assert made["seconds"] + made["communication"] == pytest.approx(there.cost.seconds)
+    (dot,) = made["dots"]  # the all-reduce is at the line of the product, and its bytes are no traffic of the product
+    assert dot["bytes"] <= (1024 * 128 + 128 * 1024 + 1024 * 1024) * 4
+    assert dot["flops"] / dot["seconds"] <= made["chip"]["bandwidth"] * dot["flops"] / dot["bytes"]
 
 
 def test_communication_of_unknown_time_is_not_counted_as_none():

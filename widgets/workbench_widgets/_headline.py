@@ -58,7 +58,8 @@ class CollectiveGroup:
             return "line not known"
         first = source_text(self.sources[0].file, self.sources[0].line)
         if self.calls:
-            first = " › ".join([self.calls[0].text, *(call.function for call in self.calls[1:])])
+            call = self.calls[0].source
+            first = " › ".join([source_text(call.file, call.line), *(inner.function for inner in self.calls[1:])])
         return first if len(self.sources) == 1 else f"{first} +{len(self.sources) - 1}"
 
 

@@ -6,9 +6,10 @@ from typing import Any
 from workbench import render
 from workbench.records.compiled import ProgramRecord
 from workbench.render import GLOSSARY, program_blocks, stage_details
-from workbench.render.units import bytes_text, seconds_text, work_text
+from workbench.render.units import bytes_text, seconds_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, clients_state
+from workbench_widgets._headline import work_per_device
 from workbench_widgets._source import read_source
 
 WIDTH, NARROW_WIDTH = 620, 500
@@ -68,9 +69,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     if record.plan.chunk_size is not None:
         rows.append(("chunk size", f"{record.plan.chunk_size:,} per device"))
     if record.module is not None:
-        rows.append(
-            ("FLOPs per device", f"{work_text(record.module.flops, record.module.elementwise_flops)} (predicted)")
-        )
+        rows.append(("FLOPs per device", f"{work_per_device(record).replace(' per device', '')} (predicted)"))
         if record.module.memory.peak_bytes is not None:
             rows.append(("peak memory", f"{bytes_text(record.module.memory.peak_bytes)} per device"))
     if record.cost is not None and record.cost.seconds is not None:

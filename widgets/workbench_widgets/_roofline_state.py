@@ -23,7 +23,9 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> Line
         if instruction.fused or not instruction.executions or not (instruction.flops or instruction.accessed_bytes):
             continue
         time = times.get(instruction.name)
-        seconds = 0.0 if time is None or time.is_collective else instruction.executions * (time.seconds or 0.0)
+        if time is not None and time.is_collective:
+            continue  # its bytes without its time would lift the line's dot above the roof
+        seconds = 0.0 if time is None else instruction.executions * (time.seconds or 0.0)
         _add(lines.setdefault(_key(instruction), _line(instruction)), instruction, seconds)
     rows = sorted(lines.values(), key=lambda line: -line["seconds"])
     dots = [line for line in rows if line["flops"] > 0 and line["bytes"] > 0]

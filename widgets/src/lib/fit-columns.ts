@@ -1,6 +1,7 @@
 // Widths of a table's columns in the place that there is.
 
 const LEAST_NAME = 190;
+export const DEEP_NAME = 300; // beside all columns: names deep in a tree begin far to the right
 const READABLE_NAME = 260; // what columns are hidden for
 const LETTER = 7; // pixels of a letter of a header, at most
 const PADDING = 14;
@@ -53,9 +54,10 @@ export function fitColumns(
   name: number,
   wanted: readonly WantedColumn[],
   available: number,
+  leastName = Math.min(name, LEAST_NAME),
 ): { columns: string; least: number } {
   const all = [
-    { width: name, least: Math.min(name, LEAST_NAME) },
+    { width: Math.max(name, leastName), least: leastName },
     ...wanted.map(({ width, least }) => ({ width: pixels(width), least: Math.min(pixels(width), least) })),
   ];
   const full = all.reduce((sum, { width }) => sum + width, 0);

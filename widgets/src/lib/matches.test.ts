@@ -38,7 +38,8 @@ it("marks are elements, the text stays text", () => {
 
 it("of a place the line stays whole, with what follows it, and of a dotted name its last part", () => {
   expect(splitAtEnd("train_step.py:27")).toEqual(["train_step.py", ":27"]);
-  expect(splitAtEnd("In [2]:27")).toEqual(["In [2]", ":27"]);
+  expect(splitAtEnd("In [2]:27 (backward)")).toBeNull();
+  expect(splitAtEnd("train_step.py:27 `grads, losses = scan(step, zeros)`")).toBeNull();
   expect(splitAtEnd("train_step.py:27 (backward)")).toEqual(["train_step.py", ":27 (backward)"]);
   expect(splitAtEnd("f32[8]{0:T(128)}")).toBeNull();
   expect(splitAtEnd("Transformer.train.<lambda>")).toEqual(["Transformer.train", ".<lambda>"]);

@@ -29,9 +29,13 @@ export function piecesOf(text: string, words: readonly string[]): Piece[] {
   return pieces;
 }
 
-/** The text in two, the second of which a reader needs most: the number of a line, the last part of a dotted name. */
+/**
+ * The text in two, the second of which a reader needs most: the number of a line, the last part of a dotted name. A line
+ * of a cell stays whole, because every cell has a line 4.
+ */
 export function splitAtEnd(text: string): readonly [head: string, tail: string] | null {
-  const found = /^(.+\S)(:\d+(?:\s.*)?)$/.exec(text) ?? /^([\w<>.]+)(\.[\w<>]+)$/.exec(text);
+  if (/^In \[\d*\]:/.test(text)) return null;
+  const found = /^(.+\S)(:\d+(?: \(\w+\))?)$/.exec(text) ?? /^([\w<>.]+)(\.[\w<>]+)$/.exec(text);
   return found ? [found[1], found[2]] : null;
 }
 

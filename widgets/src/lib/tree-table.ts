@@ -1,6 +1,6 @@
 // A tree with columns of numbers, each with a bar in its cell: sorted, filtered, of any length, by mouse and by keyboard.
 import { button, type Child, h, keepKeys, replace, setTabIndex, uniqueId } from "./dom";
-import { fitColumns, keptColumns, leastOfNumbers } from "./fit-columns";
+import { DEEP_NAME, fitColumns, keptColumns, leastOfNumbers } from "./fit-columns";
 import { formatAs, plural } from "./format";
 import { clamp, consume, listStep } from "./keyboard";
 import { shortened } from "./matches";
@@ -151,7 +151,7 @@ class Table implements TreeTable {
     const room = this.node.clientWidth;
     const kept = this.all ? wanted.map((_, i) => i) : keptColumns(this.nameWidth, wanted, room);
     const fewer = kept.map((i) => wanted[i]);
-    const { columns, least } = fitColumns(this.nameWidth, fewer, room);
+    const { columns, least } = fitColumns(this.nameWidth, fewer, room, this.all ? DEEP_NAME : undefined);
     this.node.style.setProperty("--wb-tt-columns", columns);
     this.node.style.setProperty("--wb-tt-least", `${least}px`);
     const shown = kept.map((i) => this.columns[i]);

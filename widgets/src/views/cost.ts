@@ -166,8 +166,8 @@ class Cost {
     const note = time
       ? `on ${target.chip}`
       : assumed
-        ? `on ${lines?.chip.name}, which is assumed: the program does not name a chip. ${communication}${target.work}.`
-        : [target.work && `${target.work}.`, this.whyNoSeconds(target)].filter(Boolean).join(" ");
+        ? `on ${lines?.chip.name}, which is assumed: the program does not name a chip. ${communication}${asSentence(target.work)}`
+        : [target.work && asSentence(target.work), this.whyNoSeconds(target)].filter(Boolean).join(" ");
     return h(
       "div",
       { class: "wb-tile" },

@@ -52,7 +52,10 @@ export function collectivesTable(
   };
   const code = (node: number) => {
     const { lines } = groupOf(node);
-    return [h("span", {}, placesOf(node)), lines[0]?.[2] ? h("code", { class: "wb-codebit" }, lines[0][2]) : null];
+    return [
+      h("span", { class: "wb-tt-text" }, placesOf(node)),
+      lines[0]?.[2] ? h("code", { class: "wb-codebit" }, lines[0][2]) : null,
+    ];
   };
   const stages: Column = {
     key: "stage",

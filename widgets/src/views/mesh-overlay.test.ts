@@ -21,6 +21,15 @@ it("a link around a torus leaves at its end and enters at the other", () => {
   expect([x3, x4]).toEqual([-31, -17]);
 });
 
+it("the last of a row is joined to the first of the next between the rows", () => {
+  expect(pathBetween(spot(150, 0), spot(0, 36), 0, false)).toBe("M150.0,7.0 V18.0 H0.0 V29.0");
+});
+
+it("a ring over rows leaves below its last row and enters above its first", () => {
+  const path = numbers(pathBetween(spot(150, 36), spot(0, 0), 0, true));
+  expect(path).toEqual([150, 43, 150, 57, 0, -21, 0, -7]);
+});
+
 it("a link to another panel crosses nothing", () => {
   const [x1, y1, x2, y2, x3, y3, x4, y4] = numbers(pathBetween(spot(0, 0), spot(300, 0.5), 0, false));
   const near = (x: number, y: number, to: number) => Math.abs(x - to) < 60 && Math.abs(y) < 60;

@@ -123,8 +123,9 @@ function point(spot: Spot, x: number, y: number, away: number, shift: number): s
 const line = (from: string, to: string): string => `M${from} L${to}`;
 
 /**
- * Straight between neighbours, from edge to edge. What others stand between leaves one place and enters the other: in the
- * picture of a torus a link that goes around crosses nothing.
+ * Straight between neighbours, from edge to edge; from the end of a row to the start of the next between the two rows.
+ * What others stand between leaves one place and enters the other: in the picture of a torus a link that goes around
+ * crosses nothing.
  */
 export function pathBetween(from: Spot, to: Spot, shift: number, wrap: boolean): string {
   const [dx, dy] = [to.x - from.x, to.y - from.y];
@@ -137,8 +138,15 @@ export function pathBetween(from: Spot, to: Spot, shift: number, wrap: boolean):
       point(from, ux, uy, edgeOf(from, ux, uy) - INSIDE, shift),
       point(to, ux, uy, INSIDE - edgeOf(to, ux, uy), shift),
     );
-  const forward = Math.sign(dy) * 2 + Math.sign(dx) > 0 ? 1 : -1;
-  const [ox, oy] = wrap && straight ? [-ux, -uy] : DIAGONAL.map((value) => forward * value);
+  const down = Math.sign(dy);
+  const between = Math.abs(dy) - from.half[1] - to.half[1];
+  if (!wrap && !straight && between > 0 && between <= 2 * from.half[1]) {
+    const [start, end] = [from.y + down * (from.half[1] - INSIDE), to.y - down * (to.half[1] - INSIDE)];
+    return `M${from.x.toFixed(1)},${start.toFixed(1)} V${(from.y + dy / 2).toFixed(1)} H${to.x.toFixed(1)} V${end.toFixed(1)}`;
+  }
+  const forward = down * 2 + Math.sign(dx) > 0 ? 1 : -1;
+  const around = straight ? [-ux, -uy] : [0, -down];
+  const [ox, oy] = wrap ? around : DIAGONAL.map((value) => forward * value);
   const [out, into] = [edgeOf(from, ox, oy), edgeOf(to, ox, oy)];
   const at = (spot: Spot, away: number) => point(spot, ox, oy, away, shift);
   return `${line(at(from, out - INSIDE), at(from, out + STUB))} ${line(at(to, -into - STUB), at(to, INSIDE - into))}`;
