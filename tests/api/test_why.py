@@ -1,5 +1,7 @@
 """`why`: reasons derived by hand for small programs, with the argument or constraint that each axis came from."""
 
+import functools
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -216,3 +218,56 @@ def test_lowered_program_and_record_are_explained(shape):
 def test_array_is_no_program():
     with pytest.raises(InspectionError, match="which is not a program: its record has type ShardingRecord"):
         wb.why(jnp.ones(3))
+
+
+@pytest.fixture(scope="module")
+def library():
+    """Layers in site-packages, behind more calls than JAX keeps in a location."""
+    code = """
+import jax, jax.numpy as jnp
+def call(step, depth, *values):
+    return call(step, depth - 1, *values) if depth else step(*values)
+def layers(weights, h, x):
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return x + h
+def unroll(weights, h, xs):
+    return jax.lax.scan(lambda h, x: (call(layers, 12, weights, h, x), None), h, xs)[0]
+"""
+    names: dict[str, Any] = {}
+    exec(compile(code, str(Path(jax.__file__).parents[1] / "layers.py"), "exec"), names)
+    return names["unroll"]
+
+
+def test_sum_in_the_loop_of_a_library_is_explained_without_a_line(library, mesh):
+    def loss(weights, h, xs):
+        return jnp.sum(library(weights, h, xs) ** 2)
+
+    weights, h = [jnp.ones((16, 16))] * 2, jax.device_put(jnp.ones((8, 16)), NamedSharding(mesh, P("data")))
+    xs = jax.device_put(jnp.ones((4, 8, 16)), NamedSharding(mesh, P(None, "data")))
+    why = wb.why(jax.grad(loss))(weights, h, xs)
+    (summed,) = (each for each in why.collectives if each.payload_bytes == 2 * 16 * 16 * 4)
+    assert (summed.kind, summed.axes, summed.executions, summed.reason) == ("all-reduce", ("data",), 4, "sum")
+    assert summed.operation == "dot_general"
+
+
+def test_sum_of_gradients_of_mapped_layers_is_no_request_of_the_program(mesh):
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+    def layer(w, x):
+        return jnp.einsum("bd,df->bf", x, w)
+
+    def loss(weights, x):
+        for w in weights:
+            x = layer(w, x)
+        return jnp.sum(x**2)
+
+    def step(weights, xs):
+        def add(total, x):
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(weights, x)), None
+
+        return jax.lax.scan(add, weights, xs)[0]
+
+    xs = jax.device_put(jnp.ones((4, 8, 16)), NamedSharding(mesh, P(None, "data")))
+    why = wb.why(step)([jnp.ones((16, 16))] * 2, xs)
+    (summed,) = (each for each in why.collectives if each.payload_bytes == 2 * 16 * 16 * 4)
+    assert "Differentiation inside `shard_map` adds this exchange" in summed.sentence

@@ -283,9 +283,8 @@ class _Reader:
             lines |= {(part.source.file, part.source.line) for part in parts if part.source is not None}
         here = {v.name: v for line in lines for v in self._by_line.get(line, ())}
         named = {v.name: v for name in names for v in self.by_op_name.get(name, ())}
-        both = {name: v for name, v in named.items() if name in here}
-        if not lines and not self._is_combined(collective):  # parts of a combined collective may have lost their names
-            both = named
+        # Operations in the body of a library's loop have names but no lines.
+        both = {name: v for name, v in named.items() if not lines or v.source is None or name in here}
         return sorted((both or here or named).values(), key=lambda value: self._order[value.name])
 
     def _sums(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
@@ -298,7 +297,7 @@ class _Reader:
                 continue
             if value.operation in _WRITTEN and value.operation.replace("_", "-") not in _SUMS:
                 continue
-            cause = self._reason(value, axes)
+            cause = self._reason(value, axes, collective.op_names)
             if cause.reason not in ("sum", "program"):
                 cause = self._sum(value, axes, set())  # the sum is sharded over the same axis: a reduce-scatter
             if cause is None:
@@ -598,7 +597,7 @@ class _Reader:
     def _written(self, collective: CollectiveRecord) -> list[_Cause]:
         """Collectives that the program itself requests."""
         written = (v for v in self._named_so(collective) if v.operation in _WRITTEN)
-        return [self._reason(v, collective.axes) for v in written][:1]
+        return [self._reason(v, collective.axes, collective.op_names) for v in written][:1]
 
     def _other(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """Other reasons that match the kind of the collective, from the operations at its line."""
@@ -751,7 +750,7 @@ class _Reader:
         local = self._device_bytes(value)
         return collective.payload_bytes in (local, local * collective.group_size)
 
-    def _reason(self, value: PlannedValueRecord, axes: Sequence[str]) -> _Cause:
+    def _reason(self, value: PlannedValueRecord, axes: Sequence[str], compiled_names: Iterable[str] = ()) -> _Cause:
         operands, rule = self._operands(value), self._rule_of(value)
         is_requested = value.operation in ("sharding_constraint", "reshard", "copy")
         if is_requested and operands and operands[0].spec != value.spec:
@@ -764,7 +763,8 @@ class _Reader:
             return _Cause(value, "constraint", sentence, advice)
         if value.operation in _WRITTEN:
             name = last_name(value.op_name).removesuffix("_invariant") or value.operation
-            if name == "psum" and "_invariant" in value.op_name and "transpose(" in value.op_name:
+            names = " ".join((value.op_name, *compiled_names))  # inside `shard_map`, a planned name lacks its path
+            if name == "psum" and "_invariant" in value.op_name and "transpose(" in names:
                 sentence = (
                     f"Differentiation inside `shard_map` adds this exchange{_at(value)}, because it sums the gradients "
                     f"of a value that is replicated along {_listed(axes)}."
