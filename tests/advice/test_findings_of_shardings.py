@@ -69,6 +69,17 @@ def test_large_replicated_array():
     assert list(large_replicated(replicated(memory={"available_bytes": 100}))) == [LARGE]
 
 
+def test_parts_of_a_group_are_those_of_its_parameter():
+    moment = X.replace(path="state['mu']['w']", dtype="bfloat16", size_bytes=262144, bytes_per_device=65536)
+    given = replicated(X.replace(path="params['w']"), moment, memory={"available_bytes": 100, "peak_bytes": 51})
+    [finding] = large_replicated(given)
+    assert finding.what == (
+        "`params['w']` and 1 similar arguments (768 KiB together) are stored in parts of 128 KiB, each on 2 devices."
+    )
+    assert (finding.size_bytes, finding.weight) == (196608.0, 1.0)
+    assert finding.evidence[1] == "sharded over model, one device would store 96 KiB"
+
+
 ODD = leaf("w", (257, 129))
 NOT_LARGE = {
     "unknown inputs": compiled(),

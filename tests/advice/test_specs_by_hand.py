@@ -178,6 +178,17 @@ PARTLY = FindingRecord(
 LARGE = {"w": (256, 256), "x": (256, 256)}
 
 
+def test_parts_of_a_group_are_those_of_its_parameter():
+    planner = Planner({"w": (256, 256), "m": (256, 256)}, {})
+    planner.groups = [SpecGroup("w", (256, 256), "float32", [0, 1], 1)]
+    leaves = leaf("w", (256, 256), ROWS, copies=2, parts=4), leaf("m", (256, 256), ROWS, copies=2, parts=8)
+    [finding] = partly_sharded(program(planner, ROWS, inputs=leaves))
+    assert finding.what == (
+        "`w` and 1 similar arguments (512 KiB together) are stored in parts of 64 KiB, each on 2 devices."
+    )
+    assert (finding.specs, finding.size_bytes, finding.weight) == ({"w": BOTH, "m": BOTH}, 98304.0, 0.5)
+
+
 def test_partly_sharded_array():
     assert list(partly_sharded(program(Planner(LARGE, {}), ROWS, WHOLE))) == [PARTLY]
     for figures in ((8193.0, 1.0, 100.0), (8192.0, 1.1, 100.0), None):
