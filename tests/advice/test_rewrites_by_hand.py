@@ -114,6 +114,16 @@ def test_python_loop_keeps_a_cosine_and_a_difference():
     assert loop.values == (f"1 of float32[64, 4] at {place}",) * 2
 
 
+def doubled(ws, x):
+    return 2 * in_loop(ws, x)
+
+
+def test_layer_is_found_at_the_innermost_line_that_calls_it():
+    [loop] = kept_for_backward(gradient(doubled))
+    assert (loop.source.function, loop.function) == ("in_loop", "layer")
+    assert (loop.source.file, loop.source.line) == line_of(in_loop, "layer(x")
+
+
 def test_code_that_a_loop_repeats_is_no_function():
     [loop] = kept_for_backward(gradient(calling))
     assert loop.function == ""
