@@ -161,7 +161,7 @@ class Variant:
     def __init__(self, program, *, seconds, compiled, cancel):
         self.program, self.seconds, self.compiled, self.considered = program, seconds, compiled, None
         if program.chunk_size == 4:
-            raise InspectionError("4 is\nrefused")
+            raise InspectionError("r" * 400 + "\nmore")
         Variant.made.append(self)
 
     def consider(self, choices):
@@ -183,7 +183,7 @@ def test_other_chunk_sizes_are_searched_with_the_best_specs(monkeypatch):
     by_specs = [(each.program.chunk_size, [*each.considered.values()]) for each in found[3:]]
     assert by_specs == [(size, names) for names in (["name a", "name b"], ["name c"]) for size in (1, 16)]
     assert {(each.seconds, each.compiled) for each in Variant.made} == {(2.0, False)}
-    assert set(notes) == {"chunk_size=4: 4 is"}
+    assert set(notes) == {"chunk_size=4: " + "r" * 200}
     assert phases[:4] == ["chunks of 1 clients", "chunks of 2 clients", "chunks of 4 clients", "chunks of 16 clients"]
 
 
@@ -433,6 +433,20 @@ def test_stop_before_the_first_run_is_an_error(monkeypatch):
     cancel.set()
     with pytest.raises(EngineError, match="The measurement was stopped"):
         run.run_interleaved(listed, cancel)
+
+
+def test_shapes_run_as_zeros_and_keys(monkeypatch):
+    monkeypatch.setattr(run, "caller_of", lambda compiled, args, module, kwargs: (args, kwargs))
+    monkeypatch.setattr(run, "inspect_module", lambda compiled: None)
+    key, keys = jax.random.key(0), jax.random.split(jax.random.key(0), (3, 2))
+    shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (key, keys)]
+    array = jax.numpy.ones(2)
+    args, kwargs = run._caller(run.Runnable(None, (jax.ShapeDtypeStruct((2,), "int8"), *shapes, array), {"k": 1.5}))
+    assert (args[0].dtype, args[0].tolist()) == ("int8", [0, 0])
+    assert bool((jax.random.key_data(args[1]) == jax.random.key_data(key)).all())
+    assert bool((jax.random.key_data(args[2]) == jax.random.key_data(keys)).all())
+    assert args[3] is array
+    assert kwargs == {"k": 1.5}
 
 
 class Executable:

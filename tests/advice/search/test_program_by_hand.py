@@ -651,7 +651,7 @@ def test_slices_of_several_families(monkeypatch):
 class OnMesh(OnMachine):
     def run(self):
         if self.program.sizes == (1, 4):
-            raise InspectionError("not planned\nat all")
+            raise InspectionError("p" * 400 + "\nmore")
 
 
 def searched(monkeypatch, *, holds_clients=False, compiled=True, cancel=None, step=1.0, seconds=20.0, failing=False):
@@ -690,7 +690,7 @@ def test_meshes_share_half_of_the_time(monkeypatch):
     assert budgets == [10.0 / 3, 9.0 / 2, 8.0]
     assert chunked == [12.0, 20.0]
     assert (given[0], given[1], len(given[2]), given[3]) == ("f", "v5e:2x2", 2, 3.0)
-    assert options == {"ended": "time", "notes": ["1 x 4: not planned"], "by_mesh": True, "full_count": 2, "shown": 4}
+    assert options == {"ended": "time", "notes": ["1 x 4: " + "p" * 200], "by_mesh": True, "full_count": 2, "shown": 4}
     budgets, _, _, chunked = searched(monkeypatch, compiled=False)
     assert (budgets[0], chunked) == (20.0 / 3, [20.0])
     budgets, _, _, _ = searched(monkeypatch, holds_clients=True)

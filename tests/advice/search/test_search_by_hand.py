@@ -40,13 +40,13 @@ class Program(types.SimpleNamespace):
         pairs = zip(assignment, self.groups, strict=True)
         specs = tuple(((),) * len(group.shape) if spec is None else spec for spec, group in pairs)
         if specs in self.failing:
-            raise InspectionError("not planned\nat all")
+            raise InspectionError("p" * 400 + "\nmore")
         return self.priced(specs, self.seconds.get(specs, 1.0), "planned")
 
     def rehearse(self, specs, **options):
         self.rehearsed.append((specs, options["timeout_seconds"]))
         if specs in self.failing:
-            raise EngineError("not compiled\nat all")
+            raise EngineError("c" * 400 + "\nmore")
         seconds = self.by_compiler.get(("cpu", specs), self.seconds.get(specs, 1.0))
         return self.priced(specs, seconds, "compiled" if self.target is None else "rehearsed")
 
@@ -246,7 +246,7 @@ def test_failing_plan_is_noted():
     program.failing = {(A,)}
     search = searching(program)
     assert search._try((A,), "a") is None
-    assert search._notes == ["not planned"]
+    assert search._notes == ["p" * 300]
     assert not search.is_planned((A,))
 
 
@@ -465,10 +465,10 @@ def test_failed_compilations_are_noted(monkeypatch):
     program.failing = {(A, R)}
     search = searching(program)
     search.rehearse((A, R))
-    assert (search._notes, search._ended, search.is_rehearsed((A, R))) == (["not compiled"], "complete", True)
+    assert (search._notes, search._ended, search.is_rehearsed((A, R))) == (["c" * 300], "complete", True)
     program.compile = program.rehearse
     search.compile((A, R), timeout_seconds=5.0)
-    assert search._notes == ["not compiled"] * 2
+    assert search._notes == ["c" * 300] * 2
     start = clock.now
     clock.now += 4.9
     search._note_failure((R, R), EngineError("broken"), start, 5.0)
