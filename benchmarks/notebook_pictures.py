@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import nbformat
-from PIL import Image
+from PIL import Image, ImageChops, ImageOps
 
 from workbench.course import exercises
 from workbench.course._parts import concept_map, difficulty_of, label_of, parts_of, titles_of
@@ -98,9 +98,13 @@ def main() -> None:
 
 
 def cut(image: Image.Image) -> Image.Image:
-    """The part of a picture that is readable on a card: the left of a wide one, the top of a high one."""
+    """The readable part of a picture on a card, with narrow margins: the left of a wide one, the top of a high one."""
+    is_view, white = image.info.get("view"), Image.new("RGBA", image.size, "white")
+    opaque = Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+    drawn = ImageChops.difference(opaque, white.convert("RGB")).getbbox()
+    image = ImageOps.expand(opaque.crop(drawn), border=6, fill="white")
     width, height = image.size
-    if image.info.get("view") and height > 0.62 * width:
+    if is_view and height > 0.62 * width:
         return image.crop((0, 0, width, round(0.62 * width)))
     return image.crop((0, 0, min(width, round(3.3 * height)), height))
 
