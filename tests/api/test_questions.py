@@ -69,7 +69,11 @@ def test_options_of_programs_are_refused_for_other_things(question, thing):
 
 
 @pytest.mark.parametrize("question", [wb.inspect, wb.show, wb.explore, wb.why, wb.advise, wb.measure])
-@pytest.mark.parametrize("option", [{"on": "v5z"}, {"on": 3}, {"chunk_size": 0}, {"rounds": -1}], ids=str)
+@pytest.mark.parametrize(
+    "option",
+    [{"on": "v5z"}, {"on": 3}, {"chunk_size": 0}, {"rounds": -1}, {"examples_per_client": 3}, {"timeout_seconds": 9.0}],
+    ids=str,
+)
 def test_errors_name_the_function_that_was_called(question, option):
     if option.keys() <= inspect.signature(question).parameters.keys():
         with pytest.raises(WorkbenchError, match=rf"^`{question.__name__}` was given"):
@@ -79,10 +83,11 @@ def test_errors_name_the_function_that_was_called(question, option):
 @pytest.mark.parametrize("question", [wb.show, wb.explore])
 @pytest.mark.parametrize("option", ["gradient", "rounds", "monitor", "run", "timeline", "runs", "dock"])
 def test_explorer_options_of_another_type_are_refused(question, option):
+    value = "left" if option == "dock" else 3
     with pytest.raises(InspectionError, match=f"`{question.__name__}` "):
-        question(product, **{option: 3})(ONES, ONES)
+        question(product, **{option: value})(ONES, ONES)
     with pytest.raises(InspectionError, match=f"`{question.__name__}` "):
-        question(wb.inspect(product)(ONES, ONES), **{option: 3})
+        question(wb.inspect(product)(ONES, ONES), **{option: value})
 
 
 def test_explorer_options_also_apply_to_programs_that_are_compiled():

@@ -72,7 +72,8 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
         >>> [row.values for row in compare(once, twice).rows if row.name == "FLOPs"]
         [(128.0, 1024.0)]
     """
-    functions = [x for x in things if is_program(x, "compare")]
+    # A module is called: as a value, it would be read as a tree of arrays.
+    functions = [x if is_program(x) else x.__call__ for x in things if is_program(x, "compare")]
     if len(functions) == len(things) > 1:
 
         def compare_calls(*args: Argument, **keywords: Argument) -> ComparisonRecord:

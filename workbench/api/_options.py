@@ -46,7 +46,8 @@ class ViewOptions(InspectOptions, total=False):
 
 
 _INNER = frozenset(
-    "advise compare explore inspect known_chip measure measure_compiled parse_target search show why".split()
+    "advise compare estimate_cost explore inspect known_chip measure measure_compiled parse_target search show "
+    "why".split()
 )
 
 
@@ -78,7 +79,16 @@ def inspect_options(
     machine = machine_of(on, question)
     if chunk_size is not AS_GIVEN:
         check_chunk_size(question, chunk_size)
-    unused = [name for name, is_given in {"order": order != "topology", "force": force}.items() if is_given]
+    if isinstance(examples_per_client, int | float):
+        message = (
+            f"`{question}` was given examples_per_client={examples_per_client!r}. This option is the true number of "
+            "examples of every client: pass one number per client."
+        )
+        raise ProgramError(message)
+    of_targets = {"order": order != "topology", "force": force, "timeout_seconds": timeout_seconds is not None}
+    if question != "advise":  # which also verifies changes
+        of_targets |= {"progress": progress is not None, "cancel": cancel is not None}
+    unused = [name for name, is_given in of_targets.items() if is_given]
     if unused and machine.target is None:
         message = (
             f"`{question}` was given {', '.join(f'`{name}`' for name in unused)} without a target. Only compilation "

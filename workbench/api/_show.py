@@ -150,7 +150,7 @@ _EXPLORER: dict[str, tuple[type, ...]] = {
     "run": (RunRecord,),
     "timeline": (TimelineRecord,),
     "runs": (RunOverlayRecord,),
-    "dock": (str,),
+    "dock": (str,),  # only "right"
 }
 
 
@@ -165,6 +165,12 @@ def _explorer_options(
             "explorer uses these options: omit `view=`."
         )
         raise ProgramError(message)
+    if views.get("dock", "right") != "right":
+        message = (
+            f"`{question}` was given dock={views['dock']!r}. A view is shown below its cell or next to the notebook: "
+            'omit `dock=`, or pass dock="right".'
+        )
+        raise InspectionError(message)
     if "runs" in views:
         views["runs"] = record_of_thing(views["runs"], question)
     for name, value in views.items():

@@ -363,8 +363,9 @@ class TracedProgram(Inspected):
             )
             raise InspectionError(message)
         began = time.monotonic()
-        record = self.inspect(**options)
-        variants = self._variants(inspect_options("advise", **options))
+        settings = inspect_options("advise", **options)
+        record = inspect_call(self._call, **settings)
+        variants = self._variants(settings)
         return advise_call(
             record,
             variants,
