@@ -126,6 +126,7 @@ def test_failing_compilation_shows_its_error_and_the_next_one_may_start(harness:
     assert made.answers.wait(20)
     arrive(made)
     expect(view.locator(".wb-wrong")).to_contain_text("ended by SIGFPE")
+    expect(view.locator(".wb-wrong")).to_be_in_viewport()
     expect(view.get_by_role("button", name="Compile", exact=True)).to_be_enabled()
 
 
@@ -141,7 +142,9 @@ def test_machines_are_those_that_the_mesh_fits(harness: Harness, installed):
     # the model axis takes 2 devices, so a single chip is none of them
     view = harness.mount(CostView(examples.fedavg_record(), compile_for=Compiler(None)))
     view.get_by_label("Chip", exact=True).select_option("v5e")
-    offered = view.get_by_label("Machine", exact=True).locator("option").all_text_contents()
+    machine = view.get_by_label("Machine", exact=True)
+    expect(machine).to_have_value("v5e:2x4")  # as many devices as the mesh has
+    offered = machine.locator("option").all_text_contents()
     assert offered == ["v5e:2x2", "v5e:2x4", "v5e:4x4", "v5e:4x8", "v5e:8x8", "v5e:8x16", "v5e:16x16"]
 
 

@@ -1,11 +1,12 @@
 """Per-program state of the cost view: stages with their times and bytes, the roofline, memory."""
 
 import json
+import math
 import re
 from collections.abc import Sequence
 
 from workbench import render
-from workbench.aot import targets_for
+from workbench.aot import parse_target, targets_for
 from workbench.records.compiled import CostRecord, MemoryRecord, ProgramRecord
 from workbench.render.units import bytes_text, seconds_text, source_text
 from workbench_widgets._headline import sum_per_device, work_per_device
@@ -106,11 +107,16 @@ def _strategies(record: ProgramRecord) -> dict[str, str]:
 def _elsewhere(record: ProgramRecord) -> list[TargetChoice]:
     """Machines to compile for: chips, each with the topologies that fit the program's mesh."""
     axes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
+
+    def distance(name: str) -> int:
+        return abs(parse_target(name).devices - math.prod(axes.values()))
+
     return [
         {
             "chip": chip.chip,
             "description": chip.description,
             "targets": list(fitting),
+            "default": min(fitting, key=distance, default=None),
             "install": chip.install,
             "terms": chip.terms,
         }

@@ -263,6 +263,7 @@ class TargetChoice(TypedDict):
     chip: str
     description: str
     targets: list[str]
+    default: str | None
     install: str | None
     terms: str
 

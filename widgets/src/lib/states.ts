@@ -237,6 +237,7 @@ export interface TargetChoice {
   chip: string;
   description: string;
   targets: readonly string[];
+  default: string | null;
   install: string | null;
   terms: string;
 }

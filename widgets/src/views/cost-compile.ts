@@ -36,6 +36,7 @@ class CompilePanel {
   private readonly progress: HTMLElement;
   private chosen: TargetChoice;
   private order = "topology";
+  private asked = false;
 
   constructor(
     private readonly context: ViewContext,
@@ -54,9 +55,11 @@ class CompilePanel {
     const order = menu("Order of devices", ORDERS, this.order, (value) => {
       this.order = value;
     });
-    this.compile = button("Compile", () => this.ask("compile", { target: this.target.value, order: this.order }), {
-      class: "wb-primary",
-    });
+    const start = () => {
+      this.asked = true;
+      this.ask("compile", { target: this.target.value, order: this.order });
+    };
+    this.compile = button("Compile", start, { class: "wb-primary" });
     this.stop = button("Stop", () =>
       this.ask("stop_work", { work: "compile" }).then(() =>
         context.say("Stopping: the compiler's process is being terminated."),
@@ -91,10 +94,9 @@ class CompilePanel {
 
   private offer(): void {
     const { targets, install, terms, description } = this.chosen;
-    const middle = targets[Math.floor(targets.length / 2)];
     replace(
       this.target,
-      targets.map((name) => h("option", { value: name, selected: name === middle }, name)),
+      targets.map((name) => h("option", { value: name, selected: name === this.chosen.default }, name)),
     );
     const how = install
       ? "Its compiler is not installed: "
@@ -118,6 +120,14 @@ class CompilePanel {
         ? `${job.target}: ${job.phase}, ${job.seconds.toFixed(0)} s`
         : `${OVER[job.status]}: ${job.target}${said}`;
     this.words.classList.toggle("wb-wrong", job.status === "failed");
+    if (this.asked) this.reveal(job.status);
+  }
+
+  /** Scrolls to what was asked for: to the progress, or to the result above. */
+  private reveal(status: Job["status"]): void {
+    this.asked = status === "running";
+    if (status !== "done") return this.progress.scrollIntoView({ block: "nearest" });
+    for (let up = this.node.parentElement; up && !up.matches(".wb"); up = up.parentElement) up.scrollTop = 0;
   }
 }
 
