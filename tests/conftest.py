@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # each child process would compile all sources again
         os.environ["PYTHONPYCACHEPREFIX"] = folder = tempfile.mkdtemp(prefix="workbench-tests-bytecode-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    config.option.loadscopereorder = False  # pytest-xdist would start the files with the fewest tests last
     named = config.args_source is pytest.Config.ArgsSource.ARGS  # by a path, and not by the value of an option
     if not (named or config.getoption("--everything") or config.option.keyword or config.option.markexpr):
         config.args = [str(config.rootpath / "tests" / name) for name in QUICK]
@@ -70,7 +71,7 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     return [each for each in found if not (isinstance(each, DoctestModule) and each.path.name.startswith("test_"))]
 
 
-# Rough seconds of a test, so that `--dist loadfile --no-loadscope-reorder` begins with the longest files.
+# Rough seconds of a test, so that `--dist loadfile` begins with the longest files.
 SECONDS = {"notebook": 20.0, "lab": 20.0, "slow": 10.0, "browser": 2.0}
 
 

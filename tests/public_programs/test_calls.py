@@ -166,7 +166,7 @@ def test_pasted_code_of_a_search_has_the_bytes_that_it_promises(example):
         with pytest.raises(InspectionError, match=REFUSED[example.name]):
             wb.search(example.fn)(*example.args)
         return
-    search = wb.search(example.fn, seconds=6, compiler="cpu")(*example.args)
+    search = wb.search(example.fn, seconds=3, compiler="cpu")(*example.args)
     assert type(search).from_json(search.to_json()) == search
     assert len(search.to_pandas()) == len(search.choices)
     assert len(str(search).splitlines()) < 40

@@ -351,9 +351,9 @@ def collectives(record):
 def test_pasted_code_has_the_price_of_its_choice(name):
     step, arguments = PROGRAMS[name]()
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    found = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=6)(*arguments.values())
+    found = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=3)(*arguments.values())
     locks = fully_sharded(found, mesh)
-    locked = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=2, lock=locks)(*arguments.values())
+    locked = wb.search(step, on=(mesh, "v5e"), compiler="cpu", seconds=1, lock=locks)(*arguments.values())
     for record in found, locked:
         ratios = re.findall(r"\d+\.\d\d", next(note for note in record.notes if note.startswith("planned peaks: ")))
         assert all(0.4 <= float(ratio) <= 1.8 for ratio in ratios)  # as docs/advice.md says
