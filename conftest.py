@@ -1,5 +1,6 @@
 """What the examples in docstrings may use without importing it, and the eight devices that they run on."""
 
+import functools
 import os
 from typing import Any
 
@@ -8,18 +9,53 @@ os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see
 
 import jax
 import pytest
+from jax._src import compiler  # noqa: TID251, PLC2701 -- options of every compilation of a process have no public name
 
 jax.config.update("jax_num_cpu_devices", 8)
 
 
+@functools.cache
+def fusion_emitters() -> list[tuple[str, str | bool]]:
+    """The option without the emitters of fusions, which are half of a compilation; none where XLA does not know it."""
+    without: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options=without)
+    except jax.errors.JaxRuntimeError:
+        return []
+    return list(without.items())
+
+
+@pytest.fixture
+def little_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles several times as fast where only numbers are compared, without the emitters of fusions.
+
+    The HLO is not that of users: tests of collectives, memory and costs must not use it.
+    """
+    made = compiler.get_compile_options
+    added = fusion_emitters()
+
+    def get_compile_options(*args: Any, **keywords: Any) -> Any:
+        options = made(*args, **keywords)
+        options.env_option_overrides = [*options.env_option_overrides, *added]
+        return options
+
+    monkeypatch.setattr(compiler, "get_compile_options", get_compile_options)
+
+
+# Folders of the library whose examples only print numbers.
+OF_NUMBERS = {"algorithms", "engines", "primitives", "replicate"}
+
+
 @pytest.fixture(autouse=True)
-def _names_of_examples(doctest_namespace: dict[str, Any]) -> None:
+def _names_of_examples(request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]) -> None:
     import jax.numpy as jnp
     import numpy as np
 
     import workbench
     from workbench import primitives
 
+    if isinstance(request.node, pytest.DoctestItem) and request.path.parent.name in OF_NUMBERS:
+        request.getfixturevalue("little_optimized")
     doctest_namespace.update(jax=jax, jnp=jnp, np=np, wb=workbench)
     for name in (
         "program",

@@ -1,7 +1,6 @@
 """Makes JAX strict and gives it eight CPU devices before anything imports it."""
 
 import collections
-import functools
 import gc
 import os
 import shutil
@@ -17,7 +16,6 @@ os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see
 import jax
 import pytest
 from _pytest.doctest import DoctestModule
-from jax._src import compiler  # noqa: TID251 -- options of every compilation of a process have no public name
 
 # jsonschema, which nbformat imports, builds a grammar of IRIs with this for a second; no notebook has such a field.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
@@ -97,7 +95,7 @@ AS_USERS = ("test_calibrate.py", "test_measured_program.py", "test_on_device.py"
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Keeps LLVM from optimizing, in tests alone; docs/ and docstrings compile as users do.
+    """Keeps LLVM from optimizing, in tests alone; docs/ and docstrings do not.
 
     The optimized HLO, its memory and its costs are the same: tests/inspection/test_optimization.py.
     """
@@ -107,34 +105,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         jax.config.update("jax_disable_most_optimizations", before)
-
-
-@functools.cache
-def fusion_emitters() -> list[tuple[str, str | bool]]:
-    """The option without the emitters of fusions, which are half of a compilation; none where XLA does not know it."""
-    without: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda: 0).lower().compile(compiler_options=without)
-    except jax.errors.JaxRuntimeError:
-        return []
-    return list(without.items())
-
-
-@pytest.fixture
-def little_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiles several times as fast where only numbers are compared, without the emitters of fusions.
-
-    The HLO is not that of users: tests of collectives, memory and costs must not use it.
-    """
-    made = compiler.get_compile_options
-    added = fusion_emitters()
-
-    def get_compile_options(*args: Any, **keywords: Any) -> Any:
-        options = made(*args, **keywords)
-        options.env_option_overrides = [*options.env_option_overrides, *added]
-        return options
-
-    monkeypatch.setattr(compiler, "get_compile_options", get_compile_options)
 
 
 @pytest.fixture(scope="module")

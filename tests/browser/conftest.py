@@ -7,7 +7,7 @@ import comm
 import pytest
 from chromium import MISSING, find_browser, open_browser
 from harness import Harness, PageComm
-from lab import run_lab
+from lab import end_kernels, local_page, run_lab
 from playwright.sync_api import Browser, Page, expect
 
 expect.set_options(timeout=30_000)  # for a machine that is busy; what holds at once is not waited for
@@ -35,29 +35,31 @@ def harness(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harne
     assert not [url for url in made.requests if not url.startswith(("about:", "blob:", "data:"))]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lab_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that JupyterLab serves; a test puts its notebook there."""
     return tmp_path_factory.mktemp("notebooks")
 
 
+@pytest.fixture(scope="session")
+def server(lab_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address of the one JupyterLab, and its home."""
+    home = tmp_path_factory.mktemp("home")
+    with run_lab(lab_root, home) as address:
+        yield address, home
+
+
 @pytest.fixture(scope="module")
-def lab(browser: Browser, lab_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with run_lab(lab_root, tmp_path_factory.mktemp("home")) as address:
-        yield address
+def lab(browser: Browser, server: tuple[str, Path]) -> Iterator[str]:
+    """The address of JupyterLab, without kernels and with its first theme."""
+    address, home = server
+    yield address
+    end_kernels(address)
+    for theme in home.rglob("themes.jupyterlab-settings"):
+        theme.unlink()
 
 
 @pytest.fixture
 def lab_page(browser: Browser, lab: str) -> Iterator[Page]:
-    """A page that must not leave this machine, nor fail."""
-    page = browser.new_page(viewport={"width": 1300, "height": 1600})
-    outside: list[str] = []
-    wrong: list[str] = []
-    local = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "about:")
-    page.on("request", lambda request: None if request.url.startswith(local) else outside.append(request.url))
-    page.on("websocket", lambda socket: None if socket.url.startswith(local) else outside.append(socket.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    yield page
-    page.close()
-    assert not outside
-    assert not wrong
+    with local_page(browser) as page:
+        yield page

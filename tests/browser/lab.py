@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
-from playwright.sync_api import Error, Page
+from playwright.sync_api import Browser, Error, Page
 from workbench_widgets._bundle import LABEXTENSION, labextension_files
 
 TOKEN = "test"
@@ -29,6 +29,13 @@ READY = """async () => {
   if (!kernel) return "no kernel";
   await kernel.info;
   return `${kernel.connectionStatus}/${kernel.status}`;
+}"""
+REPLACE = """sources => {
+  const model = window.jupyterapp.shell.currentWidget.content.model.sharedModel;
+  model.transact(() => {
+    model.deleteCellRange(0, model.cells.length);
+    model.insertCells(0, sources.map(source => ({ cell_type: "code", source, metadata: {}, outputs: [] })));
+  });
 }"""
 RUN_ALL = """async () => {
   const app = window.jupyterapp;
@@ -72,6 +79,31 @@ def run_lab(root: Path, home: Path, front_end: str = "jupyterlab") -> Iterator[s
     environment = os.environ | {"PYTHONPATH": search} | {name: str(place) for name, place in places.items()}
     with serve(command, environment, home / "lab.log", f"http://127.0.0.1:{port}{up}?token={TOKEN}"):
         yield f"http://127.0.0.1:{port}"
+
+
+def end_kernels(address: str) -> None:
+    """Ends all kernels of a server, so that a later notebook of the same name starts anew."""
+    sessions = f"{address}/api/sessions"
+    with urllib.request.urlopen(f"{sessions}?token={TOKEN}") as found:
+        names = [session["id"] for session in json.load(found)]
+    for name in names:
+        urllib.request.urlopen(urllib.request.Request(f"{sessions}/{name}?token={TOKEN}", method="DELETE")).close()
+
+
+@contextlib.contextmanager
+def local_page(browser: Browser) -> Iterator[Page]:
+    """A page that must not leave this machine, nor fail."""
+    page = browser.new_page(viewport={"width": 1300, "height": 1600})
+    outside: list[str] = []
+    wrong: list[str] = []
+    local = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "about:")
+    page.on("request", lambda request: None if request.url.startswith(local) else outside.append(request.url))
+    page.on("websocket", lambda socket: None if socket.url.startswith(local) else outside.append(socket.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    yield page
+    page.close()
+    assert not outside
+    assert not wrong
 
 
 def install_labextension(folder: Path) -> None:
@@ -129,6 +161,21 @@ def open_notebook(page: Page, address: str, name: str, seconds: float = 120, *, 
 def run_all(page: Page) -> list[str]:
     """Runs every cell; gives the errors."""
     return page.evaluate(RUN_ALL)
+
+
+def run_instead(page: Page, *cells: str) -> list[str]:
+    """Replaces all cells and runs the new ones in the same kernel; gives the errors."""
+    page.evaluate(REPLACE, cells)
+    return run_all(page)
+
+
+def copy_until(root: Path, path: Path, last: str) -> str:
+    """Writes a notebook up to the cell that holds `last`; returns its name."""
+    notebook = nbformat.read(path, as_version=4)
+    (number,) = [number for number, cell in enumerate(notebook.cells) if cell.source.endswith(last)]
+    notebook.cells = notebook.cells[: number + 1]
+    nbformat.write(notebook, root / path.name)
+    return path.name
 
 
 def set_theme(page: Page, name: str) -> None:

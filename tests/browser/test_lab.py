@@ -1,65 +1,63 @@
 import os
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab import open_notebook, run_all, set_theme, write_notebook
-from playwright.sync_api import Page, expect
+from lab import copy_until, local_page, open_notebook, run_all, run_instead, set_theme, write_notebook
+from playwright.sync_api import Browser, Page, expect
 from visitor import open_tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-
-
 IMPORTS = "import records_examples as examples, workbench_widgets"
 
 
-def test_program_view_in_jupyterlab_is_clicked_driven_by_keyboard_and_follows_the_theme(
-    lab_page: Page, lab: str, lab_root: Path
-):
-    name = write_notebook(
-        lab_root, "program.ipynb", IMPORTS, "view = workbench_widgets.ProgramView(examples.fedavg_record())\nview"
-    )
-    open_notebook(lab_page, lab, name)
-    assert run_all(lab_page) == []
-    view = lab_page.locator("section.wb")
+@pytest.fixture(scope="module")
+def notebook(browser: Browser, lab: str, lab_root: Path) -> Iterator[Page]:
+    """One notebook with one kernel, whose cells each test replaces."""
+    with local_page(browser) as page:
+        open_notebook(page, lab, write_notebook(lab_root, "views.ipynb", IMPORTS))
+        assert run_all(page) == []
+        yield page
+
+
+def test_program_view_in_jupyterlab_is_clicked_driven_by_keyboard_and_follows_the_theme(notebook: Page):
+    assert run_instead(notebook, "workbench_widgets.ProgramView(examples.fedavg_record())") == []
+    view = notebook.locator("section.wb")
     expect(view.locator("[data-stage]")).to_have_count(5)
     view.locator('[data-stage="1"]').click(position={"x": 40, "y": 12})
     expect(view.locator(".wb-panel h2")).to_have_text("train_locally")
     expect(view.locator(".wb-panel")).to_contain_text("all-gather")
-    lab_page.keyboard.press("ArrowRight")
-    lab_page.keyboard.press("Enter")
+    notebook.keyboard.press("ArrowRight")
+    notebook.keyboard.press("Enter")
     expect(view.locator(".wb-panel h2")).to_have_text("Client 0")
     grounds = []
     for theme in ("JupyterLab Light", "JupyterLab Dark"):
-        set_theme(lab_page, theme)
+        set_theme(notebook, theme)
         grounds.append(view.evaluate("node => getComputedStyle(node).backgroundColor"))
     assert grounds[0] != grounds[1]
 
 
-def test_selection_reaches_the_kernel_and_a_kernel_error_reaches_the_view(lab_page: Page, lab: str, lab_root: Path):
+def test_selection_reaches_the_kernel_and_a_kernel_error_reaches_the_view(notebook: Page):
     code = """
 view = workbench_widgets.ProgramView(examples.fedavg_record())
 def follow(change):
     view.guarded(lambda: 1 / 0 if change["new"].get("stage") == "2" else view.select(client=3, stage="1"))()
 view.observe(follow, "selection")
 view"""
-    name = write_notebook(lab_root, "errors.ipynb", IMPORTS, code)
-    open_notebook(lab_page, lab, name)
-    assert run_all(lab_page) == []
-    view = lab_page.locator("section.wb")
+    assert run_instead(notebook, code) == []
+    view = notebook.locator("section.wb")
     view.locator('[data-stage="0"]').click()
     expect(view.locator(".wb-panel h2")).to_have_text("Client 3")
     view.locator('[data-stage="2"]').click()
     expect(view.locator(".wb-error")).to_contain_text("ZeroDivisionError: division by zero")
 
 
-def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_root: Path):
+def test_explorer_in_jupyterlab_links_every_view(notebook: Page):
     code = "workbench_widgets.Explorer(examples.fedavg_record(4096), gradient=examples.gradient_record(4096))"
-    open_notebook(lab_page, lab, write_notebook(lab_root, "explorer.ipynb", IMPORTS, code))
-    assert run_all(lab_page) == []
-    view = lab_page.locator("section.wb")
+    assert run_instead(notebook, code) == []
+    view = notebook.locator("section.wb")
     open_tab(view, "HLO")
     view.get_by_role("button", name="Instructions", exact=True).click()
     view.get_by_label("Only collectives over axis").select_option("clients")
@@ -73,30 +71,27 @@ def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_r
     expect(view.locator(".wb-devicecard.wb-holds")).to_have_count(2)
 
 
-def test_listings_in_jupyterlab_scroll_to_the_chosen_line(lab_page: Page, lab: str, lab_root: Path):
-    cells = (IMPORTS, "explorer = workbench_widgets.Explorer(examples.fedavg_record(instruction_count=400))\nexplorer")
-    open_notebook(lab_page, lab, write_notebook(lab_root, "listings.ipynb", *cells))
-    assert run_all(lab_page) == []
-    view = lab_page.locator("section.wb")
+def test_listings_in_jupyterlab_scroll_to_the_chosen_line(notebook: Page):
+    code = "explorer = workbench_widgets.Explorer(examples.fedavg_record(instruction_count=400))\nexplorer"
+    assert run_instead(notebook, code) == []
+    view = notebook.locator("section.wb")
     open_tab(view, "HLO")
     view.get_by_role("button", name="Source and listings", exact=True).click()
     listing = view.get_by_role("region", name="Compiled HLO")
     expect(listing.locator(".cm-line").first).to_be_visible()
-    ask_kernel(lab_page, "explorer.select(instruction='all-reduce.1')")
+    ask_kernel(notebook, "explorer.select(instruction='all-reduce.1')")
     expect(listing.locator(".wb-cm-chosen")).to_be_in_viewport()
     scroller = listing.locator(".cm-scroller")
     assert scroller.evaluate("e => e.scrollTop > 0 && e.clientHeight < 700 && e.scrollHeight > e.clientHeight")
     if folder := os.environ.get("WORKBENCH_PICTURES"):
-        lab_page.screenshot(path=f"{folder}/listings.png")
+        notebook.screenshot(path=f"{folder}/listings.png")
 
 
-def test_keys_in_a_view_do_not_edit_the_notebook(lab_page: Page, lab: str, lab_root: Path):
-    cells = (IMPORTS, "workbench_widgets.Explorer(examples.fedavg_record())")
-    open_notebook(lab_page, lab, write_notebook(lab_root, "keys.ipynb", *cells))
-    assert run_all(lab_page) == []
+def test_keys_in_a_view_do_not_edit_the_notebook(notebook: Page):
+    assert run_instead(notebook, "1 + 1", "workbench_widgets.Explorer(examples.fedavg_record())") == []
     count = "() => window.jupyterapp.shell.currentWidget.content.model.cells.length"
-    before = lab_page.evaluate(count)
-    view = lab_page.locator("section.wb")
+    before = notebook.evaluate(count)
+    view = notebook.locator("section.wb")
     for focused in (
         view.locator('[data-stage="1"]'),
         view.get_by_role("tab", name="Mesh"),
@@ -105,10 +100,10 @@ def test_keys_in_a_view_do_not_edit_the_notebook(lab_page: Page, lab: str, lab_r
     ):
         focused.click(position={"x": 4, "y": 3})
         for key in ("d", "d", "b", "a", "m"):
-            lab_page.keyboard.press(key)
-    assert lab_page.evaluate(count) == before
+            notebook.keyboard.press(key)
+    assert notebook.evaluate(count) == before
     types = "() => [...window.jupyterapp.shell.currentWidget.content.model.cells].map(cell => cell.type)"
-    assert set(lab_page.evaluate(types)) == {"code"}
+    assert set(notebook.evaluate(types)) == {"code"}
 
 
 def test_stop_under_a_cell_that_traces_interrupts_it(lab_page: Page, lab: str, lab_root: Path):
@@ -128,23 +123,24 @@ wb.show(slow_step)(1.0)"""
     expect(stop).to_have_count(0)
 
 
-def test_two_views_share_one_copy_of_the_bundle(lab_page: Page, lab: str, lab_root: Path):
+def test_two_views_share_one_copy_of_the_bundle(notebook: Page):
     show = "workbench_widgets.Explorer(examples.fedavg_record())"
-    open_notebook(lab_page, lab, write_notebook(lab_root, "shared.ipynb", IMPORTS, show, show))
-    assert run_all(lab_page) == []
-    expect(lab_page.locator("section.wb")).to_have_count(2)
-    assert lab_page.evaluate("() => globalThis.__workbenchLoaded.size") == 1
-    assert lab_page.locator("style[data-workbench]").count() == 1
+    loaded = "() => globalThis.__workbenchLoaded.size"
+    assert run_instead(notebook, show) == []
+    expect(notebook.locator("section.wb")).to_have_count(1)
+    count = notebook.evaluate(loaded)
+    assert run_instead(notebook, show, show) == []
+    expect(notebook.locator("section.wb")).to_have_count(2)
+    assert notebook.evaluate(loaded) == count
+    assert notebook.locator("style[data-workbench]").count() == 1
 
 
-def test_closing_the_output_ends_the_view(lab_page: Page, lab: str, lab_root: Path):
-    cells = (IMPORTS, "view = workbench_widgets.ProgramView(examples.fedavg_record())", "view")
-    open_notebook(lab_page, lab, write_notebook(lab_root, "closing.ipynb", *cells))
-    assert run_all(lab_page) == []
-    expect(lab_page.locator("section.wb")).to_have_count(1)
-    lab_page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
-    expect(lab_page.locator("section.wb")).to_have_count(0)
-    assert ask_kernel(lab_page, "view._open_views") == "0"
+def test_closing_the_output_ends_the_view(notebook: Page):
+    assert run_instead(notebook, "view = workbench_widgets.ProgramView(examples.fedavg_record())", "view") == []
+    expect(notebook.locator("section.wb")).to_have_count(1)
+    notebook.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    expect(notebook.locator("section.wb")).to_have_count(0)
+    assert ask_kernel(notebook, "view._open_views") == "0"
 
 
 def ask_kernel(page: Page, expression: str) -> str:
@@ -160,11 +156,9 @@ def ask_kernel(page: Page, expression: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.notebook
-def test_first_notebook_runs_in_jupyterlab_and_its_program_can_be_clicked_through(
-    lab_page: Page, lab: str, lab_root: Path
-):
-    shutil.copy(NOTEBOOKS / "01-start-here.ipynb", lab_root)
-    open_notebook(lab_page, lab, "01-start-here.ipynb")
+def test_program_of_the_first_notebook_can_be_clicked_through(lab_page: Page, lab: str, lab_root: Path):
+    path = NOTEBOOKS / "01-start-here.ipynb"  # tests/notebooks runs all of it
+    open_notebook(lab_page, lab, copy_until(lab_root, path, "wb.show(record)"))
     lab_page.set_default_timeout(240_000)
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb").first
@@ -180,7 +174,7 @@ def test_first_notebook_runs_in_jupyterlab_and_its_program_can_be_clicked_throug
     expect(panel).to_contain_text("all-reduce")
 
 
-def test_4096_clients_at_ten_rounds_a_second_arrive_to_the_last(lab_page: Page, lab: str, lab_root: Path):
+def test_4096_clients_at_ten_rounds_a_second_arrive_to_the_last(notebook: Page):
     code = """
 import threading, time
 from live_examples import FakeRun
@@ -192,9 +186,8 @@ def drive():
 view = workbench_widgets.RunView(run)
 threading.Thread(target=drive, daemon=True).start()
 view"""
-    open_notebook(lab_page, lab, write_notebook(lab_root, "live.ipynb", IMPORTS, code))
-    assert run_all(lab_page) == []
-    view = lab_page.locator("section.wb")
+    assert run_instead(notebook, code) == []
+    view = notebook.locator("section.wb")
     expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 40 of 40 rounds", timeout=60_000)
     latest = view.get_by_role("img", name="loss of all 4096 clients after the last round, from 39 to 45")
     expect(latest).to_have_attribute("data-round", "39")

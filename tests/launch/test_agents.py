@@ -15,6 +15,8 @@ from examples.soft_actor_critic import draw, soft_actor_critic_agent
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.launch import DaskEngine, RayEngine
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 OPTIONS = {"steps": 1400, "batch": 64, "actors": 2, "samples_per_insert": 4.0, "evaluate_every": 100}
 
 
@@ -59,14 +61,13 @@ def test_agent_finds_the_way_over_the_lake(agent, place):
     assert 0 <= run.counts["inserted"] - 1400 * 64 / 4 <= ahead
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
-def test_agent_that_learns_distributions_finds_the_way_over_the_lake(place):
+def test_agent_that_learns_distributions_finds_the_way_over_the_lake():
     pytest.importorskip("gymnasium", reason="needs the extra `rl`")
     agent = deep_q_agent(
         "FrozenLake-v1", is_slippery=False, exploration=0.5, discount=0.95, learning_rate=1e-2, episodes=1, longest=30,
         support=(0.0, 1.0, 21),
     )  # fmt: skip
-    run = run_agent(agent, place, **{**OPTIONS, "steps": 2000})
+    run = run_agent(agent, **{**OPTIONS, "steps": 2000})
     assert found_the_way(run), run.curve
 
 
@@ -118,7 +119,7 @@ def test_soft_actor_critic_runs_here_are_the_same_with_the_same_seed(pendulum):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["here", "threads", "processes", "dask", "ray"], indirect=True)
+@pytest.mark.parametrize("place", ["here", "processes", "dask", "ray"], indirect=True)
 def test_soft_actor_critic_raises_the_pendulum(pendulum, place):
     run = run_agent(pendulum, place, steps=4000, actors=1, **CONTINUOUS)
     assert run.curve[0][1] < -900
@@ -145,7 +146,7 @@ def test_environments_without_continuous_actions_are_refused():
         soft_actor_critic_agent("CartPole-v1")
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
+@pytest.mark.parametrize("place", PLACES[2:], indirect=True)
 def test_agent_with_a_network_of_flax_finds_the_way_over_the_lake(place):
     pytest.importorskip("gymnasium", reason="needs the extra `rl`")
     networks = pytest.importorskip("launch_networks", reason="needs the extra `course`")

@@ -158,7 +158,7 @@ def test_no_cell_needs_a_solution(path: Path):
 @pytest.mark.notebook
 @pytest.mark.slow
 def test_students_get_notebooks_without_solutions_that_run(tmp_path: Path):
-    (path,) = [path for path in NOTEBOOKS if path.stem.startswith("03-")]
+    (path,) = [path for path in NOTEBOOKS if path.stem.startswith("04-")]
     (written,) = course.write_students([path], tmp_path)
     notebook = nbformat.read(written, as_version=4)
     assert "olution" not in "".join(cell.source for cell in notebook.cells)

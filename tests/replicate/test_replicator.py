@@ -13,6 +13,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import workbench as wb
 from workbench.replicate import Replicator, sync_batch_norm
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 STEPS, GLOBAL_BATCH, FEATURES = 4, 16, 3
 RNG = np.random.default_rng(0)
 DATA = RNG.normal(size=(STEPS, GLOBAL_BATCH, FEATURES)).astype(np.float32)

@@ -23,6 +23,7 @@ def loss_of(params: Any, batch: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("little_optimized")
 def test_fedavg_reads_93_percent_of_unseen_digits_within_40_rounds() -> None:
     train, test = data.digits(clients=64, alpha=0.3, seed=0)
     batches = jax.tree.map(jnp.asarray, data.pad_clients(train, batch_size=16, epochs=4, key=0).tree)

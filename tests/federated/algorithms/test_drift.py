@@ -34,6 +34,7 @@ def accuracy_over_rounds(algorithm: algorithms.Algorithm, step: Any, seed: int) 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("little_optimized")
 def test_scaffold_is_ahead_of_fedavg_on_all_of_five_seeds_of_heterogeneityed_digits() -> None:
     made = (
         algorithms.fedavg(loss_of, clients=CLIENTS, client_optimizer=optax.sgd(1.0)),
