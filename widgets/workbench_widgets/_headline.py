@@ -66,7 +66,7 @@ class CollectiveGroup:
 def group_collectives(
     collectives: Sequence[CollectiveRecord], tree: CallTreeRecord | None = None
 ) -> list[CollectiveGroup]:
-    """Groups collectives by kind, mesh axes, first line and calls that lead to a shared line; the largest are first."""
+    """Groups collectives by kind, mesh axes and source line; for shared lines, also by their calls. Largest first."""
     files = {source.file for collective in collectives for source in collective.sources}
     callers = callers_of(tree, (collective.name for collective in collectives), files)
     groups: dict[Any, list[CollectiveRecord]] = {}

@@ -393,7 +393,7 @@ def _sources(target: _ir.BlockArgument | _ir.OpResult) -> list[Any]:
 
 
 def _moved_axes(before: Spec, after: Spec) -> tuple[str, ...]:
-    """The axes whose position differs between two shardings; parts of an axis that is listed as a whole are omitted."""
+    """The axes whose position differs between two shardings; if a whole axis is listed, its parts are omitted."""
     places = [{(dim, axis) for dim, axes in enumerate(spec) for axis in axes} for spec in (before, after)]
     names = dict.fromkeys(axis for _, axis in sorted(places[0] ^ places[1]))
     return tuple(name for name in names if "[" not in name or name.partition("[")[0] not in names)

@@ -205,7 +205,7 @@ def _check_texts(frame: Foreign, names: Sequence[str]) -> None:
     if texts:
         message = (
             f"`clients_from` was given a Dask DataFrame with text in the columns {texts}. Columns must contain "
-            "numbers, or lists of numbers, and Dask converts lists to text by default. For lists, call "
+            "numbers or lists of numbers, but by default Dask converts lists to text. For lists, call "
             '`dask.config.set({"dataframe.convert-string": False})` before the DataFrame is created; otherwise, choose '
             "other `columns`."
         )

@@ -128,9 +128,10 @@ def _inspect_directory(path: Path, options: dict[str, Any]) -> Record:
     files = files or [file for file in path.rglob("*") if file.suffix in (".hlo", ".pb", ".mlir", ".stablehlo")]
     if not files:
         message = (
-            f"`inspect` received the directory {str(path)!r}, which contains no compiled module. XLA writes files "
-            "named `module_….after_optimizations.txt` there: set `XLA_FLAGS=--xla_dump_to=DIRECTORY` (or the compiler "
-            "option `xla_dump_to`) and compile, then pass the directory."
+            f"`inspect` received the directory {str(path)!r}, which contains no compiled module. A compiled "
+            "module is a file named `module_….after_optimizations.txt`, which XLA writes while it compiles: set "
+            "`XLA_FLAGS=--xla_dump_to=DIRECTORY` (or the compiler option `xla_dump_to`), compile, and pass the "
+            "directory."
         )
         raise InspectionError(message)
     largest = max(files, key=lambda file: (file.stat().st_size, str(file)))

@@ -1,7 +1,7 @@
 """Client-invariant rows that a client function computes; they are computed only once.
 
-A gradient keeps values for its backward pass. In a network shared by all clients (frozen layers next to adapters),
-these values are the same for all clients, and would otherwise be stored once per client.
+A gradient keeps values for its backward pass. In a network that all clients share (frozen layers next to adapters),
+every client would store the same values.
 """
 
 import dataclasses

@@ -131,9 +131,9 @@ def _weights_of_leaves(x: object, weight: object, placement: Placement) -> list[
         return jax.tree.leaves(jax.tree.map(lambda w, part: jax.tree.map(lambda _: w, part), weights, hide_static(x)))
     except ValueError as error:
         message = (
-            f"`reduce_weighted_mean` was given `weight` as the pytree {jax.tree.structure(weight)} for `x` as "
-            f"{jax.tree.structure(x)}. `weight` is one vector for all of `x`, or a pytree that is a prefix of `x`: "
-            f"pass one vector of shape ({placement.size},), or one per branch of `x`."
+            f"`reduce_weighted_mean` was given a `weight` with the structure {jax.tree.structure(weight)}, but `x` has "
+            f"the structure {jax.tree.structure(x)}. `weight` is one vector for all of `x`, or a pytree that is a "
+            f"prefix of `x`: pass one vector of shape ({placement.size},), or one per branch of `x`."
         )
         raise PlacementError(message) from error
 

@@ -149,7 +149,7 @@ def _cells(mesh: MeshRecord, order: Sequence[DeviceRecord]) -> tuple[list[tuple[
     if mesh.clients:
         first = mesh.clients[0].placement
         total = max((range_.stop for range_ in mesh.clients if range_.placement == first), default=1)
-        meaning = f"colour: number of the first of the device's {first} (0 dark, {total - 1} light)"
+        meaning = f"colour: the lowest number among the {first} of a device (0 dark, {total - 1} light)"
 
         held_first = {range_.device_id: range_ for range_ in mesh.clients if range_.placement == first}
         shade = functools.partial(_shade_by_client, held_first, total)

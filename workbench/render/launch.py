@@ -1,4 +1,4 @@
-"""A program of nodes described in words, before launch and while it runs."""
+"""Texts about a program of nodes, before launch and while the program runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -21,7 +21,7 @@ def gaussian_mean(
 
     No client changes the sum by more than `clip`. The server adds noise with standard deviation
     `noise_multiplier * clip` to each coordinate of the sum. `epsilon` computes the privacy guarantee. Emits "client
-    norm", the norm before clipping. Sends as many bytes as the inner mean `of`. All present clients have the same
+    norm", the norm before clipping. Sends as many bytes as `of`, the inner mean. All present clients have the same
     weight, because a client's weight would also be private information.
 
     Args:

@@ -85,7 +85,7 @@ def trim(
 
 
 def outer_frames(stacks: Iterable[tuple[Frame, ...]], name: str) -> frozenset[tuple[str, str]]:
-    """Files and functions above a program's own function in the stacks of its operations."""
+    """Files and functions of the callers of a program's function, from the stacks of the program's operations."""
     callers: set[tuple[str, str]] = set()
     for stack in stacks:
         start = next((i for i, frame in enumerate(stack) if is_named(frame, name)), 0)
