@@ -168,8 +168,8 @@ def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
         message = (
             f"`load` was given the exported program `{header['name']}`, which calls the external targets "
             f"{', '.join(unknown)}. A program may call only targets that JAX keeps stable. A callback contains an "
-            "address that is valid only in the exporting process; in this process, the call would crash. The program is not run: ask its "
-            "author for an export without callbacks."
+            "address that is valid only in the exporting process; in this process, the call would crash. The program "
+            "is not run: ask its author for an export without callbacks."
         )
         raise InspectionError(message)
 
