@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
+import jax
+
 from workbench._types import Argument
 from workbench.api._options import asked
 from workbench.api._questions import inspect
@@ -83,7 +85,8 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
 
         return compare_calls
     runs = things[0] if len(things) == 1 else list(things)
-    if is_runs(runs):
+    of_arrays = isinstance(runs, Mapping) and any(isinstance(each, jax.Array) for each in runs.values())
+    if is_runs(runs) or (isinstance(runs, Mapping) and not of_arrays):
         return compare_runs(runs, metric=metric, **options)
     if metric is not None or options:
         names = [*([] if metric is None else ["metric"]), *options]
