@@ -227,10 +227,10 @@ def test_programs_drawn_by_chance_give_the_right_results_or_an_error_under_fault
 
 
 @pytest.mark.slow
-def test_no_result_of_three_thousand_passes_is_wrong():
+def test_no_result_of_ten_thousand_passes_is_wrong():
     total = np.zeros(3, int)
     seed = 100
-    while total[0] < 3_000:
+    while total[0] < 10_000:
         total += run_chaos(seed, 200)
         seed += 1
     assert total[2] == 0
