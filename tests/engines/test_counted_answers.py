@@ -14,9 +14,9 @@ from drawn_programs import CLIENTS, DATA, drawn_program
 
 import workbench as wb
 from workbench.engines import ClientReader, Engine, Executor
-from workbench.engines._arguments import check_folder
 from workbench.engines._client_loop import Pass
 from workbench.engines._remote import run_task
+from workbench.engines._table_engine import check_folder
 from workbench.errors import EngineError, ProgramError
 
 pytestmark = pytest.mark.usefixtures("little_optimized")

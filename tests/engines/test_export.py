@@ -16,8 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.engines import pack, read_header, unpack_apart
-from workbench.engines._artifact import seal, unpack
-from workbench.engines._artifact_check import BodyReader
+from workbench.engines._artifact import BodyReader, seal, unpack
 from workbench.errors import InspectionError
 
 

@@ -13,8 +13,8 @@ from stragglers import check_rounds_go_on
 
 import workbench as wb
 from workbench.engines import Beam, ClientReader, ParquetReader, Sequential, Spark
-from workbench.engines._arguments import check_folder
 from workbench.engines._places import place, scratch_folder
+from workbench.engines._table_engine import check_folder
 from workbench.errors import DataError, EngineError, ProgramError
 
 
@@ -52,7 +52,7 @@ def many(state: Any, x: Any) -> Any:
 def test_a_file_appears_when_it_is_whole(bucket: str, tmp_path: Path):
     for parent in (bucket, tmp_path, f"file://{tmp_path}"):
         with scratch_folder("pass-", parent) as folder:
-            from workbench.engines._array_files import load_arrays, save_arrays
+            from workbench.engines._places import load_arrays, save_arrays
 
             save_arrays(folder / "x.npz", [np.arange(3), np.float32(1)])
             assert [path.name for path in folder.iterdir()] == ["x.npz"]

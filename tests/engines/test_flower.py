@@ -28,7 +28,6 @@ from stragglers import LATE, check_rounds_go_on, present_of
 
 import workbench as wb
 from workbench.engines import Engine, Flower
-from workbench.engines._cohorts import Quorum
 from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
 from workbench.errors import EngineError
 
@@ -178,7 +177,7 @@ def _replied(message: Any) -> Any:
 @needs_flower
 @pytest.mark.slow
 def test_rounds_of_the_simulation_go_on_without_late_nodes(flower: Flower, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(flower, "quorum", Quorum(4, None))
+    monkeypatch.setattr(flower, "quorum", 4)
     monkeypatch.setattr(flower, "_known", {})
     check_rounds_go_on(flower, steps=3 * 10**8)
 

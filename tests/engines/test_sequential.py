@@ -9,8 +9,8 @@ from engine_contract import CLIENTS, EngineContract, client_data, failing, fedav
 
 import workbench as wb
 from workbench.engines import ClientReader, Engine, MeshEngine, Sequential
-from workbench.engines._debug import Observed
 from workbench.engines._run_recorder import RunRecorder
+from workbench.engines._sequential import Observed
 from workbench.errors import EngineError, ProgramError
 from workbench.records.run import RunRecord
 

@@ -23,12 +23,14 @@ from stragglers import check_rounds_go_on
 
 import workbench as wb
 from workbench.engines import Engine, Spark
-from workbench.engines.spark import _engine, _session
+from workbench.engines.spark import _session
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 
 try:
     import pyarrow as pa
     import pyspark
+
+    from workbench.engines.spark import _jobs, _worker
 except ImportError:
     pyspark = None
 _MISSING = "the extra `spark` is not installed" if pyspark is None else "no Java" if not shutil.which("java") else ""
@@ -108,14 +110,14 @@ class TestSpark(EngineContract):
             return wb.reduce_sum(wb.map_fn(lambda row: row**3, x))
 
         sizes = []
-        send = _engine._Jobs._frame
+        send = _jobs.Jobs._frame
 
         def counted(jobs: Any, records: list[Any]) -> Any:
             frame = send(jobs, records)
             sizes.append((len(records), frame.rdd.getNumPartitions()))
             return frame
 
-        monkeypatch.setattr(_engine._Jobs, "_frame", counted)
+        monkeypatch.setattr(_jobs.Jobs, "_frame", counted)
         threshold = "spark.sql.execution.arrow.localRelationThreshold"
         session = local._opened()
         session.conf.set(threshold, "0B")
@@ -132,8 +134,8 @@ class TestSpark(EngineContract):
             short = batch.index == 1
             return whole(dataclasses.replace(batch, rows=[x[:1] if short else x for x in batch.rows]))
 
-        whole = _engine._record
-        monkeypatch.setattr(_engine, "_record", cut)
+        whole = _jobs._record
+        monkeypatch.setattr(_jobs, "_record", cut)
         with pytest.raises(
             EngineError, match=r"one of the clients 2, 3 on spark \(local\[2\]\): RuntimeError: Value"
         ) as e:
@@ -155,7 +157,7 @@ class TestSpark(EngineContract):
     def test_state_of_clients_stays_in_spark_between_rounds(
         self, local: Spark, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_engine, "_MOST_INLINE_BYTES", 0)  # by broadcast variables, as large values travel
+        monkeypatch.setattr(_jobs, "_MOST_INLINE_BYTES", 0)  # by broadcast variables, as large values travel
 
         @wb.program(clients=CLIENTS)
         def stateful(state: Any, x: Any) -> Any:
@@ -385,13 +387,13 @@ def test_a_task_that_is_computed_twice_gives_the_same_bytes():
     with pytest.raises(InterruptedError):
         Caught().run(fedavg, start(), client_data())
     (work,) = made
-    jobs = object.__new__(_engine._Jobs)  # of which only the settings are asked
+    jobs = object.__new__(_jobs.Jobs)  # of which only the settings are asked
     jobs.engine, jobs.tasks = SimpleNamespace(check_nan=False), 2
     digest, stage = work.exported(2, None)
-    server = _engine._encoded(work.shared)
+    server = _worker.encode(work.shared)
     spec = jobs._spec(work, 2, digest, ["a0", "a1"], [], [("acrc", ("a0", "a1"))])
     compute = Compute(spec, SimpleNamespace(value=stage), SimpleNamespace(value=server))
-    records = [_engine._record(batch) for batch in work.batches(2)]
+    records = [_jobs._record(batch) for batch in work.batches(2)]
     results = [[cell.as_py() for table in compute(iter(records)) for cell in table.column("payload")] for _ in range(2)]
     assert any(results[0])
     assert results[0] == results[1]
@@ -449,14 +451,14 @@ def test_rows_that_are_lost_or_double_on_the_way_back_end_the_run(
     fault: str, local: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = {"x": np.arange(12, dtype=np.float32)}
-    taken = _engine._Jobs._take
+    taken = _jobs.Jobs._take
     number = -1
 
     def damaged(*args: Any) -> None:
         taken(*args[:-1], FAULTS[fault](args[-1], number) if number >= 0 else args[-1])
 
     rows: list[int] = []
-    monkeypatch.setattr(_engine._Jobs, "_take", lambda *args: (rows.append(len(args[-1])), damaged(*args)))
+    monkeypatch.setattr(_jobs.Jobs, "_take", lambda *args: (rows.append(len(args[-1])), damaged(*args)))
     good = local.run(total_and_count, data).results
     assert [float(x) for x in good[:2]] == [66, 12]
     for number in range(rows[0]):  # noqa: B007 - read by `damaged`
@@ -468,7 +470,7 @@ def test_rows_that_are_lost_or_double_on_the_way_back_end_the_run(
 def test_a_table_that_changes_between_writer_and_reader_ends_the_run(
     local: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = _engine._record
+    whole = _jobs._record
 
     def changed(batch: Any) -> Any:
         record = whole(batch)
@@ -479,7 +481,7 @@ def test_a_table_that_changes_between_writer_and_reader_ends_the_run(
         cell[0] ^= 1
         return record.set_column(place, "a0", pa.array([bytes(cell)], pa.binary()))
 
-    monkeypatch.setattr(_engine, "_record", changed)
+    monkeypatch.setattr(_jobs, "_record", changed)
     with pytest.raises(EngineError, match=r"clients 2, 3 .*changed between the writing and the reading"):
         local.run(fedavg, start(), client_data())
 
@@ -490,7 +492,7 @@ def test_a_folder_that_executors_do_not_see_is_refused_before_anything_runs(
 ) -> None:
     from workbench.engines.spark._worker import See
 
-    monkeypatch.setattr(_engine, "_ON_THIS_MACHINE", "nowhere")  # local mode as if it were a cluster
+    monkeypatch.setattr(_jobs, "_ON_THIS_MACHINE", "nowhere")  # local mode as if it were a cluster
     data = {"x": np.arange(12, dtype=np.float32)}
 
     def stateful(data: Any) -> Any:
@@ -505,11 +507,12 @@ def test_a_folder_that_executors_do_not_see_is_refused_before_anything_runs(
         local.run(stateful, data)
 
 
+@needs_spark
 @pytest.mark.parametrize(
     ("partitions", "groups"), [(1, 0), (2, 0), (4, 0), (9, 3), (100, 10), (1000, 32)], ids=lambda n: str(n)
 )
 def test_second_level_has_the_square_root_of_the_partitions(partitions: int, groups: int):
-    assert _engine._second_level(partitions) == groups
+    assert _jobs._second_level(partitions) == groups
 
 
 def test_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
@@ -570,15 +573,16 @@ def test_impossible_settings_are_refused(monkeypatch: pytest.MonkeyPatch, argume
 def test_cells_are_read_from_the_buffers_of_arrow(value: Any, kind: str, expected: Any):
     import pyarrow as pa
 
-    from workbench.engines.spark._worker import read_cell
+    from workbench.engines._columns import read_column
 
     *outer, name = kind.replace(">", "").split("<")
     type_ = {"bool": pa.bool_}.get(name, getattr(pa, name, None))()
     for inner in reversed(outer):
         type_ = {"list": pa.list_, "large_list": pa.large_list}[inner](type_)
-    cell = pa.array([None, value, value], type_)[1]
+    cells, clients = pa.array([None, value, value], type_)[1:], pa.array(["ann", "bob"])
     if expected is None:
-        with pytest.raises(ValueError, match="client 'ann' with 0 values in column 'x'"):
-            read_cell(cell, "x", ("float32", (2, 2)), "ann")
+        with pytest.raises(ValueError, match=r"client 'ann' with \d values in column 'x'.*float32\[2, 2\] is needed"):
+            read_column(cells, "x", ("float32", (2, 2)), clients)
     else:
-        np.testing.assert_array_equal(read_cell(cell, "x", ("float32", np.shape(expected)), "ann"), expected)
+        found = read_column(cells, "x", ("float32", np.shape(expected)), clients)
+        np.testing.assert_array_equal(found, [expected, expected])

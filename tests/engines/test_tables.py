@@ -17,7 +17,7 @@ from example_tables import BY_HAND, FRAME, expected, fitted, in_buckets
 
 import workbench as wb
 from workbench.engines import Executor, MeshEngine, Ray, Sequential, Spark, clients_from
-from workbench.engines._engine import table_of_clients
+from workbench.engines._table_engine import table_of_clients
 from workbench.errors import EngineError, ProgramError
 
 
@@ -212,7 +212,7 @@ def check_predictions(engine: Spark, frame: Any, w: Any):
     with pytest.raises(ProgramError, match="returns"):
         engine.predict(frame, lambda x: (x, x), columns="x")
     uneven = frame.selectExpr("if(at = 3, array(x[0]), x) x", "y").orderBy("y", ascending=False)
-    with pytest.raises(Exception, match=r"column 'x' has missing values, or lists whose shape is not \[2\]"):
+    with pytest.raises(Exception, match=r"row \d with 1 values in column 'x' of type list.*float32\[2\] is needed"):
         engine.predict(uneven, lambda x: x, columns="x").collect()
 
 

@@ -24,11 +24,10 @@ SYSTEMS = ["pyarrow", "pyspark", "apache-beam", "distributed", "ray", "loky", "u
 MODULES = [
     "workbench",
     "workbench.engines._remote",
-    "workbench.engines._held",
+    "workbench.engines._tables",
     "workbench.engines._tables",
     "workbench.engines.spark._worker",
     "workbench.engines.beam._worker",
-    "workbench.engines.beam._io",
     "workbench.launch._dask_worker",
     "workbench.launch._ray_worker",
 ]

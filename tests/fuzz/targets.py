@@ -11,8 +11,7 @@ from pathlib import Path
 from workbench.aot import parse_target
 from workbench.aot._locations import drop_callers
 from workbench.engines import read_header, unpack_apart
-from workbench.engines._artifact import MAGIC, seal
-from workbench.engines._artifact_check import BodyReader
+from workbench.engines._artifact import MAGIC, BodyReader, seal
 from workbench.errors import MissingDependencyError, WorkbenchError
 from workbench.federated.data import load_leaf, load_npz, load_tff_hdf5
 from workbench.inspection import inspect_module

@@ -22,7 +22,7 @@ ALLOWED = {
     "workbench/_processes/_shared_change.py": "a filter that is added and removed under a lock",
     "workbench/records/_base.py": "through SharedChange",
     "workbench/mesh/_simulate.py": "the user asks for simulated devices; documented",
-    "workbench/engines/_artifact_check.py": "in a child process",
+    "workbench/engines/_artifact.py": "in a child process",
     "workbench/engines/beam/_child.py": "in a child process",
     "workbench/aot/worker.py": "in a child process",
     "workbench/launch/_child.py": "in a child process",
@@ -35,7 +35,8 @@ ALLOWED = {
     "workbench/engines/spark/_worker.py": "in Spark's worker processes",
     "workbench/_processes/_ray.py": "while Ray starts; Ray has no other way",
     "workbench/engines/spark/_session.py": "under the lock of the session; PySpark has no other way",
-    "workbench/engines/spark/_engine.py": "under the lock of the session",
+    "workbench/engines/spark/_jobs.py": "under the lock of the session",
+    "workbench/engines/spark/_readers.py": "under the lock of the session",
     "workbench/_jax_compat/__init__.py": "the policy of checkpoints",
 }
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import Array
 
 from workbench._open_types import Foreign
-from workbench._types import PyTree, PyTreeDef
+from workbench._types import PyTreeDef
 from workbench.engines._clients import ClientReader, as_avals, wrong_number
 from workbench.engines._places import for_arrow, place
 from workbench.engines._run_recorder import brief
@@ -60,7 +59,6 @@ class ArrayReader(ClientReader):
         )
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Yields each client's index and its rows."""
         for names, leaves in self.read_batches(256, ""):
             for slot, name in enumerate(names):
                 yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])
@@ -128,12 +126,14 @@ class ParquetReader(ClientReader):
             raise self._wrong(fact, "pass a parquet file, or a folder of them") from error
         if first is None:
             raise self._wrong("it contains no rows", "write one row for each client")
-        leaves, structure = jax.tree.flatten(dict(zip(self.columns, self._arrays(first), strict=True)))
-        self.structure: PyTreeDef = structure
-        self.avals: tuple[Any, ...] = as_avals(leaves, rows=True)
+        from workbench.engines._columns import leaf_of
+
+        self.structure: PyTreeDef = jax.tree.structure(dict.fromkeys(self.columns, 0))
+        self._forms = {name: leaf_of(first.column(name)) for name in sorted(self.columns)}
+        self._arrays(first)
+        self.avals: tuple[Any, ...] = tuple(jax.ShapeDtypeStruct(x, kind) for kind, x in self._forms.values())
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Yields each client's index and its columns."""
         for names, leaves in self.read_batches(256, ""):
             for slot, name in enumerate(names):
                 yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])
@@ -146,7 +146,7 @@ class ParquetReader(ClientReader):
         ):
             if not record_batch.num_rows:
                 continue
-            waiting.append(self._checked(record_batch, stage))
+            waiting.append(self._arrays(record_batch))
             while (count := sum(len(part[0]) for part in waiting)) >= size:
                 arrays = _joined(waiting)
                 waiting = [[x[size:] for x in arrays]] if count > size else []
@@ -159,52 +159,20 @@ class ParquetReader(ClientReader):
         if start != self.clients:
             raise EngineError(wrong_number(stage, self.clients, str(start)), stage=stage)
 
-    def _checked(self, record_batch: object, stage: str) -> list[np.ndarray]:
-        leaves = jax.tree.leaves(dict(zip(self.columns, self._arrays(record_batch), strict=True)))
-        for leaf, aval in zip(leaves, self.avals, strict=True):
-            if leaf.shape[1:] != aval.shape:
-                message = (
-                    f"stage {stage} read clients with rows {leaf.shape[1:]} from {self.path}, but the first client has "
-                    f"rows {aval.shape}. All clients of a program must have the same shapes: pad their examples."
-                )
-                raise EngineError(message, stage=stage)
-        return leaves
+    def _arrays(self, batch: Foreign) -> list[np.ndarray]:
+        from workbench.engines._columns import read_column
 
-    def _arrays(self, batch: PyTree[Array]) -> list[np.ndarray]:
-        return [self._array(batch.column(name), name) for name in self.columns]
-
-    def _array(self, column: Foreign, name: str) -> np.ndarray:
-        import pyarrow as pa  # pyright: ignore[reportMissingImports]
-
-        shape, uneven = [len(column)], f"the lists of its column {name!r} have different lengths"
-        while pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or _is_fixed(column.type):
-            inner = column.flatten()
-            if column.null_count or len(inner) % max(1, len(column)):
-                raise self._wrong(uneven, "pad them")
-            shape.append(len(inner) // max(1, len(column)))
-            if not _is_fixed(column.type):
-                lengths = np.diff(column.offsets.to_numpy())
-                if len(lengths) and lengths.min() != lengths.max():
-                    raise self._wrong(uneven, "pad them")
-            column = inner
-        numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-        if column.null_count or not (numbers or pa.types.is_boolean(column.type)):
-            fact = f"its column {name!r} has the type {column.type}{' with missing values' * bool(column.null_count)}"
-            raise self._wrong(fact, "keep columns of numbers, or of lists of numbers, with `columns=`")
-        values = column.to_numpy(zero_copy_only=False)
-        return values.reshape(shape)
+        try:
+            return [read_column(batch.column(name), name, leaf) for name, leaf in self._forms.items()]
+        except ValueError as error:
+            fact = f"it has a {str(error).removeprefix('[source] ')}"
+            raise self._wrong(fact, "pad lists, and leave out other columns with `columns=`") from error
 
     def _wrong(self, fact: str, advice: str) -> DataError:
         return DataError(
             f"`ParquetReader` was given {self.path}, but {fact}. Each row must belong to one client, and the "
             f"columns must contain numbers, or lists of numbers with the same length for every client: {advice}."
         )
-
-
-def _is_fixed(kind: object) -> bool:
-    import pyarrow as pa  # pyright: ignore[reportMissingImports]
-
-    return pa.types.is_fixed_size_list(kind)
 
 
 def _joined(parts: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:

@@ -2,9 +2,10 @@
 
 import asyncio
 import functools
+import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -18,7 +19,8 @@ from workbench.engines._remote import token
 from workbench.engines._run_recorder import RunRecorder, brief, find_nan
 from workbench.engines._stage import BatchFunction, Totals, edge_aval, to_host
 from workbench.errors import EngineError
-from workbench.plan import Phase
+from workbench.plan import REDUCTION_OF, Phase
+from workbench.primitives import by_key_p
 
 
 class Pass:
@@ -51,13 +53,23 @@ class Pass:
         self.shared_bytes = sum(x.nbytes for x in self.shared)
 
     def function(self, size: int) -> BatchFunction:
-        """The function that computes a batch of `size` clients."""
         return self._functions(size)
 
     @property
     def partial_avals(self) -> list[jax.ShapeDtypeStruct]:
         """Shapes and dtypes of a batch's partial results."""
         return self._reduction.partial_avals
+
+    @property
+    def merges(self) -> list[str]:
+        """The NumPy function that merges each partial result."""
+        return [REDUCTION_OF[step.equation.primitive].merge.__name__ for step in self.phase.reductions]
+
+    @property
+    def keyed(self) -> list[int]:
+        """The axis of the keys in each partial result; -1 without keys."""
+        equations = [step.equation for step in self.phase.reductions]
+        return [e.params["batch_dims"] if e.primitive is by_key_p else -1 for e in equations]
 
     def compiled(self, size: int) -> jax.stages.Compiled:
         """Compiles the batch function in this process, and records the time as warm-up."""
@@ -75,11 +87,7 @@ class Pass:
         return function.travelling
 
     def batches(self, size: int, rows: Sequence[Any] | None = None) -> Iterator[Batch]:
-        """Yields the clients, `size` at a time, together with their slots in `rows` (default: all rows).
-
-        Raises:
-            EngineError: if a reader's clients or their order have changed since a previous pass of this run.
-        """
+        """Yields the clients, `size` at a time, together with their slots in `rows` (default: all rows)."""
         rows = self.rows if rows is None else rows
         reader = next((x.reader for x in rows if isinstance(x, ReadRows)), None)
         order = 0
@@ -92,7 +100,6 @@ class Pass:
             raise self.miscounted(fact)
 
     def operands(self, batch: Batch) -> list[Any]:
-        """The batch function's arguments for a batch."""
         return [np.int32(batch.index), *batch.rows, *self.shared]
 
     def add(
@@ -106,17 +113,11 @@ class Pass:
         sent_bytes: int | None = None,
         on_worker: bool = False,
     ) -> None:
-        """Adds a batch's outputs.
-
-        Batches are added in order, so that sums do not depend on the order of completion.
+        """Adds a batch's outputs, in order, so that sums do not depend on the order of completion.
 
         Engines that merge partial results themselves pass only the kept rows and, as `sent_bytes`, the number of bytes
         in all outputs. Engines whose clients keep their rows pass only the partial results with `on_worker=True`, and
         call `hold` for the rows.
-
-        Raises:
-            EngineError: if the run was cancelled, if `check_nan` finds a NaN, or if the answer belongs to another
-                batch.
         """
         self._count(batch, outputs, on_worker=on_worker, merged=sent_bytes is not None)
         count, clients = 0 if on_worker else len(self.phase.kept), len(batch.clients)
@@ -140,11 +141,7 @@ class Pass:
         self.recorder.check(self.stage, self._done / self.clients)
 
     def keep(self, batch: Batch, rows: Sequence[Any]) -> None:
-        """Adds the kept rows of a batch computed in this process, without recording its clients.
-
-        Raises:
-            EngineError: if the run was cancelled, or if the answer belongs to another batch.
-        """
+        """Adds the kept rows of a batch computed in this process, without recording its clients."""
         self._count(batch, rows, on_worker=False, merged=True)
         self._keep([np.asarray(x) for x in rows], len(batch.clients))
         self._done += len(batch.clients)
@@ -152,23 +149,11 @@ class Pass:
 
     @property
     def undecided(self) -> Quorum | None:
-        """The quorum if this is the first pass of a round; None in later passes.
-
-        The first pass decides which clients take part; later passes need all of these clients.
-        """
+        """The quorum in the first pass of a round, which decides which clients take part; None in later passes."""
         return self.cohorts.quorum if self.cohorts is not None and self.present is None else None
 
     def enough(self, answered: int, missing: Mapping[int, tuple[Batch, str]], started: float) -> str | None:
-        """Returns the reason for continuing the round without the missing clients, or None to keep waiting.
-
-        Args:
-            answered: Number of clients that answered.
-            missing: Reason for each failed batch, keyed by batch number.
-            started: `time.perf_counter()` at the start of the pass.
-
-        Raises:
-            EngineError: if too many clients failed.
-        """
+        """Returns the reason for continuing a round without the `missing` (failed) batches, or None to keep waiting."""
         quorum = self.undecided
         if quorum is None:
             return None
@@ -245,14 +230,8 @@ class Pass:
     def check_partials(self, batches: Sequence[Batch], partial: Sequence[int], keyed: Sequence[int]) -> None:
         """Checks that merged partial results contain every batch and keyed row exactly once.
 
-        Args:
-            batches: Number of batches in the pass.
-            partial: Number of merged batches, sum of their tokens, number of their keyed rows, and sum of these rows'
-                tokens.
-            keyed: Number of keyed rows that arrived, and the sum of their tokens.
-
-        Raises:
-            EngineError: if a batch or row is missing or duplicated.
+        `partial` counts the merged batches and their keyed rows, each with the sum of the tokens; `keyed` counts the
+        keyed rows that arrived.
         """
         answers, tokens, keyed_answers, made_tokens = partial
         if self.phase.reductions and (answers, tokens) != (len(batches), sum(token(x.index) for x in batches)):
@@ -262,8 +241,16 @@ class Pass:
             fact = f"{keyed[0]} keyed partial results arrived, but the workers sent {keyed_answers}"
             raise self.miscounted(fact)
 
+    def joined(self, merged: Sequence[Any], groups: Iterable[tuple[int, int, Any]]) -> list[Any]:
+        """Joins merged partial results with the tables of keyed reductions, whose rows are (reduction, key, values)."""
+        equations = [step.equation for step in self.phase.reductions]
+        tables = {i: np.array(REDUCTION_OF[by_key_p].start(equations[i])) for i, x in enumerate(self.keyed) if x >= 0}
+        for number, key, values in groups:
+            np.moveaxis(tables[number], self.keyed[number], 0)[key] = values
+        others = iter(merged)
+        return [tables[i] if i in tables else next(others, None) for i in range(len(equations))]
+
     def miscounted(self, fact: str) -> EngineError:
-        """Creates the error for batches whose answers are missing, duplicated or wrong."""
         message = (
             f"stage {self.stage} (`{self.name}`) did not get exactly one answer for each of its {self.clients} "
             f"clients: {fact}. A result must count every client once, so this run has no result. Run it again; if the "
@@ -272,15 +259,10 @@ class Pass:
         return EngineError(message, stage=self.stage)
 
     def hold(self, rows: Sequence[Any]) -> None:
-        """Adds references to kept rows that remain at the clients."""
         self._kept = list(rows)
 
     def reduced(self, totals: Sequence[Any], *, check_nan: bool = False) -> None:
-        """Adds partial results that were merged elsewhere.
-
-        Raises:
-            EngineError: if `check_nan` finds a NaN.
-        """
+        """Adds partial results that were merged elsewhere."""
         if check_nan and (fault := find_nan(totals, self._names[len(self.phase.kept) :])) is not None:
             raise self.nan(Batch(0, tuple(range(self.clients)), []), fault)
         self._totals = list(totals)
@@ -301,8 +283,20 @@ class Pass:
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
+    def failed_elsewhere(
+        self, error: Exception, batches: Sequence[Batch], job: str, where: str, advice: str
+    ) -> EngineError:
+        """Creates the error for a failed job; it names the clients if a worker named its batch."""
+        match = re.search(r"\[batch (\d+)\] ([^\n]*)", str(error))
+        if match is not None and batches:
+            return self.failed(batches[int(match[1])], RuntimeError(match[2]), where)
+        message = (
+            f"stage {self.stage} (`{self.name}`) failed in its {job} on {where}: {brief(error)}. No worker reported "
+            f"which clients failed. {advice}; finished rounds are in this error's `run`."
+        )
+        return EngineError(message, stage=self.stage)
+
     def nan(self, batch: Batch, fault: str) -> EngineError:
-        """Creates the error that names a client with a NaN."""
         message = (
             f"stage {self.stage} (`{self.name}`) produced a NaN for {list_clients(batch.clients)}, in {fault}. "
             "check_nan=True stops a run at the first NaN that a client returns: check this client's data and step "
@@ -330,28 +324,20 @@ class Pass:
 
     @property
     def done(self) -> float:
-        """The share of clients that have finished."""
         return self._done / self.clients
 
-    def raising(self, batch: Batch) -> EngineError | None:
-        """Computes a batch's clients one by one in this process to find the client that raises."""
+    def isolated(self, batch: Batch, *, nan: bool) -> EngineError | None:
+        """Computes a batch's clients one by one in this process, to find the client that raises or has a NaN."""
         single = self.compiled(1)
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]
+            alone = Batch(slot, (client,), rows)
             try:
-                jax.block_until_ready(single(np.int32(slot), *rows, *self.shared))
+                outputs = jax.block_until_ready(single(np.int32(slot), *rows, *self.shared))
             except Exception as error:
-                return self.failed(Batch(slot, (client,), rows), error, "this process")
-        return None
-
-    def isolated(self, batch: Batch) -> EngineError | None:
-        """Computes a batch's clients one by one in this process to find the client with a NaN."""
-        single = self.compiled(1)
-        for slot, client in enumerate(batch.clients):
-            rows = [x[slot : slot + 1] for x in batch.rows]
-            outputs = single(np.int32(slot), *rows, *self.shared)
-            if (fault := find_nan(outputs, self.function(1).out_names)) is not None:
-                return self.nan(Batch(slot, (client,), rows), fault)
+                return self.failed(alone, error, "this process")
+            if nan and (fault := find_nan(outputs, self.function(1).out_names)) is not None:
+                return self.nan(alone, fault)
         return None
 
 
@@ -387,7 +373,6 @@ def name_clients(clients: Sequence[Any]) -> str:
 
 
 def list_clients(clients: Sequence[Any]) -> str:
-    """Names the clients, for messages."""
     return ("" if len(clients) == 1 else "one of the ") + name_clients(clients)
 
 

@@ -1,7 +1,8 @@
-"""Readers for client data that may be larger than memory."""
+"""Rows of clients: readers for data that may be larger than memory, batches, and rows that stay at their clients."""
 
 import dataclasses
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -9,9 +10,9 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import PyTree, PyTreeDef
+from workbench._types import AnyArray, Aval, PyTree, PyTreeDef
 from workbench.errors import EngineError, ProgramError
-from workbench.primitives import EngineReader
+from workbench.primitives import EngineReader, Placement
 
 Pairs = Iterable[tuple[Any, Any]]
 
@@ -67,7 +68,6 @@ class ClientReader(EngineReader):
         self.avals: tuple[Any, ...] = as_avals(leaves)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Iterates over the pairs, starting with the first client."""
         return iter(self._source() if callable(self._source) else self._source)
 
     @property
@@ -152,7 +152,6 @@ class ReadRows:
 
     @property
     def nbytes(self) -> int:
-        """Size of all clients' rows in bytes."""
         aval = self.reader.avals[self.index]
         return self.reader.clients * int(np.prod(aval.shape)) * aval.dtype.itemsize
 
@@ -164,7 +163,6 @@ def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDty
 
 
 def converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Converts the numbers of a table to the dtype of a program."""
     with np.errstate(invalid="ignore"):
         new = values.astype(dtype, copy=False)
     if new.dtype.kind in "iub" and not np.array_equal(new, values):
@@ -185,7 +183,6 @@ def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]
 
 
 def wrong_number(stage: str, expected: int, finding: str) -> str:
-    """Formats the error for a source with more or fewer clients than in the traced program."""
     return (
         f"stage {stage} read {finding} clients, expected {expected}: the program was traced for {expected}, and the "
         f"`ClientReader` returned {finding}. Every pass must read the same number of clients: pass the actual number "
@@ -226,3 +223,75 @@ def _fill(part: np.ndarray, size: int) -> np.ndarray:
     if len(part) == size:
         return part
     return np.concatenate([part, np.repeat(part[:1], size - len(part), axis=0)])
+
+
+class RemoteRows:
+    """Rows of all clients of `placement`, stored at the clients under `name`.
+
+    `bring` fetches the rows from the clients. For messages and records, `made_by` contains the rows' label and the
+    stage that computed the rows. `dropped` is called with the name when this object is garbage-collected.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        aval: Aval,
+        placement: Placement,
+        *,
+        made_by: tuple[str, str],
+        bring: Callable[[Sequence["RemoteRows"]], list[np.ndarray]],
+        dropped: Callable[[str], Any],
+    ) -> None:
+        self.name, self.aval, self.placement = name, aval, placement
+        self.stage, self.label = made_by
+        self._bring = bring
+        weakref.finalize(self, dropped, name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.aval.shape)
+
+    def __repr__(self) -> str:
+        return f"<rows {self.aval} that stayed at the {self.placement.name}>"
+
+
+class RemoteStack:
+    """Remote rows of several loop iterations; `stack[iteration]` returns one iteration."""
+
+    def __init__(self, iterations: Sequence[Any]) -> None:
+        self.iterations = list(iterations)
+
+    def __getitem__(self, iteration: int) -> "AnyArray | RemoteRows":
+        return self.iterations[iteration]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.iterations)} iterations of {self.iterations[0]!r}>"
+
+
+def is_held(x: object) -> bool:
+    return isinstance(x, RemoteRows | RemoteStack)
+
+
+def materialize(values: Sequence[Any]) -> list[Any]:
+    """Fetches all remote rows among the values with one request."""
+    rows_by_id: dict[int, RemoteRows] = {}
+    for x in values:
+        for rows in x.iterations if isinstance(x, RemoteStack) else [x]:
+            if isinstance(rows, RemoteRows):
+                rows_by_id[id(rows)] = rows
+    if not rows_by_id:
+        return list(values)
+    first = next(iter(rows_by_id.values()))
+    arrays: dict[int, Any] = dict(zip(rows_by_id, first._bring(list(rows_by_id.values())), strict=True))
+
+    def here(x: object) -> object:
+        if isinstance(x, RemoteStack):
+            iterations = [arrays.get(id(rows), rows) for rows in x.iterations]
+            return (
+                np.stack(iterations)
+                if all(isinstance(y, np.ndarray) for y in iterations)
+                else jax.numpy.stack(iterations)
+            )
+        return arrays.get(id(x), x)
+
+    return [here(x) for x in values]

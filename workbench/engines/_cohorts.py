@@ -22,7 +22,6 @@ class Quorum:
     deadline_seconds: float | None
 
     def of(self, clients: int) -> int:
-        """Minimum number of answers, given the number of clients."""
         return min(clients, math.ceil(self.clients * clients) if isinstance(self.clients, float) else self.clients)
 
 
@@ -53,7 +52,6 @@ class Cohorts:
         return self._present.get((self.round, placement))
 
     def decide(self, placement: Placement, present: np.ndarray) -> None:
-        """Stores the clients that answered in the first pass of the round."""
         self._present[self.round, placement] = present
 
     def size(self, placement: Placement, count: int) -> int:
@@ -62,7 +60,6 @@ class Cohorts:
 
 
 def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | None) -> Quorum | None:
-    """Checks the options `quorum` and `deadline_seconds` of an engine."""
     timed = deadline_seconds is None or (isinstance(deadline_seconds, int | float) and deadline_seconds > 0)
     if quorum is None and deadline_seconds is None:
         return None
@@ -105,7 +102,6 @@ def of_present(fn: Callable, placements: Sequence[Placement]) -> Callable:
 
 
 def check_rows(plan: Plan) -> None:
-    """Rejects programs that need rows of clients that may be missing."""
     if find_phases(plan, alike=False) and any(placements_of(plan_jaxpr(body, plan.name)) for body in _bodies(plan)):
         _refuse(plan, "it runs clients both inside and outside the loop over its rounds")
     _check_rows(plan, set())

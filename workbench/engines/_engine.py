@@ -9,15 +9,22 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import Var
+from jax import Array
 
 from workbench import _jax_compat
-from workbench._types import Aval
+from workbench._types import Aval, PyTree
 from workbench.engines._client_loop import Pass
-from workbench.engines._clients import ClientReader, ReadRows
-from workbench.engines._cohorts import Cohorts, PresentRows, Quorum, check_rows, of_present, placements_of
+from workbench.engines._clients import ClientReader, ReadRows, materialize
+from workbench.engines._cohorts import (
+    Cohorts,
+    PresentRows,
+    Quorum,
+    check_quorum,
+    check_rows,
+    of_present,
+    placements_of,
+)
 from workbench.engines._interpreter import PlanInterpreter, RunContext
-from workbench.engines._remote_rows import materialize
 from workbench.engines._run_recorder import Progress, RunRecorder
 from workbench.engines._stage import is_key
 from workbench.errors import EngineError, ProgramError
@@ -25,11 +32,8 @@ from workbench.plan import (
     Jitted,
     Plan,
     PlannedCall,
-    Scan,
     check_call,
-    control_flow,
     deliver,
-    find_phases,
     listeners,
     plan_jaxpr,
     trace,
@@ -44,7 +48,8 @@ class Engine(abc.ABC):
     """Base class of the engines. Subclasses define how the clients of one pass are computed."""
 
     name: str = ""
-    quorum: Quorum | None = None  # set by engines that support a quorum
+    quorum: int | float | None = None  # set, like the deadline, by engines that support a quorum
+    deadline_seconds: float | None = None
 
     @functools.cached_property
     def _known(self) -> dict[Any, tuple[PlannedCall, PlanInterpreter]]:
@@ -109,7 +114,8 @@ class Engine(abc.ABC):
         # Removed during the run, so that two threads never share one interpreter.
         traced, walk = self._known.pop(key, None) or self._planned(fn, shapes, listened)
         walk.shared_run.recorder, walk.shared_run.loops = recorder, 0
-        walk.shared_run.cohorts = None if self.quorum is None else Cohorts(self.quorum)
+        quorum = self._check_quorum()
+        walk.shared_run.cohorts = None if quorum is None else Cohorts(quorum)
         recorder.warmup_seconds += time.perf_counter() - started
         count = traced.out_tree.num_leaves
         try:
@@ -143,9 +149,12 @@ class Engine(abc.ABC):
             check_rows(traced.plan)
         plan = traced.plan
         if traced.emissions and not listened:
-            plan = without_emissions(plan, traced.out_tree.num_leaves)
-        context = RunContext(self._compute, RunRecorder(plan.name, self.name, None, None), masks=masks)
+            plan = _without_emissions(plan, traced.out_tree.num_leaves)
+        context = RunContext(self._compute, RunRecorder(plan.name), masks=masks)
         return traced, PlanInterpreter(plan, "", context)
+
+    def _check_quorum(self) -> Quorum | None:
+        return check_quorum(type(self).__name__, self.quorum, self.deadline_seconds)
 
     def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:  # noqa: B027 - optional
         """Prepares an engine before the first stage of a run; the default does nothing."""
@@ -153,43 +162,6 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def _compute(self, work: Pass) -> None:
         """Computes all batches of a pass and adds their results."""
-
-
-def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """Collects the client ids, and all results with one row per client, named "out[0]" and so on.
-
-    If a loop returns a result for every client in every round, a client's row has shape `[rounds, ...]`.
-    """
-    axes = _axes_of_rows(walk.plan)
-    paths, _ = jax.tree_util.tree_flatten_with_path(record.results)
-    outputs = walk.plan.closed.jaxpr.outvars[: len(paths)]
-    rows = {
-        f"out{jax.tree_util.keystr(path)}": np.moveaxis(np.asarray(x), axes[v], 0)
-        for (path, x), v in zip(paths, outputs, strict=True)
-        if isinstance(v, Var) and v in axes
-    }
-    ids = list(dict.fromkeys(client.client for client in record.clients))
-    if {len(x) for x in rows.values()} != {len(ids)}:
-        message = (
-            f"`{engine}.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
-            f"each of the {len(ids)} clients. A table can contain only the rows of one placement's clients. "
-            "Return a result of `map_fn`; if the program returns anything else, use an engine without `write_to`."
-        )
-        raise ProgramError(message)
-    return ids, rows
-
-
-def _axes_of_rows(plan: Plan) -> dict[Var, int]:
-    """Maps variables with client rows to their client axis; loops add an iteration axis before the client axis."""
-    axes = {v: 0 for phases in find_phases(plan, alike=False).values() for phase in phases for v in phase.kept}
-    for step in plan.steps:
-        flow = control_flow(step.equation) if step.kind == "loop" else None
-        if isinstance(flow, Scan):
-            inner = _axes_of_rows(plan_jaxpr(flow.body, plan.name))
-            for i, (inner_out, out) in enumerate(zip(flow.body.jaxpr.outvars, step.equation.outvars, strict=True)):
-                if isinstance(inner_out, Var) and inner_out in inner:
-                    axes[out] = inner[inner_out] + (i >= flow.carries)
-    return axes
 
 
 def _is_reader(x: object) -> bool:
@@ -206,7 +178,27 @@ def _as_input(x: object, aval: Aval) -> object:
     return x if isinstance(x, ReadRows | PresentRows) or is_key(aval.dtype) else np.asarray(x, aval.dtype)
 
 
-def without_emissions(plan: Plan, count: int) -> Plan:
+def plan_of(fn: Callable, args: PyTree[Array]) -> tuple[PlannedCall, PlanInterpreter]:
+    """Traces a program for an export, without emitted values."""
+    traced = trace(fn, jax.tree.map(as_struct, args), listening=True)
+    plan = _without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
+    return traced, PlanInterpreter(plan, "", RunContext(lambda _: None, RunRecorder(plan.name)))
+
+
+def _without_emissions(plan: Plan, count: int) -> Plan:
     """Returns the plan with only its first outputs and without emitted values, which nothing reads."""
     used = [i < count for i in range(len(plan.closed.out_avals))]
     return plan_jaxpr(_jax_compat.drop_unused_outputs(plan.closed, used), plan.name)
+
+
+def check_batch_size(
+    engine: str, batch: str, size: object, *, option: str = "clients_per_batch", auto: str = ""
+) -> None:
+    if (auto and size == "auto") or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
+        return
+    hint = f', or "auto" for {auto}.' if auto else "; 32 is fast for small clients."
+    message = (
+        f"`{engine}` was given {option}={size!r}. {option} is the number of clients in {batch}: pass a positive "
+        f"int{hint}"
+    )
+    raise ProgramError(message)

@@ -18,14 +18,12 @@ import numpy as np
 
 from workbench._open_types import Foreign
 from workbench._version import __version__
-from workbench.engines._arguments import check_batch_size
 from workbench.engines._client_loop import Pass, list_clients, name_clients
 from workbench.engines._clients import Batch, ReadRows
-from workbench.engines._cohorts import Quorum, check_quorum
-from workbench.engines._engine import Engine
-from workbench.engines._held import HeldClients
+from workbench.engines._engine import Engine, check_batch_size
 from workbench.engines._remote import Reply, Task, Values, fingerprint, run_task
 from workbench.engines._run_recorder import brief
+from workbench.engines._tables import HeldClients
 from workbench.errors import EngineError, ProgramError
 
 # limit for the stage and the server's values; larger ones are written to a file that each worker reads once
@@ -36,6 +34,7 @@ _LOG = logging.getLogger("workbench.engines")
 Future = concurrent.futures.Future
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Executor(Engine):
     """Computes batches of clients as tasks of an executor.
 
@@ -81,28 +80,21 @@ class Executor(Engine):
         Dean and Ghemawat, "MapReduce", OSDI 2004, section 3.6 (backup tasks).
     """
 
-    def __init__(
-        self,
-        pool: concurrent.futures.Executor,
-        *,
-        clients_per_task: int | str = "auto",
-        check_nan: bool = False,
-        platforms: tuple[str, ...] | None = None,
-        timeout_seconds: float | None = None,
-        quorum: int | float | None = None,
-        deadline_seconds: float | None = None,
-        backups: bool = False,
-    ) -> None:
-        _check(pool, clients_per_task)
-        self.backups: bool = backups
-        self.quorum: Quorum | None = check_quorum(type(self).__name__, quorum, deadline_seconds)
-        self.pool: concurrent.futures.Executor = pool
-        self.clients_per_task: int | str = clients_per_task
-        self.check_nan: bool = check_nan
-        self.platforms: tuple[str, ...] | None = platforms
-        self.timeout_seconds: float | None = timeout_seconds
-        self.name: str = f"executor ({type(pool).__name__})"
-        self._local = isinstance(pool, concurrent.futures.ThreadPoolExecutor)
+    pool: concurrent.futures.Executor
+    _: dataclasses.KW_ONLY
+    clients_per_task: int | str = "auto"
+    check_nan: bool = False
+    platforms: tuple[str, ...] | None = None
+    timeout_seconds: float | None = None
+    quorum: int | float | None = None
+    deadline_seconds: float | None = None
+    backups: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.pool, self.clients_per_task)
+        self._check_quorum()
+        self.name: str = f"executor ({type(self.pool).__name__})"
+        self._local = isinstance(self.pool, concurrent.futures.ThreadPoolExecutor)
 
     def _compute(self, work: Pass) -> None:
         workers = _count_workers(self.pool)
@@ -323,7 +315,7 @@ class _Answers:
             if self.quorum is not None:
                 self.missing[batch.index] = batch, brief(error)
                 return
-            single = self.work.raising(batch) if self.engine._local and len(batch.clients) > 1 else None
+            single = self.work.isolated(batch, nan=False) if self.engine._local and len(batch.clients) > 1 else None
             raise single or self.work.failed(batch, error, "a worker") from error
         if not reply.is_of(self.digest, batch.index, self.inputs.get(batch.index, ())):
             if tries == _TRIES:
@@ -363,7 +355,7 @@ class _Answers:
             work.add(batch, reply.outputs, seconds=reply.seconds, where=reply.where, check_nan=check_nan)
         except EngineError as error:
             alone = check_nan and len(batch.clients) > 1 and self.engine._held(work)[0] is None
-            raise (work.isolated(batch) or error) if alone else error from None
+            raise (work.isolated(batch, nan=True) or error) if alone else error from None
 
 
 def _remade(pool: Foreign) -> concurrent.futures.Executor | None:

@@ -17,8 +17,6 @@ _OPAQUE = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 class SourceSpan(NamedTuple):
-    """A piece of the user's source."""
-
     file: str
     line: int
     column: int
@@ -177,7 +175,6 @@ def _makes_value_and_gradient(node: ast.expr) -> bool:
 
 
 def _text(span: SourceSpan) -> str:
-    """The source text of the expression, on one line."""
     lines = [linecache.getline(span.file, number) for number in range(span.line, span.end_line + 1)]
     if not lines or not lines[0]:
         return f"{span.function}, line {span.line}"

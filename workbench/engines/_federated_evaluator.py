@@ -21,11 +21,7 @@ class _Placed(NamedTuple):
 
 
 def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list[np.ndarray]:
-    """Computes the results; client arguments have shape `[clients, ...]`.
-
-    Raises:
-        ProgramError: if the number of arguments, the number of clients or a type does not match the computation.
-    """
+    """Computes the results; client arguments have shape `[clients, ...]`."""
     from federated_language import CLIENTS, framework
     from federated_language.proto import computation_pb2
 

@@ -16,13 +16,12 @@ from jax.typing import ArrayLike, DTypeLike
 
 from workbench import _jax_compat
 from workbench._types import Atom, PyTree
-from workbench.engines._engine import as_struct, without_emissions
+from workbench.engines._engine import plan_of
 from workbench.engines._federated_evaluator import evaluate
-from workbench.engines._interpreter import PlanInterpreter, RunContext, Server
-from workbench.engines._run_recorder import RunRecorder
+from workbench.engines._interpreter import Server
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
-from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, holds_clients, source_line, trace
+from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, holds_clients, source_line
 from workbench.primitives import bind_here, calls_back, max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
 
@@ -126,8 +125,8 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
         raise MissingDependencyError("federated-language", extra="federated-language", needed_for=needed_for)
     fn = fn.fn if isinstance(fn, Jitted) else fn
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-        traced = trace(fn, jax.tree.map(as_struct, args), listening=True)
-        plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
+        traced, walk = plan_of(fn, args)
+        plan = walk.plan
         _check(plan)
         translation = _Translation(plan, traced.in_names)
         tree = translation.tree()
@@ -194,10 +193,7 @@ class _Translation:
         import federated_language as language
 
         self.language, self.framework = language, language.framework
-        self.plan, self.walk = (
-            plan,
-            PlanInterpreter(plan, "", RunContext(lambda _: None, RunRecorder(plan.name, "", None, None))),
-        )
+        self.plan = plan
         self.custom_calls: set[str] = set()
         self.made_by = {v: step for step in plan.steps if step.kind == "server" for v in step.outputs}
         self.symbols: list[tuple[str, Block]] = []
@@ -214,7 +210,6 @@ class _Translation:
             self.values[v] = self._constant(x)
 
     def tree(self) -> Block:
-        """The whole program as a function of its arguments."""
         for level in range(self.plan.levels):
             self._serve(level)
             for step in self.plan.steps:
@@ -388,8 +383,10 @@ class _Translation:
 
         lowered = jax.jit(fn, keep_unused=True).lower(*shapes)
         self.custom_calls.update(re.findall(r"custom_call @([\w.]+)", lowered.as_text()))
-        module = lowered.compiler_ir("hlo")
-        hlo = any_pb2.Any(type_url="type.googleapis.com/xla.HloModuleProto", value=_serialized(module))
+        module: Hlo = lowered.compiler_ir("hlo")
+        hlo = any_pb2.Any(
+            type_url="type.googleapis.com/xla.HloModuleProto", value=module.as_serialized_hlo_module_proto()
+        )
         binding = computation_pb2.Xla.Binding
 
         def bind(count: int) -> Binding:
@@ -405,10 +402,6 @@ class _Translation:
     def _types(self, avals: Sequence[Any]) -> Type:
         types = [self.language.TensorType(np.dtype(aval.dtype), aval.shape) for aval in avals]
         return types[0] if len(types) == 1 else self.language.StructType(types)
-
-
-def _serialized(module: Hlo) -> bytes:
-    return module.as_serialized_hlo_module_proto()
 
 
 def _at_edges(fn: Callable[[list[Any]], list[Any]], dtypes: Sequence[Any]) -> Callable:

@@ -13,9 +13,8 @@ from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 from workbench import _jax_compat
 from workbench._types import Argument, Atom
 from workbench.engines._client_loop import Pass
-from workbench.engines._clients import ReadRows
+from workbench.engines._clients import ReadRows, RemoteRows, RemoteStack, is_held, materialize
 from workbench.engines._cohorts import Cohorts, PresentRows
-from workbench.engines._remote_rows import RemoteRows, RemoteStack, is_held, materialize
 from workbench.engines._run_recorder import RunRecorder, brief
 from workbench.engines._stage import BatchFunction, Totals, WholeFunction, dtype_of, from_edge, to_host
 from workbench.errors import EngineError
@@ -59,7 +58,6 @@ class PlanInterpreter(PythonInterpreter):
         self._totals: dict[int, Totals] = {}
 
     def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
-        """Evaluates the plan for one value per input."""
         closed = self.plan.closed
         variables = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
         values: dict[Var, Any] = dict(zip(variables, [*closed.consts, *inputs], strict=True))
@@ -203,7 +201,6 @@ class PlanInterpreter(PythonInterpreter):
         return self._totals[id(phase)]
 
     def body(self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "") -> list[Any]:
-        """Evaluates one iteration or branch, or a loop's condition."""
         return self.inner(flow, closed, part).evaluate(operands)
 
     def inner(self, flow: ControlFlow, closed: ClosedJaxpr, part: str = "") -> "PlanInterpreter":
@@ -228,7 +225,6 @@ class PlanInterpreter(PythonInterpreter):
         return super().scan(flow, operands)
 
     def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
-        """Runs one iteration; for the outermost loop, the recorder stores the iteration's time and carry."""
         first = flow.consts
         with _Round(self, operands[first : first + flow.carries], number) as finished:
             results = self.body(flow, flow.body, operands)

@@ -11,10 +11,9 @@ from typing import Any, Literal
 import jax
 
 from workbench import _jax_compat
-from workbench.engines._arguments import check_batch_size
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ClientReader
-from workbench.engines._engine import KEPT_PLANS, Engine
+from workbench.engines._engine import KEPT_PLANS, Engine, check_batch_size
 from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stream import StreamedPass, stream
 from workbench.errors import EngineError, WorkbenchError

@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false
 
 import concurrent.futures
+import dataclasses
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from workbench.errors import EngineError, MissingDependencyError, ProgramError
 Future = concurrent.futures.Future
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Ray(Executor):
     """Computes batches of clients as tasks on the Ray cluster that `ray.init` connected to (extra `ray`).
 
@@ -55,19 +57,12 @@ class Ray(Executor):
         P. Moritz et al., "Ray: A Distributed Framework for Emerging AI Applications", OSDI 2018.
     """
 
-    def __init__(
-        self,
-        *,
-        clients_per_task: int | str = "auto",
-        resources: Mapping[str, float] | None = None,
-        retries: int = 3,
-        check_nan: bool = False,
-        platforms: tuple[str, ...] | None = None,
-        timeout_seconds: float | None = None,
-        quorum: int | float | None = None,
-        deadline_seconds: float | None = None,
-        backups: bool = False,
-    ) -> None:
+    pool: concurrent.futures.Executor = dataclasses.field(init=False)
+    _: dataclasses.KW_ONLY
+    resources: Mapping[str, float] | None = None
+    retries: int = 3
+
+    def __post_init__(self) -> None:
         if importlib.util.find_spec("ray") is None:
             raise MissingDependencyError("ray", extra="ray", needed_for="`workbench.engines.Ray`")
         ray = importlib.import_module("ray")
@@ -78,16 +73,8 @@ class Ray(Executor):
             )
             raise ProgramError(message)
         end_ray_with_this_process()
-        super().__init__(
-            _RayPool(ray, dict(resources or {"CPU": 1}), retries),
-            clients_per_task=clients_per_task,
-            check_nan=check_nan,
-            platforms=platforms,
-            timeout_seconds=timeout_seconds,
-            quorum=quorum,
-            deadline_seconds=deadline_seconds,
-            backups=backups,
-        )
+        self.pool = _RayPool(ray, dict(self.resources or {"CPU": 1}), self.retries)
+        super().__post_init__()
         self.name = "ray"
 
     def _put(self, values: Values) -> object:
@@ -96,8 +83,6 @@ class Ray(Executor):
 
 
 class _Reference(Protocol):
-    """A reference to a value in Ray, computed or pending."""
-
     def future(self) -> Future: ...
 
 
@@ -126,8 +111,6 @@ class _Answer(concurrent.futures.Future):
 
 
 class _RayPool(concurrent.futures.Executor):
-    """Runs Ray tasks as futures."""
-
     def __init__(self, ray: ModuleType, resources: dict[str, float], retries: int) -> None:
         self._ray = ray
         self._needs = {name: float(need) for name, need in resources.items() if need}
@@ -148,7 +131,6 @@ class _RayPool(concurrent.futures.Executor):
         return self._count()
 
     def put(self, values: Values) -> object:
-        """Puts values into the object store."""
         if not self._ray.is_initialized():  # every other call would start a cluster
             message = (
                 "`Ray` has lost its cluster: Ray was shut down in this process. Stages are sent to the cluster that "
@@ -158,7 +140,6 @@ class _RayPool(concurrent.futures.Executor):
         return self._ray.put(values)
 
     def submit(self, fn: Callable, /, *args: Argument, **kwargs: Argument) -> Future:  # as `Executor.submit`
-        """Submits one task."""
         needs = dict(self._needs)
         call = self._ray.remote(fn).options(
             num_cpus=needs.pop("CPU", 0), num_gpus=needs.pop("GPU", 0), resources=needs or None,

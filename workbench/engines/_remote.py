@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from workbench._processes import is_removed, remove_with_this_process
-from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._artifact import unpack
+from workbench.engines._places import load_arrays, save_arrays
 
 
 class Slice(NamedTuple):
@@ -59,7 +59,6 @@ class Values:
 
     @property
     def nbytes(self) -> int:
-        """Size of the stage and the values in bytes."""
         return len(self.stage) + sum(x.nbytes for x in self.arrays)
 
     def stored(self) -> "StoredValues":
@@ -126,8 +125,21 @@ def token(*parts: object) -> int:
 
 
 def counted(tokens: Sequence[int]) -> np.ndarray:
-    """Returns the number of tokens, and their sum."""
     return np.array([len(tokens), sum(tokens)], np.int64)
+
+
+def merged(merges: Sequence[str], a: Sequence[Any], b: Sequence[Any]) -> list[np.ndarray]:
+    """Merges two lists of partial results with the NumPy functions `merges`, each in its reduction's dtype."""
+    return [np.asarray(getattr(np, name)(x, y)) for name, x, y in zip(merges, a, b, strict=True)]
+
+
+def groups_of(partial: Sequence[np.ndarray], axes: Sequence[int]) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yields the groups that are not 0 of keyed partial results, as (index of the result, key, values)."""
+    for number, (table, axis) in enumerate(zip(partial, axes, strict=True)):
+        if axis >= 0:
+            groups = np.moveaxis(table, axis, 0)
+            for key in np.flatnonzero(groups.reshape(len(groups), -1).any(axis=1)):
+                yield number, int(key), groups[key]
 
 
 _MOST_STAGES = 64  # compiled stages, cached for later batches; with thread pools the cache is in this process
@@ -136,7 +148,6 @@ _LOCK = threading.Lock()
 
 
 def _rows_of_parts(task: Task, parts: Sequence[Any]) -> list[Any]:
-    """Returns the operands, with rows read from parts."""
     if [part.mark for part in parts] != [x.mark for x in task.slices]:
         message = (
             "a part of the table was read again and returned different clients: write the table to files first, "

@@ -19,9 +19,9 @@ from workbench.render.units import share_text
 
 
 class RunRecorder:
-    """Records times, bytes and errors by stage, place and client."""
-
-    def __init__(self, name: str, engine: str, progress: Progress | None, cancel: threading.Event | None) -> None:
+    def __init__(
+        self, name: str, engine: str = "", progress: Progress | None = None, cancel: threading.Event | None = None
+    ) -> None:
         self.name, self.engine = name, engine
         self.notes: dict[str, None] = {}
         self.errors: list[str] = []
@@ -38,11 +38,9 @@ class RunRecorder:
         self._lock = threading.Lock()
 
     def note(self, text: str) -> None:
-        """Adds a note once."""
         self.notes[text] = None
 
     def stage(self, stage: str, where: str, seconds: float, waited: float = 0.0) -> None:
-        """Records one call of a stage at one place."""
         with self._lock:
             spent = self._stages.setdefault((stage, where), [0.0, 0.0, 0])
             spent[0] += seconds
@@ -83,7 +81,6 @@ class RunRecorder:
             raise EngineError(message, stage=stage)
 
     def record(self, results: object = None) -> RunRecord:
-        """The record of the run so far."""
         seconds = time.perf_counter() - self._started
         return RunRecord(
             name=self.name,
@@ -150,7 +147,6 @@ def brief(error: BaseException) -> str:
 
 
 def find_nan(values: Sequence[Any], names: Sequence[str]) -> str | None:
-    """The name of the first value with a NaN."""
     for value, name in zip(values, names, strict=True):
         array = np.asarray(value)
         if array.dtype.kind in "fcV" and bool(np.isnan(array.astype(np.complex64)).any()):

@@ -30,11 +30,9 @@ def can_identify_users() -> bool:
 
 
 def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int | None:
-    """Finds the user id of the process at the client's end of a connection.
+    """Finds the user of the process at the client's end of a connection, or None if no process owns this end any more.
 
-    Returns:
-        The user id. None if the connection is not in the table, or if no process owns the client's end any more (the
-        kernel then writes 0, as for root).
+    The kernel writes user 0, as for root, for an end without a process.
     """
     addresses = _written(*client), _written(*server)
     for line in table.splitlines()[1:]:

@@ -35,7 +35,6 @@ class BatchFunction(ClientLoop):
 
     @property
     def name(self) -> str:
-        """Name of the client function in the user's code."""
         return self.plan.stages[leading(self.phase).stage].name
 
     def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
@@ -46,11 +45,9 @@ class BatchFunction(ClientLoop):
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Compiled:
-        """Compiles the function for the devices of this process."""
         return jax.jit(self.__call__).lower(*self.in_avals).compile()
 
     def exported(self, platforms: Sequence[str] | None) -> tuple[str, bytes]:
-        """Exports the function as a digest and versioned StableHLO bytes."""
         return exported_stage(self.__call__, self.in_avals, self.name, self.stage, platforms)
 
     @property
@@ -60,7 +57,6 @@ class BatchFunction(ClientLoop):
 
     @property
     def out_names(self) -> list[str]:
-        """Names of the outputs, for messages."""
         reductions = [f"the partial result of `{step.equation.primitive.name}`" for step in self.phase.reductions]
         return [*(f"output {i} of `{self.name}`" for i in range(len(self.phase.kept))), *reductions]
 
@@ -100,7 +96,6 @@ def exported_stage(
     stage: str,
     platforms: Sequence[str] | None = None,
 ) -> tuple[str, bytes]:
-    """Exports a function as a digest and versioned StableHLO bytes."""
     try:
         module = jax.export.export(jax.jit(function), platforms=platforms)(*avals)
         data = pack(module, name=name)
@@ -135,7 +130,6 @@ class Totals:
 
     @functools.cached_property
     def partial_avals(self) -> list[jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of a batch's partial results."""
         return [_plain(aval) for aval in map(jax.eval_shape, self._starts)]
 
 
@@ -152,7 +146,6 @@ def edge_aval(aval: Aval) -> jax.ShapeDtypeStruct:
 
 
 def to_edge(x: jax.Array) -> jax.Array:
-    """Converts a value to a plain array."""
     return jax.random.key_data(x) if is_key(x.dtype) else x
 
 
@@ -161,22 +154,18 @@ def from_edge(x: jax.Array, dtype: np.dtype) -> jax.Array: ...
 @overload
 def from_edge(x: np.ndarray, dtype: np.dtype) -> AnyArray: ...
 def from_edge(x: AnyArray, dtype: np.dtype) -> AnyArray:
-    """Converts a plain array to a value of its original dtype."""
     if is_key(dtype):
         return jax.random.wrap_key_data(jnp.asarray(x), impl=_jax_compat.key_implementation(dtype))
     return x
 
 
 def to_host(x: object) -> np.ndarray:
-    """Converts a value to a numpy array."""
     return np.asarray(to_edge(x) if isinstance(x, jax.Array) else x)
 
 
 def dtype_of(v: Atom) -> np.dtype:
-    """The dtype of a jaxpr variable."""
     return type_of(v).dtype
 
 
 def is_key(dtype: np.dtype) -> bool:
-    """Returns whether `dtype` is a PRNG key dtype."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)

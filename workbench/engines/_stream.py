@@ -73,15 +73,12 @@ class StreamedPass(ClientLoop):
         return _multiple(math.ceil(self._clients / batches), self.shards * together)
 
     def scope_of(self, step: Step) -> str:
-        """Delegates to the plan of this pass."""
         return self._stage.scope_of(step)
 
     def run_client_program(self, step: Step, operands: PyTree[Array]) -> list[Any]:
-        """Delegates to the plan of this pass."""
         return self._stage.run_client_program(step, operands)
 
     def start(self) -> list[Any]:
-        """The initial totals, for zero clients."""
         _, everywhere = self.shardings
         return [jax.device_put(start(), everywhere) for start in self._starts]
 
@@ -166,7 +163,6 @@ class _Reading:
         self._reader.shutdown()
 
     def next(self) -> _Read | None:
-        """The next batch, or None after the last batch."""
         entry = self._waiting.popleft().result()
         self._waiting.append(self._reader.submit(self._read))
         return entry

@@ -15,10 +15,11 @@ from workbench._open_types import Option
 from workbench._types import PyTree
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
-from workbench.engines._debug import TracedClient, interpret_client
 from workbench.engines._engine import Engine
 from workbench.engines._expressions import is_opaque, named_values
 from workbench.engines._interpreter import PlanInterpreter, RunContext
+from workbench.engines._run_recorder import RunRecorder
+from workbench.engines._sequential import TracedClient, interpret_client
 from workbench.engines._stage import is_key
 from workbench.errors import InspectionError
 from workbench.plan import PlannedCall, source_line, trace
@@ -117,12 +118,8 @@ class _Tap(Engine):
 
     def _planned(self, fn: Callable, shapes: PyTree[Array], listened: bool) -> tuple[PlannedCall, PlanInterpreter]:
         """Evaluates the unmodified plan, whose emitted values the tap reads itself; no listener receives them."""
-        from workbench.engines._run_recorder import RunRecorder
-
         traced = trace(fn, shapes)
-        return traced, PlanInterpreter(
-            traced.plan, "", RunContext(self._compute, RunRecorder(traced.plan.name, self.name, None, None))
-        )
+        return traced, PlanInterpreter(traced.plan, "", RunContext(self._compute, RunRecorder(traced.plan.name)))
 
     def _compute(self, work: Pass) -> None:
         size = min(work.clients, _TOGETHER)
@@ -149,7 +146,6 @@ class _Tap(Engine):
         return self._seen.setdefault((stage, round), phase) == phase
 
     def take(self, value: Array, **described: Option) -> None:
-        """Records a value if the limits allow it."""
         self.reached = True
         source = None if described["operation"] == _EMIT else described["source"]
         if self.files and source is not None and not self._is_asked_for(source.file):
@@ -190,12 +186,10 @@ class _Tap(Engine):
         return any(path.match(pattern) for pattern in self.files)
 
     def known(self) -> str:
-        """Lists the valid client numbers as text."""
         listed = [f"{size} clients of {name!r}" for name, size in self._sizes.items()]
         return " and ".join(listed) or "no clients that can be run separately"
 
     def notes(self) -> list[str]:
-        """Returns notes about omitted values."""
         notes = []
         if self.elsewhere:
             named = ", ".join(f"{PurePath(file).name} ({count})" for file, count in self.elsewhere.most_common(4))

@@ -68,7 +68,6 @@ class Child:
             raise RuntimeError(error)
 
     def close(self) -> None:
-        """Terminates the process and its child processes."""
         self._process.end()
         self._process.stdout.close()
 

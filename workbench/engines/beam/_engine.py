@@ -1,40 +1,31 @@
 """The Apache Beam engine, which runs each pass over the clients as a pipeline and the rounds in this process."""
 
 import contextlib
+import dataclasses
 import hashlib
 import importlib.util
 import json
-import re
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 
 from workbench._open_types import Foreign
-from workbench.engines._arguments import check_batch_size, check_folder
-from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
-from workbench.engines._clients import Batch, ClientReader, ReadRows
-from workbench.engines._engine import Engine, table_of_clients
-from workbench.engines._interpreter import PlanInterpreter
-from workbench.engines._places import scratch_folder
-from workbench.engines._run_recorder import Progress, brief
+from workbench.engines._clients import Batch, ReadRows
+from workbench.engines._engine import check_batch_size
+from workbench.engines._places import load_arrays, save_arrays, scratch_folder
+from workbench.engines._table_engine import Packer, TableEngine, check_folder
 from workbench.engines.beam._child import Child, in_broken_kernel
-from workbench.engines.beam._files import ClientFiles, client_files, read_clients, save_rows
-from workbench.engines.beam._tables import IN_PROCESS, BeamExamples
+from workbench.engines.beam._clients import IN_PROCESS, BeamExamples, ClientFiles, client_files, save_rows
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
-from workbench.plan import REDUCTION_OF
-from workbench.primitives import by_key_p
-from workbench.records.run import RunRecord
-
-_MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
 
 
-class Beam(Engine):
+@dataclasses.dataclass(eq=False, repr=False)
+class Beam(TableEngine):
     """Computes each pass over the clients as an Apache Beam pipeline (extra `beam`).
 
     Clients become a PCollection of batches, the server's values become a side input, and reductions become a CombineFn
@@ -80,103 +71,62 @@ class Beam(Engine):
         https://beam.apache.org/documentation/programming-guide
     """
 
-    def __init__(
-        self,
-        options: Sequence[str] = (),
-        *,
-        runner: object = IN_PROCESS,
-        clients_per_batch: int = 32,
-        check_nan: bool = False,
-        folder: str | Path | None = None,
-        read_from: object = None,
-        write_to: object = None,
-        own_process: bool | None = None,
-        timeout_seconds: float | None = None,
-    ) -> None:
+    options: Sequence[str] = ()
+    _: dataclasses.KW_ONLY
+    runner: Foreign = IN_PROCESS
+    clients_per_batch: int = 32
+    check_nan: bool = False
+    folder: str | Path | None = None
+    read_from: Foreign = None
+    write_to: Foreign = None
+    own_process: bool | None = None
+    timeout_seconds: float | None = None
+
+    _source: ClassVar[str] = "source"
+    _table: ClassVar[str] = "PCollection"
+    _sink_advice: ClassVar[str] = (
+        'A sink receives dictionaries with the keys "client" and {columns}: before the sink, put a `beam.Map` that '
+        "converts these dictionaries to the rows of the sink."
+    )
+
+    def __post_init__(self) -> None:
         if importlib.util.find_spec("apache_beam") is None:
             raise MissingDependencyError("apache-beam", extra="beam", needed_for="`workbench.engines.Beam`")
-        check_folder("Beam", folder)
-        _check(options, runner, clients_per_batch, own_process)
-        self.options: list[str] = list(options)
-        self.runner: Foreign = runner
-        self.folder: str | Path | None = folder
-        self.clients_per_batch: int = clients_per_batch
-        self.check_nan: bool = check_nan
-        starts_servers = isinstance(runner, str) and any(
+        check_folder("Beam", self.folder)
+        _check(self.options, self.runner, self.clients_per_batch, self.own_process)
+        self.options = list(self.options)
+        starts_servers = isinstance(self.runner, str) and any(
             word in flag for flag in self.options for word in ("multi_processing", "=embed")
         )
-        self.own_process: bool = starts_servers or in_broken_kernel() if own_process is None else own_process
-        self.read_from: Foreign = read_from
-        self.write_to: Foreign = write_to
-        self.timeout_seconds: float | None = timeout_seconds
+        self.own_process = starts_servers or in_broken_kernel() if self.own_process is None else self.own_process
         self._child: Child | None = None
-        self.name: str = f"beam ({_runner_name(runner)})"
-
-    def run(
-        self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
-    ) -> RunRecord:
-        """Runs a program; with `read_from`, pass one argument as shapes. See `Engine.run`."""
-        try:
-            with contextlib.ExitStack() as files:
-                if self.read_from is not None:
-                    reading = read_clients(args, self.folder, self._read_from, self.name)
-                    args = tuple(files.enter_context(reading))
-                args = tuple(files.enter_context(self._packed(x)) if isinstance(x, BeamExamples) else x for x in args)
-                record, walk = self._ran(fn, args, progress, cancel)
-                if self.write_to is not None:
-                    self._write_to(record, walk)
-                return record
-        finally:
-            self._end_child()
+        self.name: str = f"beam ({_runner_name(self.runner)})"
 
     @contextlib.contextmanager
-    def read(self, clients: ClientReader) -> Iterator[ClientReader]:
-        """Packs the clients of a PCollection once, for all runs of this engine in the `with` block.
+    def _packing(self, *, running: bool) -> Iterator[Packer]:
+        with contextlib.ExitStack() as files:
+            files.callback(self._end_child)
 
-        Args:
-            clients: The result of `clients_from` for a PCollection.
+            def pack(source: Foreign, struct: Foreign) -> ClientFiles:
+                is_table = isinstance(source, BeamExamples)
+                reading = partial(self._read_source, source.packed if is_table else source)
+                label = "`clients_from`" if is_table else "`read_from`"
+                return files.enter_context(client_files(struct, self.folder, reading, self.name, label))
 
-        Raises:
-            ProgramError: if `clients` does not read a PCollection.
-        """
-        if not isinstance(clients, BeamExamples):
-            message = (
-                f"`Beam.read` was given an object of type {type(clients).__name__}. `Beam.read` packs the clients of a "
-                "PCollection on the workers: call `clients_from` on the PCollection, and pass its result."
-            )
-            raise ProgramError(message)
-        with self._packed(clients) as packed:
-            self._end_child()
-            yield packed
+            yield pack
 
-    def _packed(self, clients: BeamExamples) -> contextlib.AbstractContextManager[ClientReader]:
-        pipeline = lambda folder, struct: self._do("run_reading", folder, clients.packed, struct)  # noqa: E731
-        return client_files(clients.struct, self.folder, pipeline, self.name, "`clients_from`")
+    def _read_source(self, source: Foreign, folder: str, struct: object) -> None:
+        self._do("run_reading", folder, source, struct)
 
     def _end_child(self) -> None:
         if self._child is not None:
             self._child.close()
             self._child = None
 
-    def _read_from(self, folder: str, struct: object) -> None:
-        self._do("run_reading", folder, self.read_from, struct)
-
-    def _write_to(self, record: RunRecord, walk: PlanInterpreter) -> None:
-        ids, rows = table_of_clients("Beam", record, walk)
+    def _write(self, ids: Sequence[Any], rows: Mapping[str, np.ndarray]) -> None:
         with scratch_folder("results-", self.folder) as folder:
-            try:
-                batches = save_rows(folder, ids, rows, self.clients_per_batch)
-                self._do("run_writing", str(folder), self.write_to, batches)
-            except EngineError:
-                raise
-            except Exception as error:
-                message = (
-                    f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. A sink "
-                    f'receives dictionaries with the keys "client" and {", ".join(map(repr, rows))}: before the sink, '
-                    "put a `beam.Map` that converts these dictionaries to the rows of the sink. The results are in "
-                    "this error's `run`."
-                )
-                raise EngineError(message, run=record) from error
+            batches = save_rows(folder, ids, rows, self.clients_per_batch)
+            self._do("run_writing", str(folder), self.write_to, batches)
 
     def _do(self, job: str, *arguments: object, check: Callable[[], Any] = lambda: None) -> None:
         """Runs one pipeline, in this process or in the child process."""
@@ -207,30 +157,22 @@ class Beam(Engine):
         except EngineError:
             raise
         except Exception as error:
-            match = re.search(r"\[batch (\d+)\] (.*)", str(error))
-            if match is None:
-                message = (
-                    f"stage {work.stage} (`{work.name}`) failed in its Beam pipeline on {self.name}: {brief(error)}. "
-                    "No worker reported which clients failed: read the log of the runner; finished rounds are in this "
-                    "error's `run`."
-                )
-                raise EngineError(message, stage=work.stage) from error
-            raise work.failed(batches[int(match[1])], RuntimeError(match[2]), self.name) from error
+            advice = "Read the log of the runner"
+            raise work.failed_elsewhere(error, batches, "Beam pipeline", self.name, advice) from error
         work.recorder.stage(work.stage, "pipeline", time.perf_counter() - started)
 
 
 def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
     """Writes the pass to files: row batches, server values, and the stage. Returns the batches without their rows."""
     _, stage = work.exported(size, None)
-    steps = [step.equation for step in work.phase.reductions]
     filed = {i: x for i, x in enumerate(work.rows) if isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles)}
     spec = {
         "digest": hashlib.sha256(stage).hexdigest(),
         "kept": len(work.phase.kept),
-        "merges": [_MERGE_NAMES[REDUCTION_OF[equation.primitive].merge] for equation in steps],
+        "merges": work.merges,
         "filed": [[position, x.index] for position, x in filed.items()],
         "size": size,
-        "keyed": [equation.params["batch_dims"] if equation.primitive is by_key_p else -1 for equation in steps],
+        "keyed": work.keyed,
     }
     (folder / "spec.json").write_text(json.dumps(spec))
     (folder / "stage").write_bytes(stage)
@@ -253,18 +195,12 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
     """Reads the pipeline's files: the kept rows of each batch, and the merged results."""
     totals_file = folder / "totals.npz"
     counts, *arrays = load_arrays(totals_file) if totals_file.exists() else [np.zeros(4, np.int64)]
-    merged, totals, keyed = iter(arrays), [], np.zeros(2, np.int64)
-    for number, step in enumerate(work.phase.reductions):
-        equation = step.equation
-        if equation.primitive is not by_key_p:
-            totals.append(next(merged, None))
-            continue
-        table = np.array(REDUCTION_OF[by_key_p].start(equation))
-        groups = np.moveaxis(table, equation.params["batch_dims"], 0)
-        for path in folder.glob(f"groups-{number}-*.npz"):
-            some, groups[int(path.stem.rpartition("-")[2])] = load_arrays(path)
-            keyed += some
-        totals.append(table)
+    groups, keyed = [], np.zeros(2, np.int64)
+    for path in folder.glob("groups-*.npz"):
+        counted, values = load_arrays(path)
+        groups.append((*map(int, path.stem.split("-")[1:]), values))
+        keyed += counted
+    totals = work.joined(arrays, groups)
     work.check_partials(batches, counts.tolist(), keyed.tolist())
     for batch in batches:
         reported, *rows = load_arrays(folder / f"reply-{batch.index}.npz")
@@ -281,7 +217,7 @@ def _isolated(folder: Path, work: Pass, batches: list[Batch]) -> EngineError | N
     if any(isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles) for x in work.rows):
         return None
     again = (Batch(batch.index, batch.clients, load_arrays(folder / f"rows-{batch.index}.npz")) for batch in batches)
-    return next(filter(None, map(work.isolated, again)), None)
+    return next(filter(None, (work.isolated(batch, nan=True) for batch in again)), None)
 
 
 def _runner_name(runner: object) -> str:

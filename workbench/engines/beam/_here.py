@@ -27,11 +27,7 @@ _log = logging.getLogger("workbench.engines")
 
 
 def run(job: str, arguments: Sequence[Any], runner: object, flags: Foreign, check: Callable[[], Any]) -> None:
-    """Runs one pipeline; `check` is called ten times a second and may raise.
-
-    Raises:
-        RuntimeError: if a worker process is lost.
-    """
+    """Runs one pipeline; `check` is called ten times a second and may raise."""
     from workbench.engines.beam import _worker
 
     raised: list[BaseException] = []
@@ -64,15 +60,9 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Foreign, chec
 
 def _do(job: str, arguments: Sequence[Any], runner: object, flags: Foreign) -> None:
     """Runs one pipeline, which passes over the clients, reads or counts a source, or writes to a sink."""
-    from workbench.engines.beam import _examples, _io, _worker
+    from workbench.engines.beam import _worker
 
-    jobs = {
-        "run_pipeline": _worker.run_pipeline,
-        "run_reading": _io.run_reading,
-        "run_writing": _io.run_writing,
-        "run_counting": _examples.run_counting,
-    }
-    jobs[job](*arguments, runner, flags)
+    getattr(_worker, job)(*arguments, runner, flags)
 
 
 @contextlib.contextmanager

@@ -1,23 +1,30 @@
-"""Code that runs on Beam workers: loads rows from files, computes batches, merges partial results."""
+"""Code that runs on Beam workers: transforms that compute batches, merge results, and read, pack and write clients."""
 
 # pyright: reportMissingImports=false
 
 import dataclasses
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import jax
 import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_runner_api_pb2
+from jax import Array
 
-from workbench.engines._array_files import load_arrays, save_arrays
-from workbench.engines._places import place
-from workbench.engines._remote import Task, counted, run_task, token
+from workbench._open_types import Foreign
+from workbench._types import PyTree
+from workbench.engines._clients import padded
+from workbench.engines._places import load_arrays, place, save_arrays, whole_file
+from workbench.engines._remote import Task, counted, groups_of, merged, run_task, token
 
 CANCELLED = "cancelled"  # a file of this name in a pipeline's folder stops the pipeline before its next batch
-_MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
+MISSING, TEXT, CLIENT = "missing", "text", "client"  # kinds of values that are not numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +46,6 @@ class ComputeBatch(beam.DoFn):
         self.folder, self.spec = folder, spec
 
     def setup(self) -> None:
-        """Reads the stage once per worker."""
         self.stage = (place(self.folder) / "stage").read_bytes()
 
     def process(self, batch: int, shared: list[np.ndarray]) -> Iterator[Any]:
@@ -59,12 +65,9 @@ class ComputeBatch(beam.DoFn):
         save_arrays(folder / f"reply-{batch}.npz", [np.array(reported), *row_outputs])
         totals = [x for x, axis in zip(partial, self.spec.keyed, strict=True) if axis < 0]
         keyed: list[int] = []
-        for number, (table, axis) in enumerate(zip(partial, self.spec.keyed, strict=True)):
-            if axis >= 0:
-                groups = np.moveaxis(table, axis, 0)
-                for key in np.flatnonzero(groups.reshape(len(groups), -1).any(axis=1)):
-                    keyed.append(token(number, int(key), batch))
-                    yield beam.pvalue.TaggedOutput("by_key", ((number, int(key)), [counted(keyed[-1:]), groups[key]]))
+        for number, key, values in groups_of(partial, self.spec.keyed):
+            keyed.append(token(number, key, batch))
+            yield beam.pvalue.TaggedOutput("by_key", ((number, key), [counted(keyed[-1:]), values]))
         if partial:
             yield [np.concatenate([counted([token(batch)]), counted(keyed)]), *totals]
 
@@ -79,61 +82,22 @@ class ComputeBatch(beam.DoFn):
         return rows
 
 
-class MergePartial(beam.CombineFn):
-    """Merges lists of accumulators, each in its reduction's dtype; the first item of a list counts batches."""
+def _merge_partial(elements: Iterable[Any], merges: Sequence[str]) -> Any:
+    """Merges lists of partial results pairwise, so that rounding errors grow with the logarithm of their number.
 
-    def __init__(self, merges: Sequence[str]) -> None:
-        self.merges = ("add", *merges)
-
-    def create_accumulator(self) -> list[np.ndarray] | None:
-        """The empty accumulator."""
-        return None
-
-    def add_input(self, mutable_accumulator: list[np.ndarray] | None, element: list[np.ndarray]) -> list[np.ndarray]:
-        """Adds one batch."""
-        return element if mutable_accumulator is None else self._merged(mutable_accumulator, element)
-
-    def merge_accumulators(self, accumulators: Iterable[list[np.ndarray] | None]) -> list[np.ndarray] | None:
-        """Merges accumulators pairwise, so that rounding errors grow with the logarithm of the number merged."""
-        queue = [x for x in accumulators if x is not None]
-        while len(queue) > 1:
-            queue = [
-                self._merged(*queue[i : i + 2]) if i + 1 < len(queue) else queue[i] for i in range(0, len(queue), 2)
-            ]
-        return queue[0] if queue else None
-
-    def extract_output(self, accumulator: list[np.ndarray] | None) -> list[np.ndarray] | None:
-        """Returns the merged accumulator; the server finishes it."""
-        return accumulator
-
-    def _merged(self, a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [np.asarray(_MERGES[m](x, y)) for m, x, y in zip(self.merges, a, b, strict=True)]
+    The first item of a list counts batches.
+    """
+    queue = list(elements)
+    while len(queue) > 1:
+        pairs = [queue[i : i + 2] for i in range(0, len(queue), 2)]
+        queue = [merged(merges, *pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return queue[0]
 
 
-class WriteTotals(beam.DoFn):
-    """Writes the merged results to the place where the driver reads them. Beam checks the types of these methods."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def process(self, element: list[np.ndarray] | None) -> Iterator[int]:
-        """Writes one list of arrays, or nothing if no batch returned a list."""
-        if element is not None:
-            save_arrays(f"{self.path}.npz", element)
-        yield 0
-
-
-class WriteGroup(beam.DoFn):
+def _write_group(element: Any, folder: str) -> None:
     """Writes the sum for one key of a keyed reduction, and its batch counts."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def process(self, element: tuple[tuple[int, int], list[np.ndarray]]) -> Iterator[int]:
-        """Writes the reduction's index, the key, and the sum."""
-        (number, key), total = element
-        save_arrays(f"{self.path}-{number}-{key}.npz", total)
-        yield 0
+    (number, key), total = element
+    save_arrays(f"{folder}/groups-{number}-{key}.npz", total)
 
 
 def _empty(runner: object, options: PipelineOptions) -> tuple[beam.Pipeline, None]:
@@ -175,8 +139,272 @@ def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]
                 "by_key", main="partial"
             )
         )
-        totals = replies.partial | "reduce" >> beam.CombineGlobally(MergePartial(merges)).without_defaults()
-        _ = totals | "write totals" >> beam.ParDo(WriteTotals(f"{folder}/totals"))
+        totals = replies.partial | "reduce" >> beam.CombineGlobally(_merge_partial, ["add", *merges]).without_defaults()
+        _ = totals | "write totals" >> beam.Map(lambda total: save_arrays(f"{folder}/totals.npz", total))
         if any(axis >= 0 for axis in spec.keyed):
-            groups = replies.by_key | "shuffle and reduce by key" >> beam.CombinePerKey(MergePartial(["add"]))
-            _ = groups | "write groups" >> beam.ParDo(WriteGroup(f"{folder}/groups"))
+            groups = replies.by_key | "shuffle and reduce by key" >> beam.CombinePerKey(_merge_partial, ["add", "add"])
+            _ = groups | "write groups" >> beam.Map(_write_group, folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleRows:
+    """A PCollection of rows, with the part of its pipeline that makes it; both can be sent to another process."""
+
+    pipeline: bytes
+    collection: str
+
+    @classmethod
+    def of(cls, collection: Foreign) -> "ExampleRows":
+        """Copies the steps that make a PCollection; later steps, such as sinks, are left out."""
+        proto, context = collection.pipeline.to_runner_api(return_context=True)
+        parts, identifier = proto.components, context.pcollections.get_id(collection)
+        steps = list(_steps(parts.transforms, proto.root_transform_ids[0]))
+        makers = {
+            output: name
+            for name in steps
+            for output in parts.transforms[name].outputs.values()
+            if output not in parts.transforms[name].inputs.values()
+        }
+        needed, waiting = set(), [identifier]
+        while waiting:
+            if (name := makers[waiting.pop()]) not in needed:
+                needed.add(name)
+                waiting += parts.transforms[name].inputs.values()
+        root = proto.root_transform_ids[0]
+        for name in set(parts.transforms) - needed - {root}:
+            del parts.transforms[name]
+        for name in [name for name in parts.pcollections if makers.get(name) not in needed]:
+            del parts.pcollections[name]
+        del parts.transforms[root].subtransforms[:]
+        parts.transforms[root].subtransforms.extend(name for name in steps if name in needed)
+        return cls(proto.SerializeToString(), identifier)
+
+    def rows(self, folder: str, runner: object, flags: Sequence[str]) -> tuple[beam.Pipeline, Any]:
+        """Rebuilds the pipeline; returns it with the PCollection in a single window."""
+        proto = beam_runner_api_pb2.Pipeline.FromString(self.pipeline)
+        make = lambda runner, options: beam.Pipeline.from_runner_api(proto, runner, options, return_context=True)  # noqa: E731
+        pipeline, context = make_pipeline(folder, runner, flags, make)
+        rows = context.pcollections.get_by_id(self.collection)
+        return pipeline, rows | "clients_from: one window" >> beam.WindowInto(beam.window.GlobalWindows())
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedExamples:
+    """Settings for packing clients, with each column's dtype and shape, and the range of example counts."""
+
+    examples: ExampleRows
+    by: str
+    columns: tuple[tuple[str, str, tuple[int, ...]], ...]
+    order: str | None
+    low: int
+    high: float
+    length: int
+
+    def clients(self, folder: str, runner: object, flags: Sequence[str]) -> tuple[beam.Pipeline, Any]:
+        """Returns a pipeline and its PCollection of (client, padded data) pairs."""
+        pipeline, rows = self.examples.rows(folder, runner, flags)
+        keyed = rows | "clients_from: encode" >> beam.Map(_encode, self)
+        grouped = keyed | "clients_from: group" >> beam.GroupByKey()
+        return pipeline, grouped | "clients_from: pack" >> beam.FlatMap(_pack, self)
+
+    @property
+    def record(self) -> np.dtype:
+        return np.dtype([(f"c{i}", dtype, shape) for i, (_, dtype, shape) in enumerate(self.columns)])
+
+
+def run_counting(
+    folder: str,
+    examples: ExampleRows,
+    by: str,
+    names: Sequence[str] | None,
+    order: str | None,
+    runner: object,
+    flags: Sequence[str],
+) -> None:
+    """Writes `table.json` with the columns, the clients per number of examples, and the kinds of values per column."""
+    pipeline, rows = examples.rows(folder, runner, flags)
+    with pipeline:
+        facts = rows | "clients_from: describe" >> beam.Map(_describe, by, names, order)
+        client_facts = facts | "clients_from: describe clients" >> beam.CombinePerKey(_merge_facts)
+        counted = client_facts | "clients_from: count" >> beam.Map(_client_facts)
+        table_facts = counted | "clients_from: describe table" >> beam.CombineGlobally(_merge_facts)
+        _ = table_facts | "clients_from: write" >> beam.Map(_write_facts, folder)
+
+
+class _Facts:
+    """Facts about rows: column lists, kinds of values (with a client for each), and clients per number of examples."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.columns: dict[tuple[str, ...], None] = {}
+        self.kinds: dict[str, dict[str, tuple[Any, int]]] = {}  # column → kind → a client, and its number of rows
+        self.counts: Counter[int] = Counter()
+
+    def add(self, other: "_Facts") -> None:
+        self.rows += other.rows
+        self.columns |= other.columns
+        self.counts += other.counts
+        for name, kinds in other.kinds.items():
+            clients = self.kinds.setdefault(name, {})
+            for kind, (client, rows) in kinds.items():
+                first, before = clients.get(kind, (client, 0))
+                clients[kind] = (
+                    (first, before + rows) if first == client else min((first, before), (client, rows), key=str)
+                )
+
+
+def _describe(element: Any, by: str, names: Sequence[str] | None, order: str | None) -> tuple[Any, Any]:
+    """Returns the facts about one row, keyed by its client."""
+    row, facts = as_row(element), _Facts()
+    client = _id(row.get(by))
+    facts.rows, facts.columns = 1, {tuple(row): None}
+    kinds = {
+        name: kind_of(row.get(name)) for name in ([x for x in row if x not in (by, order)] if names is None else names)
+    }
+    kinds[by] = CLIENT if client is not None else f"{MISSING} {type(row.get(by)).__name__}"
+    if order is not None:
+        kinds[order] = MISSING if row.get(order) is None else CLIENT
+    facts.kinds = {name: {kind: (client, 1)} for name, kind in kinds.items()}
+    return client, facts
+
+
+def _merge_facts(parts: Iterable[Any]) -> Any:
+    total = _Facts()
+    for part in parts:
+        total.add(part)
+    return total
+
+
+def _client_facts(element: tuple[Any, Any]) -> Any:
+    facts = element[1]
+    facts.counts = Counter({facts.rows: 1})
+    return facts
+
+
+def _write_facts(facts: Any, folder: str) -> None:
+    with whole_file(place(folder) / "table.json") as file:
+        file.write(json.dumps([list(facts.columns), list(facts.counts.items()), facts.kinds]).encode())
+
+
+def _encode(element: Any, packed: PackedExamples) -> tuple[Any, Any]:
+    """Converts a row to its client, its place in the order, and the bytes of its columns."""
+    row = as_row(element)
+    client = _id(row.get(packed.by))
+    try:
+        values = np.array(tuple(row[name] for name, *_ in packed.columns), packed.record)
+        return client, (row[packed.order] if packed.order else None, values.tobytes())
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"[source] client {client!r} with a row that changed since it was counted: {error}"
+        raise ValueError(message) from error
+
+
+def _pack(element: Any, packed: PackedExamples) -> Iterator[Any]:
+    """Yields the client with its ordered and padded columns, if its number of examples is in the range."""
+    client, rows = element[0], list(element[1])
+    if packed.low < len(rows) <= packed.high:
+        if packed.order:
+            rows.sort(key=lambda row: row[0])
+        table = np.frombuffer(b"".join(data for _, data in rows), packed.record)
+        columns = {name: table[f"c{i}"] for i, (name, *_) in enumerate(packed.columns)}
+        yield client, padded(columns, packed.length)
+
+
+def as_row(element: Foreign) -> dict[str, Any]:
+    row = element._asdict() if hasattr(element, "_asdict") else element
+    if not isinstance(row, dict):
+        message = f"[source] an element of type {type(element).__name__}, which has no columns"
+        raise ValueError(message)
+    return row
+
+
+def kind_of(value: object) -> str:
+    """The dtype and shape of a value; `MISSING` for None, and `TEXT` for a value that is not numeric."""
+    if value is None:
+        return MISSING
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return TEXT
+    return json.dumps([array.dtype.name, array.shape]) if array.dtype.kind in "biufc" else TEXT
+
+
+def _id(value: object) -> int | str | None:
+    if isinstance(value, str):
+        return value
+    return int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else None
+
+
+def _steps(transforms: Foreign, name: str) -> Iterator[str]:
+    """Yields the steps without substeps, in the order of the pipeline."""
+    inner = transforms[name].subtransforms
+    if not inner:
+        yield name
+    for part in inner:
+        yield from _steps(transforms, part)
+
+
+def runner_and_options(pipeline: Foreign, default: str) -> tuple[object, PipelineOptions]:
+    """The runner of a pipeline (`default` replaces Beam's direct runner), and the pipeline's options."""
+    direct = "direct_runner" in type(pipeline.runner).__module__
+    return default if direct else pipeline.runner, pipeline.options
+
+
+def run_reading(folder: str, source: Foreign, struct: PyTree[Array], runner: object, flags: Sequence[str]) -> None:
+    """Writes all clients of a source to one file each, and their ids and file names to `clients.json`."""
+    if isinstance(source, PackedExamples):
+        pipeline, pairs = source.clients(folder, runner, flags)
+    else:
+        pipeline, _ = make_pipeline(folder, runner, flags)
+        pairs = pipeline | "read_from" >> source
+    with pipeline:
+        clients = pairs | "one file per client" >> beam.Map(_save_client, folder, struct)
+        listed = clients | "list" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
+        _ = listed | "write the list" >> beam.Map(_write_list, folder)
+
+
+def run_writing(folder: str, sink: Foreign, batches: int, runner: object, flags: Sequence[str]) -> None:
+    """Sends every client's rows from files to a sink as `{"client": id, name: row, …}`."""
+    with make_pipeline(folder, runner, flags)[0] as pipeline:
+        rows = pipeline | "batches" >> beam.Create(range(batches)) | "spread" >> beam.Reshuffle()
+        _ = rows | "load" >> beam.FlatMap(_load_rows, folder) | "write_to" >> sink
+
+
+def _save_client(element: Any, folder: str, struct: Any) -> tuple[Any, str]:
+    """Checks one client's data and writes it to a file; returns its id and the file name."""
+    identity, leaves = check_client(element, struct)
+    name = f"client-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]}.npz"
+    save_arrays(place(folder) / name, leaves)
+    return identity, name
+
+
+def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]]:
+    """Checks a client's id, and the shapes and dtypes of its leaves."""
+    if not isinstance(element, tuple) or len(element) != 2 or not isinstance(element[0], str | int | np.integer):
+        message = f"[source] an element of type {type(element).__name__} that is not a pair `(client_id, data)`"
+        raise ValueError(message)
+    identity = element[0] if isinstance(element[0], str) else int(element[0])
+    leaves, structure = jax.tree.flatten(element[1])
+    expected, template = jax.tree.flatten(struct)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    forms = [f"{x.dtype.name}{list(x.shape)}" for x in arrays]
+    expected_forms = [f"{np.dtype(x.dtype).name}{list(x.shape)}" for x in expected]
+    if structure != template or forms != expected_forms:
+        message = (
+            f"[source] client {identity!r} with data {structure} of {forms}, but the program reads {expected_forms}"
+        )
+        raise ValueError(message)
+    return identity, arrays
+
+
+def _write_list(clients: list[tuple[Any, str]], folder: str) -> None:
+    ordered = sorted(clients, key=lambda client: (isinstance(client[0], str), client[0]))
+    with whole_file(place(folder) / "clients.json") as file:
+        file.write(json.dumps(ordered).encode())
+
+
+def _load_rows(batch: int, folder: str) -> Iterator[dict[str, Any]]:
+    spec = json.loads((place(folder) / f"rows-{batch}.json").read_text())
+    columns = load_arrays(place(folder) / f"rows-{batch}.npz")
+    for position, client in enumerate(spec["clients"]):
+        rows = {name: column[position] for name, column in zip(spec["names"], columns, strict=True)}
+        yield {"client": client, **rows}

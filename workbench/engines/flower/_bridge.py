@@ -20,7 +20,6 @@ app = ServerApp()
 
 @app.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Runs until the engine closes the connection."""
     del context
     settings = os.environ
     key = bytes.fromhex(settings["WORKBENCH_FLOWER_KEY"])

@@ -1,22 +1,149 @@
-"""Client functions as ordinary Flower ClientApps, for Flower's own strategies and mods."""
+"""Client functions as Flower ClientApps, for Flower's strategies and mods, and ClientApps as clients of a program."""
 
 # pyright: reportMissingImports=false
 
 import functools
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jax.experimental import io_callback
+from jaxtyping import Array, Float, Int
 
 from workbench._open_types import Foreign
-from workbench.engines.flower._arrays import Params, from_arrays, named_shapes, names_in_order, only_arrays, to_arrays
-from workbench.errors import ProgramError, needs_library
+from workbench._types import PyTree
+from workbench.errors import EngineError, ProgramError, needs_library
 
 if TYPE_CHECKING:
-    from flwr.app import Context, Message
+    from flwr.app import ArrayRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
+
+
+Params = PyTree[Float[Array, "..."]]
+
+
+def to_arrays(params: Params, *, keep_scalars: bool = False) -> "ArrayRecord":
+    """Converts parameters to a Flower `ArrayRecord`, with one array per leaf.
+
+    The name of an array is the path of its leaf. `{"conv": {"weight": w}}` becomes "conv.weight", as in a PyTorch
+    `state_dict`. `[w, b]` becomes "0" and "1", as in `ArrayRecord([w, b])`.
+
+    Args:
+        params: Pytree of floating-point arrays of any shapes.
+        keep_scalars: Send scalars with shape (). Default: scalars are sent with shape (1,), because Flower's mods and
+            strategies for differential privacy neither clip scalars nor add noise to them (flwr 1.42).
+
+    Returns:
+        The arrays. Floats of fewer than 32 bits are sent as float32, which represents them exactly.
+
+    Raises:
+        MissingDependencyError: if flwr is not installed.
+        ProgramError: if a leaf is not floating-point, or if two leaves have the same name.
+
+    Example:
+        >>> from flwr.app import ArrayRecord  # doctest: +SKIP
+        >>> list(wb.engines.flower.to_arrays({"up": jnp.zeros((2, 3)), "bias": [jnp.zeros(3)]}))  # doctest: +SKIP
+        ['bias.0', 'up']
+    """
+    with needs_library("flwr", extra="flower", needed_for="`workbench.engines.flower.to_arrays`"):
+        from flwr.app import Array as FlowerArray, ArrayRecord
+
+    leaves = zip(named_shapes("to_arrays", params).items(), jax.tree.leaves(params), strict=True)
+    wide = {name: np.asarray(x).astype(np.promote_types(aval.dtype, np.float32)) for (name, aval), x in leaves}
+    return ArrayRecord({name: FlowerArray(np.array(x, ndmin=int(not keep_scalars))) for name, x in wide.items()})
+
+
+def from_arrays(arrays: "ArrayRecord", like: Params) -> Params:
+    """Converts a Flower `ArrayRecord` to parameters; the inverse of `to_arrays`.
+
+    Args:
+        arrays: Arrays with the names that `to_arrays(like)` gives them, in any order, or with the names "0", "1", ...
+            in the order of the leaves.
+        like: Parameters of the same structure, as arrays or `jax.ShapeDtypeStruct`s.
+
+    Returns:
+        Parameters with the structure, shapes and dtypes of `like`.
+
+    Raises:
+        EngineError: if names or shapes differ from those of `like`.
+        ProgramError: if `like` cannot be sent; see `to_arrays`.
+
+    Example:
+        >>> from flwr.app import ArrayRecord  # doctest: +SKIP
+        >>> like = {"a": jnp.zeros(2), "b": jnp.zeros(1)}
+        >>> wb.engines.flower.from_arrays(ArrayRecord([np.ones(2), np.zeros(1)]), like)  # doctest: +SKIP
+        {'a': Array([1., 1.], dtype=float32), 'b': Array([0.], dtype=float32)}
+    """
+    shapes = named_shapes("from_arrays", like)
+    values = [arrays[name].numpy() for name in names_in_order(arrays, shapes)]
+    pairs = [
+        (x.reshape(()) if x.shape == (1,) and aval.shape == () else x, (name, aval))
+        for x, (name, aval) in zip(values, shapes.items(), strict=True)
+    ]
+    wrong = [f"{name} has {x.shape} instead of {aval.shape}" for x, (name, aval) in pairs if x.shape != aval.shape]
+    if wrong:
+        message = (
+            "`from_arrays` received arrays whose shapes differ from those of the parameters: "
+            f"{', '.join(wrong)}. Every array needs the shape of its leaf. {_START}"
+        )
+        raise EngineError(message)
+    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(x, aval.dtype) for x, (_, aval) in pairs])
+
+
+_START = (
+    "Start the strategy with `initial_arrays=to_arrays(params)`, with the same parameters that `client_app` received."
+)
+
+
+def names_in_order(arrays: "ArrayRecord", shapes: Mapping[str, Any]) -> list[str]:
+    """The names of a record's arrays in the order of the leaves."""
+    if set(arrays) == set(shapes):
+        return list(shapes)
+    if list(arrays) == [str(i) for i in range(len(shapes))]:
+        return list(arrays)
+    missing, other = sorted(set(shapes) - set(arrays)), sorted(set(arrays) - set(shapes))
+    message = (
+        f"`from_arrays` received {len(arrays)} arrays for {len(shapes)} leaves; missing: "
+        f"{', '.join(missing) or 'none'}; unknown: {', '.join(other) or 'none'}. Arrays are matched to leaves by "
+        f"name, or by position if their names are 0, 1, 2. {_START}"
+    )
+    raise EngineError(message)
+
+
+def named_shapes(function: str, params: Params) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shape and dtype of each leaf, keyed by the name of its array, in the order of the leaves."""
+    paths = jax.tree_util.tree_flatten_with_path(jax.eval_shape(lambda x: x, params))[0]
+    named = [(jax.tree_util.keystr(path, simple=True, separator=".") or "0", x) for path, x in paths]
+    if other := [f"{name} ({x.dtype})" for name, x in named if not jnp.issubdtype(x.dtype, jnp.floating)]:
+        message = (
+            f"`{function}` received parameters that are not floating-point: {', '.join(other)}. Flower's strategies "
+            "average every array, and these values cannot be averaged. Pass these values to the clients as data, or "
+            "convert them to float32."
+        )
+        raise ProgramError(message)
+    names = [name for name, _ in named]
+    if double := sorted({name for name in names if names.count(name) > 1}):
+        message = (
+            f"`{function}` received several leaves with the same name: {', '.join(double)}. Each array is named by "
+            "the path of its leaf, joined by dots, and these names must differ. Rename the keys that contain a dot."
+        )
+        raise ProgramError(message)
+    return dict(named)
+
+
+def only_arrays(content: "RecordDict", what: str) -> "tuple[str, ArrayRecord]":
+    """The only `ArrayRecord` of a message, with its key."""
+    if len(records := list(content.array_records.items())) != 1:
+        message = (
+            f"{what} has {len(records)} ArrayRecords: {', '.join(key for key, _ in records) or 'none'}. Parameters are "
+            "sent as a single ArrayRecord, as Flower's strategies send them. Put all arrays into one record."
+        )
+        raise EngineError(message)
+    return records[0]
 
 
 def client_app(
@@ -80,8 +207,6 @@ def client_app(
 
 
 class _Handler:
-    """Answers one kind of message with a client function."""
-
     def __init__(self, kind: str, fn: Callable, like: Params, data: Callable) -> None:
         self.kind, self.fn, self.like, self.data = kind, fn, like, data
         self._pickled = b""
@@ -159,3 +284,164 @@ def _unpickled(pickled: bytes) -> _Handler:
     from ray import cloudpickle
 
     return _Handler(*cloudpickle.loads(pickled))
+
+
+def from_flower(
+    app: "ClientApp",
+    *,
+    clients: int,
+    metrics: Sequence[str] = ("num-examples",),
+    message_type: str = "train",
+    config: Mapping[str, Any] | None = None,
+    run_config: Mapping[str, Any] | None = None,
+) -> Callable:
+    """Makes a client function from a Flower ClientApp, which may use any library.
+
+    A program maps the function over clients. Each call sends one Flower message to `app` in this process through a host
+    callback. Clients are called one at a time. Each client has a separate `Context`, whose `state` remains until the
+    returned function is deleted.
+
+    The plan shows the client as one opaque function, without a derivative, FLOPs or compiled code. The function
+    cannot be sent to other processes. The client runs with `wb.jit`, `MeshEngine`, `Sequential`, and an `Executor` that
+    uses threads.
+
+    Args:
+        app: The app, with handlers for `message_type` or with a `client_fn`.
+        clients: Number of clients, which is "num-partitions" in the `node_config` of each client.
+        metrics: Names of the metrics to return; each is a number in the app's replies.
+        message_type: "train" or "evaluate", with an action if the handler has one, such as "train.personal".
+        config: Constants of every message's `ConfigRecord`.
+        run_config: The project's run configuration.
+
+    Returns:
+        `client(params, index, config={})`, where `params` is a pytree of floating-point arrays of any shapes, `index`
+        is an integer below `clients`, and `config` is a dictionary of numbers that is added to the constants. It
+        returns `(params, metrics)` for "train" and `metrics` for "evaluate"; `metrics` is a dictionary of float32
+        scalars.
+
+    Raises:
+        MissingDependencyError: if flwr is not installed.
+        ProgramError: if `app` is not a ClientApp, or if the client is differentiated.
+        EngineError: in a run, if the app raises, if its reply lacks a metric, or if the arrays in the reply do not
+            match those in the message.
+
+    Example:
+        >>> from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict  # doctest: +SKIP
+        >>> from flwr.clientapp import ClientApp  # doctest: +SKIP
+        >>> app = ClientApp()  # doctest: +SKIP
+        >>> @app.train()  # doctest: +SKIP
+        ... def add(message, context):
+        ...     w = message.content["arrays"].to_numpy_ndarrays()[0] + context.node_config["partition-id"]
+        ...     content = {"arrays": ArrayRecord([w]), "metrics": MetricRecord({"num-examples": 1})}
+        ...     return Message(RecordDict(content), reply_to=message)
+        >>> client = wb.engines.from_flower(app, clients=3)  # doctest: +SKIP
+        >>> with wb.program(clients=3):  # doctest: +SKIP
+        ...     trained, metrics = map_fn(client, (broadcast(jnp.zeros(2)), jnp.arange(3)))
+        ...     reduce_weighted_mean(trained, metrics["num-examples"])
+        Array([1., 1.], dtype=float32)
+
+    References:
+        https://flower.ai/docs/framework/ref-api/flwr.clientapp.ClientApp.html
+    """
+    with needs_library("flwr", extra="flower", needed_for="`workbench.engines.from_flower`"):
+        from flwr.clientapp import ClientApp
+
+    if not isinstance(app, ClientApp):
+        message = (
+            f"`from_flower` was given {app!r} (type {type(app).__name__}). `from_flower` sends messages to a "
+            "`flwr.clientapp.ClientApp`. Pass the app of your project's client module, such as "
+            "`from my_app.client_app import app`."
+        )
+        raise ProgramError(message)
+    return _FlowerClient(app, clients, tuple(metrics), message_type, dict(config or {}), dict(run_config or {}))
+
+
+class _FlowerClient:
+    """A client function that sends messages to a ClientApp, and the contexts of all clients."""
+
+    def __init__(
+        self,
+        app: "ClientApp",
+        clients: int,
+        metrics: tuple[str, ...],
+        message_type: str,
+        config: dict[str, Any],
+        run_config: dict[str, Any],
+    ) -> None:
+        self.app, self.clients, self.metrics, self.message_type = app, clients, metrics, message_type
+        self.config, self.run_config = config, run_config
+        self.__name__ = "flower_client"  # of its stage in the plan
+        self._contexts: dict[int, Foreign] = {}
+        # Devices of a mesh call back from several threads, and few libraries allow this.
+        self._lock = threading.Lock()
+        self._call = jax.custom_jvp(self._send)
+        self._call.defjvp(self._differentiate)
+
+    def __call__(self, params: Params, index: Int[Array, ""], config: Mapping[str, Array] | None = None) -> Any:
+        named_shapes("from_flower", params)
+        return self._call(params, jnp.asarray(index), dict(config or {}))
+
+    def _send(self, params: Params, index: Array, config: dict[str, Array]) -> Any:
+        metrics = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in self.metrics}
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+        results = (shapes, metrics) if self.message_type.startswith("train") else metrics
+        return io_callback(self.ask_flower, results, params, index, config)
+
+    def _differentiate(self, *_: object) -> NoReturn:
+        message = (
+            "a client from `from_flower` was differentiated. A Flower ClientApp runs outside JAX, so its results "
+            "have no derivative with respect to its parameters. Put `jax.lax.stop_gradient` around the arguments of "
+            "the client, or write the client as a JAX function."
+        )
+        raise ProgramError(message)
+
+    def ask_flower(self, params: Params, index: np.ndarray, config: dict[str, np.ndarray]) -> Any:
+        from flwr.app import DEFAULT_TTL, ConfigRecord, Context, Message, Metadata, RecordDict
+
+        i, params = int(index), jax.tree.map(np.asarray, params)
+        if not 0 <= i < self.clients:
+            message = (
+                f"a client from `from_flower` was called with index {i} for {self.clients} clients. The index is the "
+                f'"partition-id" of a client, from 0 to {self.clients - 1}. Map the client over '
+                f"`jnp.arange({self.clients})`, or increase `clients`."
+            )
+            raise EngineError(message, client=i)
+        legacy = getattr(self.app, "_call", None) is not None  # made with a `client_fn`, whose records have prefixes
+        prefix = ("fitins." if self.message_type == "train" else "evaluateins.") if legacy else ""
+        settings = ConfigRecord({**self.config, **{name: x.item() for name, x in config.items()}})
+        arrays = f"{prefix}{'parameters' if legacy else 'arrays'}"
+        content = RecordDict({arrays: to_arrays(params, keep_scalars=True), f"{prefix}config": settings})
+        metadata = Metadata(1, f"{time.time_ns()}", 1, i + 2, "", "", time.time(), DEFAULT_TTL, self.message_type)
+        with self._lock:
+            if i not in self._contexts:
+                node: dict[str, Any] = {"partition-id": i, "num-partitions": self.clients}
+                self._contexts[i] = Context(1, i + 2, node, RecordDict(), dict(self.run_config))
+            try:
+                reply = self.app(Message(content, metadata=metadata), self._contexts[i])
+                if reply.has_error():
+                    raise RuntimeError(reply.error.reason)
+            except Exception as error:
+                message = (
+                    f"the app of client {i} of `from_flower` raised {type(error).__name__}: {error}. A round needs the "
+                    f"replies of all its clients. Correct the app's handler of `{self.message_type}` messages."
+                )
+                raise EngineError(message, client=i) from error
+        return self._read(reply, params, i)
+
+    def _read(self, reply: Foreign, params: Params, i: int) -> Any:
+        place = f"the reply of client {i} of `from_flower`"
+        values: dict[str, Any] = {}
+        for record in (*reply.content.metric_records.values(), *reply.content.config_records.values()):
+            values.update({"num-examples" if name == "num_examples" else name: x for name, x in record.items()})
+        if missing := [name for name in self.metrics if not isinstance(values.get(name), int | float)]:
+            message = (
+                f"{place} lacks the metrics {', '.join(missing)}; it has {', '.join(values) or 'none'}. Every client "
+                "must return the same metrics, and each metric must be a number. Pass `metrics=` with names that the "
+                "app returns."
+            )
+            raise EngineError(message, client=i)
+        metrics = {name: np.float32(values[name]) for name in self.metrics}
+        if not self.message_type.startswith("train"):
+            return metrics
+        _, arrays = only_arrays(reply.content, place)
+        return jax.tree.map(np.asarray, from_arrays(arrays, params)), metrics

@@ -10,17 +10,16 @@ import time
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jax.extend.core import Var
 
 from workbench._types import Aval
 from workbench.engines._client_loop import Pass, list_clients
-from workbench.engines._clients import Batch, ReadRows
-from workbench.engines._cohorts import Quorum, absent_rows, check_quorum
+from workbench.engines._clients import Batch, ReadRows, RemoteRows, materialize
+from workbench.engines._cohorts import absent_rows
 from workbench.engines._engine import Engine, Progress
-from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import edge_aval, from_edge, to_host
 from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
@@ -32,6 +31,7 @@ from workbench.plan import Plan, loop_bodies, plan_jaxpr
 from workbench.records.run import RunRecord
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Flower(Engine):
     """Runs server stages in this process, and each client on its own Flower node (extra `flower`).
 
@@ -72,47 +72,36 @@ class Flower(Engine):
         https://flower.ai/docs/framework
     """
 
-    def __init__(
-        self,
-        runtime: Literal["simulation", "deployment"] = "simulation",
-        *,
-        nodes: int | None = None,
-        clients_per_node: int = 1,
-        workers: int | None = None,
-        check_nan: bool = False,
-        timeout_seconds: float = 600.0,
-        start_seconds: float = 240.0,
-        port: int = 0,
-        insecure: bool = False,
-        ray_options: Mapping[str, Any] | None = None,
-        quorum: int | float | None = None,
-        deadline_seconds: float | None = None,
-    ) -> None:
-        self.quorum: Quorum | None = check_quorum("Flower", quorum, deadline_seconds)
-        for library in ("flwr", "ray") if runtime == "simulation" else ("flwr",):
+    runtime: Literal["simulation", "deployment"] = "simulation"
+    _: dataclasses.KW_ONLY
+    nodes: int | None = None
+    clients_per_node: int = 1
+    workers: int | None = None
+    check_nan: bool = False
+    timeout_seconds: float = 600.0
+    start_seconds: float = 240.0
+    port: int = 0
+    insecure: bool = False
+    ray_options: Mapping[str, Any] | None = None
+    quorum: int | float | None = None
+    deadline_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        self._check_quorum()
+        for library in ("flwr", "ray") if self.runtime == "simulation" else ("flwr",):
             if importlib.util.find_spec(library) is None:
                 raise MissingDependencyError(library, extra="flower", needed_for="`workbench.engines.Flower`")
-        _check(runtime, {"nodes": nodes, "clients_per_node": clients_per_node, "workers": workers})
-        if runtime == "deployment" and insecure:
+        _check(self.runtime, {name: getattr(self, name) for name in ("nodes", "clients_per_node", "workers")})
+        if self.runtime == "deployment" and self.insecure:
             warnings.warn(
                 "Flower's SuperLink starts without authenticating its users: while it is running, every user of this "
                 "machine can run code as you. To accept only your own user, omit `insecure=True`.",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        elif runtime == "deployment":
+        elif self.runtime == "deployment":
             check_users()
-        self.runtime: Literal["simulation", "deployment"] = runtime
-        self.nodes: int | None = nodes
-        self.clients_per_node: int = clients_per_node
-        self.workers: int | None = workers
-        self.check_nan: bool = check_nan
-        self.timeout_seconds: float = timeout_seconds
-        self.start_seconds: float = start_seconds
-        self.port: int = port
-        self.ray_options: dict[str, Any] = dict(ray_options or {})
-        self.insecure: bool = insecure
-        self.name: str = f"flower ({runtime})"
+        self.name: str = f"flower ({self.runtime})"
         self._running: Runtime | None = None
         self._numbers = itertools.count()
         # kept rows without references in this process; their names are sent to every node
@@ -123,7 +112,7 @@ class Flower(Engine):
         self._columns: dict[Any, tuple[str, Any]] = {}
         self._recorder: RunRecorder | None = None
 
-    export: "ClassVar[staticmethod[..., Path]]" = staticmethod(export_app)
+    export = staticmethod(export_app)
 
     def __enter__(self) -> "Flower":
         return self
@@ -355,7 +344,6 @@ class Flower(Engine):
 
 
 def _most_clients(plan: Plan) -> int:
-    """Number of clients in the largest pass of a plan, including loops."""
     most = max((step.placement.size for step in plan.steps if step.kind == "clients" and step.placement), default=1)
     loops = [step.equation for step in plan.steps if step.kind in ("loop", "branch")]
     bodies = [plan_jaxpr(closed, plan.name) for equation in loops for closed in loop_bodies(equation)]

@@ -37,8 +37,6 @@ class ProcessEndedError(EngineError):
 
 
 class FlowerProcesses(SupervisedProcesses):
-    """Flower's processes, which all terminate on `close`, or when this process exits or is killed."""
-
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         super().__init__(folder, env, log=_LOG, system="Flower")
 
@@ -116,7 +114,6 @@ class Runtime:
         }
 
     def start(self, check: Callable[[], Any]) -> None:
-        """Starts the processes and waits until all nodes have registered."""
         raise NotImplementedError
 
     def _connect(self, check: Callable[[], Any]) -> None:
@@ -189,7 +186,6 @@ class Runtime:
         return f" Last output of its processes: {reported}"
 
     def close(self) -> None:
-        """Terminates all processes and removes all files."""
         if self._engine is not None:
             self._engine.close()
         else:
@@ -208,16 +204,17 @@ class Runtime:
 class FlowerSimulation(Runtime):
     """Virtual nodes in the worker processes of a Ray cluster that requires a token."""
 
-    def __init__(self, nodes: int, *, workers: int, ray_options: Mapping[str, Any], start_seconds: float) -> None:
+    def __init__(
+        self, nodes: int, *, workers: int, ray_options: Mapping[str, Any] | None, start_seconds: float
+    ) -> None:
         super().__init__(nodes, start_seconds=start_seconds)
-        self.workers, self.ray_options = workers, dict(ray_options)
+        self.workers, self.ray_options = workers, dict(ray_options or {})
 
     def _environment(self) -> dict[str, str]:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         return {**super()._environment(), **token}  # passed only in process environments, never on a command line
 
     def start(self, check: Callable[[], Any]) -> None:
-        """Starts Ray, the worker processes and the nodes."""
         settings = json.dumps([self.nodes, self.workers, self.ray_options, self.start_seconds])
         self.processes.start("simulation", [sys.executable, "-m", "workbench.engines.flower._simulation", settings])
         self._connect(check)
@@ -257,7 +254,6 @@ class Deployment(Runtime):
         self._connect(check)
 
     def start_nodes(self, check: Callable[[], Any]) -> None:
-        """Starts only the SuperLink and the SuperNodes."""
         check_port(self.port)
         link = [
             "--insecure",
@@ -293,13 +289,11 @@ class Deployment(Runtime):
 
 
 def free_port() -> int:
-    """Finds a free port on the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
 def check_port(port: int) -> None:
-    """Checks that this port is free for the SuperLink."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
@@ -351,7 +345,6 @@ def write_bridge(project: Path) -> None:
 
 
 def project_file(name: str, package: str, config: Mapping[str, Any]) -> str:
-    """The pyproject.toml of a Flower app."""
     settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items())
     return f"""[build-system]
 requires = ["hatchling"]

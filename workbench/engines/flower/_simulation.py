@@ -15,7 +15,6 @@ _LEAST_RAYLET_SECONDS = 40.0  # until Ray's raylet appears; Ray's default of 30 
 
 
 def main() -> None:
-    """Runs until the ServerApp exits; its argument sets the nodes, workers, Ray options and timeout."""
     nodes, workers, ray_options, patience = json.loads(sys.argv[1])
     # A third of the timeout: `ray.init` waits this long for a raylet, even if the raylet has exited, before the next
     # try.

@@ -33,7 +33,6 @@ _log = logging.getLogger("workbench.engines")
 
 
 def check_libraries() -> None:
-    """Checks for PySpark, PyArrow and a suitable Java."""
     for library in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(library) is None:
             raise MissingDependencyError(library, extra="spark", needed_for=_NEEDED_FOR)
@@ -79,11 +78,7 @@ _lock = threading.RLock()
 
 
 def start(master: str, conf: Mapping[str, str]) -> Started:
-    """Returns a session for the given master; engines with the same settings share the session.
-
-    Raises:
-        EngineError: if another session runs in this process, or the JVM does not start.
-    """
+    """Returns a session for the given master; engines with the same settings share the session."""
     global _started
     with _lock:
         if _started is not None and alive(_started):
@@ -103,7 +98,6 @@ def start(master: str, conf: Mapping[str, str]) -> Started:
 
 
 def stop(started: Started) -> None:
-    """Stops the session and its JVM when no engine uses the session any more."""
     with _lock:
         started.users -= 1
         if started.users == 0:
@@ -111,7 +105,6 @@ def stop(started: Started) -> None:
 
 
 def alive(started: Started) -> bool:
-    """Returns whether the session's JVM is running."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

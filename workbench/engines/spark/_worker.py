@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench._open_types import Foreign
-from workbench.engines._clients import COUNT, converted
+from workbench.engines._clients import COUNT
+from workbench.engines._columns import read_column
 from workbench.engines._places import place, whole_file
-from workbench.engines._remote import Task, run_task, token
+from workbench.engines._remote import Task, groups_of, merged, run_task, token
 from workbench.engines._run_recorder import find_nan
 
-MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 REPLY, PARTIAL, KEYED = 0, 1, 2  # kind of a row: one batch's reply, a partition's results, or one key's results
 
 COUNTS = ("answers", "tokens", "keyed", "keyed_tokens")
@@ -67,13 +67,10 @@ class SparkPass:
 
 @dataclasses.dataclass(frozen=True)
 class Inline:
-    """Bytes sent with a job's function, with the interface of a broadcast variable."""
-
     value: bytes
 
 
 def crc_of(cells: Sequence[bytes | memoryview | None]) -> int:
-    """Computes the checksum of the given cells of a row."""
     crc = 0
     for cell in cells:
         crc = zlib.crc32(cell or b"", crc)
@@ -81,12 +78,10 @@ def crc_of(cells: Sequence[bytes | memoryview | None]) -> int:
 
 
 def shapes_of(avals: Sequence[Any]) -> Shapes:
-    """Dtypes and shapes in serializable form."""
     return tuple((np.dtype(x.dtype).name, tuple(x.shape)) for x in avals)
 
 
 def encode(arrays: Sequence[Any]) -> bytes:
-    """Concatenates arrays as bytes."""
     return b"".join(np.ascontiguousarray(x).tobytes() for x in arrays)
 
 
@@ -102,7 +97,6 @@ def decode(data: bytes, shapes: Shapes) -> list[np.ndarray]:
 
 
 def schema_of(row_count: int) -> str:
-    """The result columns of a pass as a Spark schema."""
     return ", ".join(
         [
             *(f"{name} {_SQL_TYPES[kind]}" for name, kind in _COLUMNS.items()),
@@ -112,7 +106,6 @@ def schema_of(row_count: int) -> str:
 
 
 def column_names() -> list[str]:
-    """The result columns of a pass without the kept rows."""
     return list(_COLUMNS)
 
 
@@ -140,12 +133,11 @@ class Compute:
         self.spec, self.stage, self.server = spec, stage, server
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one partition, for `mapInArrow`."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
-        spec, merged = self.spec, None
+        spec, totals = self.spec, None
         rows: list[list[Any]] = []
         answers: list[int] = []
         shared, separate_rows = self._values()
@@ -154,16 +146,16 @@ class Compute:
                 row, partial = self._answer(record, slot, number, part, separate_rows, shared)
                 rows.append(row)
                 answers.append(number)
-                merged = partial if merged is None else merge(spec.merges, merged, partial)
+                totals = partial if totals is None else merged(spec.merges, totals, partial)
                 if spec.kept:  # kept rows may be large; without them, one Arrow batch contains all replies
                     yield _as_batch(rows, spec)
                     rows = []
         keyed: list[int] = []
-        if merged:
-            for row in self._keyed(part, merged):
+        if totals:
+            for row in self._keyed(part, totals):
                 keyed.append(token(*row[1:4]))
                 yield _as_batch([row], spec)
-            arrays = [x for x, axis in zip(merged, spec.keyed, strict=True) if axis < 0]
+            arrays = [x for x, axis in zip(totals, spec.keyed, strict=True) if axis < 0]
             counts = len(answers), sum(map(token, answers)), len(keyed), sum(keyed)
             rows.append(self._row(PARTIAL, 0, part, payload=encode(arrays), counts=counts))
         if rows:
@@ -234,14 +226,10 @@ class Compute:
             rows.append(np.concatenate([some, fill]) if len(fill) else some)
         return rows
 
-    def _keyed(self, part: int, merged: Sequence[Any]) -> Iterator[list[Any]]:
-        for number, (table, axis) in enumerate(zip(merged, self.spec.keyed, strict=True)):
-            if axis < 0:
-                continue
-            groups = np.moveaxis(table, axis, 0)
-            for key in np.flatnonzero(groups.reshape(len(groups), -1).any(axis=1)):
-                counts = 1, token(number, int(key), part), 0, 0
-                yield self._row(KEYED, number, part, key=int(key), payload=encode([groups[key]]), counts=counts)
+    def _keyed(self, part: int, totals: Sequence[Any]) -> Iterator[list[Any]]:
+        for number, key, values in groups_of(totals, self.spec.keyed):
+            counts = 1, token(number, key, part), 0, 0
+            yield self._row(KEYED, number, part, key=key, payload=encode([values]), counts=counts)
 
     def _row(
         self,
@@ -309,7 +297,6 @@ class Merge:
         self.spec = spec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one group of partitions, for `mapInArrow`."""
         open_row: tuple[tuple[int, ...], pa.RecordBatch] | None = None
         total: list[np.ndarray] = []
         counts = [0] * len(COUNTS)
@@ -323,7 +310,7 @@ class Merge:
                 names, shapes = merges_of(self.spec, kind, number)
                 values, row_counts = read_partial(record, slot, shapes)
                 if open_row is not None and open_row[0] == (kind, number, key):
-                    total = merge(names, total, values)
+                    total = merged(names, total, values)
                     counts = [a + b for a, b in zip(counts, row_counts, strict=True)]
                     continue
                 if open_row is not None:
@@ -361,17 +348,11 @@ def _with_payload(row: pa.RecordBatch, total: Sequence[Any], counts: Sequence[in
 
 
 def merges_of(spec: SparkPass, kind: int, number: int) -> tuple[Sequence[str], Shapes]:
-    """Merge operations and shapes for the arrays in a row."""
     if kind == KEYED:
         (name, shape), axis = spec.partial[number], spec.keyed[number]
         return [spec.merges[number]], ((name, (*shape[:axis], *shape[axis + 1 :])),)
     plain = [i for i, axis in enumerate(spec.keyed) if axis < 0]
     return [spec.merges[i] for i in plain], tuple(spec.partial[i] for i in plain)
-
-
-def merge(names: Sequence[str], a: Sequence[Any], b: Sequence[Any]) -> list[np.ndarray]:
-    """Merges two lists of partial results, each in its reduction's dtype."""
-    return [np.asarray(MERGES[name](x, y)) for name, x, y in zip(names, a, b, strict=True)]
 
 
 class See:
@@ -421,15 +402,19 @@ class ReadFiles:
                     yield from pq.ParquetFile(file).iter_batches(batch_size=8)
 
 
-class PackExamples:
-    """Packs sorted examples into batches of clients, padded and stored as bytes.
+class Pack:
+    """Packs sorted rows into batches of clients, stored as bytes.
 
-    The columns of the examples are "client", "index" (number of the client), "batch", and "v0", "v1" and so on. No
-    client has more than `most` examples; without `most`, clients are truncated.
+    The columns of the rows are "client", "index" (number of the client), "batch", and "v0", "v1" and so on. With
+    `examples`, every row is an example, and examples are padded and counted. Then no client has more than `most`
+    examples; without `most`, clients are truncated.
     """
 
-    def __init__(self, columns: Sequence[str], leaves: Shapes, size: int, most: int | None = None) -> None:
-        self.columns, self.leaves, self.size, self.most = tuple(columns), leaves, size, most
+    def __init__(
+        self, columns: Sequence[str], leaves: Shapes, size: int, *, examples: bool = False, most: int | None = None
+    ) -> None:
+        self.columns, self.leaves, self.size = tuple(columns), leaves, size
+        self.examples, self.most = examples, most
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         number, parts = -1, []
@@ -460,77 +445,26 @@ class PackExamples:
         cells, numbers = [], itertools.count()
         for name, (dtype, shape) in zip(self.columns, self.leaves, strict=True):
             array = np.zeros((self.size, *shape), dtype)
-            if name == COUNT:
+            if self.examples and name == COUNT:
                 array[: len(starts)] = np.minimum(counts, max(shape[0] for _, shape in self.leaves if shape))
             else:
-                values = read_examples(
-                    record.column(f"v{next(numbers)}"), name, (dtype, shape), record.column("client")
-                )
-                mask = positions < shape[0]
-                array[slots[mask], positions[mask]] = values[mask]
+                leaf = dtype, shape[1:] if self.examples else shape
+                values = read_column(record.column(f"v{next(numbers)}"), name, leaf, record.column("client"))
+                if self.examples:
+                    mask = positions < shape[0]
+                    array[slots[mask], positions[mask]] = values[mask]
+                else:
+                    array[slots] = values
             array[len(starts) :] = array[:1]
             cells.append(encode([array]))
-        return _packed_batch(number, index[starts], len(index), cells)
-
-
-def read_examples(column: Foreign, name: str, leaf: tuple[str, tuple[int, ...]], clients: Foreign) -> np.ndarray:
-    """Reads the numbers of a column with one example per row, for clients of the given dtype and shape."""
-    dtype, shape = leaf
-    values, wrong = column, column.is_null().to_numpy(zero_copy_only=False)
-    if pa.types.is_nested(column.type):
-        values = column.flatten()
-        wrong = column.value_lengths().fill_null(-1).to_numpy() != np.prod(shape[1:], dtype=np.int64)
-    if values.null_count and not wrong.any():
-        wrong = values.is_null().to_numpy(zero_copy_only=False).reshape(len(column), -1).any(axis=1)
-    if wrong.any():
-        client = clients[int(wrong.argmax())].as_py()
-        message = f"[source] client {client!r} with nulls or unexpected shapes in column {name!r}"
-        raise ValueError(message)
-    return _exact(values.to_numpy(zero_copy_only=False), np.dtype(dtype), f"column {name!r}").reshape(
-        len(column), *shape[1:]
-    )
-
-
-class Pack:
-    """Converts a sorted table with one client per row to batches of bytes."""
-
-    def __init__(self, columns: Sequence[str], leaves: Shapes, size: int) -> None:
-        self.columns, self.leaves, self.size = tuple(columns), leaves, size
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        number, slots, indices = None, [], []
-        for record in batches:
-            for slot, index in enumerate(record.column("index").to_pylist()):
-                if index // self.size != number:
-                    if slots:
-                        yield self._packed(number, slots, indices)
-                    number, slots, indices = index // self.size, [], []
-                slots.append(self._client(record, slot))
-                indices.append(index)
-        if slots:
-            yield self._packed(number, slots, indices)
-
-    def _client(self, record: pa.RecordBatch, slot: int) -> list[np.ndarray]:
-        return [
-            read_cell(record.column(name)[slot], name, shape, record.column("client")[slot].as_py())
-            for name, shape in zip(self.columns, self.leaves, strict=True)
-        ]
-
-    def _packed(self, number: int | None, slots: list[list[np.ndarray]], indices: list[int]) -> pa.RecordBatch:
-        filled = [*slots, *slots[:1] * (self.size - len(slots))]
-        cells = [encode(leaf) for leaf in zip(*filled, strict=True)]
-        return _packed_batch(number, indices, len(indices), cells)
-
-
-def _packed_batch(number: int | None, indices: Foreign, rows: int, cells: Sequence[bytes]) -> pa.RecordBatch:
-    columns: dict[str, Any] = {
-        "batch": pa.array([number], pa.int32()),
-        "held": pa.array([indices], pa.list_(pa.int64())),
-        "rows": pa.array([rows], pa.int64()),
-        "ccrc": pa.array([crc_of(cells)], pa.int64()),
-        **{f"c{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)},
-    }
-    return pa.RecordBatch.from_pydict(columns)
+        columns: dict[str, Any] = {
+            "batch": pa.array([number], pa.int32()),
+            "held": pa.array([index[starts] if self.examples else index], pa.list_(pa.int64())),
+            "rows": pa.array([len(index)], pa.int64()),
+            "ccrc": pa.array([crc_of(cells)], pa.int64()),
+            **{f"c{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)},
+        }
+        return pa.RecordBatch.from_pydict(columns)
 
 
 class Predict:
@@ -548,10 +482,9 @@ class Predict:
         for record in batches:
             for start in range(0, record.num_rows, size):
                 some = record.slice(start, size)
-                rows = [
-                    read_column(some.column(name), name, shape)
-                    for name, shape in zip(self.columns, self.rows, strict=True)
-                ]
+                rows = [np.zeros(shape, dtype) for dtype, shape in self.rows]
+                for name, leaf, filled in zip(self.columns, self.rows, rows, strict=True):
+                    filled[: len(some)] = read_column(some.column(name), name, (leaf[0], leaf[1][1:]))
                 reply = run_task(Task(self.digest, self.stage.value, [np.int32(0), *rows, *values]))
                 predictions = reply.outputs[0][: some.num_rows]
                 flat = pa.array(
@@ -559,60 +492,3 @@ class Predict:
                 )
                 yield pa.RecordBatch.from_arrays([*some.columns, flat], [*some.schema.names, ""])
         shorten_collections()
-
-
-def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) -> np.ndarray:
-    """Reads the numbers of a column, `[rows, ...]`, padded with zeros to a shape."""
-    filled = np.zeros(shape[1], shape[0])
-    numbers, missing = column, column.null_count
-    if pa.types.is_nested(column.type):
-        numbers = column.flatten()
-        missing += sum(size != shape[1][1] for size in column.value_lengths().to_pylist())
-    if missing or numbers.null_count:
-        message = f"column {name!r} has missing values, or lists whose shape is not {list(shape[1][1:])}"
-        raise ValueError(message)
-    values = _exact(numbers.to_numpy(zero_copy_only=False), filled.dtype, f"column {name!r}")
-    filled[: len(column)] = values.reshape(len(column), *shape[1][1:])
-    return filled
-
-
-def _exact(values: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
-    """Converts numbers to a dtype."""
-    try:
-        return converted(values, dtype)
-    except ValueError as error:
-        message = f"[source] {error} in {where}"
-        raise ValueError(message) from error
-
-
-def _numbers(cell: Foreign) -> np.ndarray:
-    """Reads a cell's numbers from Arrow's buffer; returns an empty array for lists of unequal lengths or with nulls."""
-    if not pa.types.is_nested(cell.type):
-        return np.asarray([] if not cell.is_valid else [cell.as_py()], dtype=None if cell.is_valid else object)
-    values = cell.values
-    while values is not None and pa.types.is_nested(values.type):
-        lengths = values.value_lengths()
-        uneven = values.null_count or len(lengths.unique()) > 1
-        values = None if uneven else values.flatten()
-    if values is None or values.null_count:
-        return np.empty(0, object)
-    return values.to_numpy(zero_copy_only=False)
-
-
-def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], client: object) -> np.ndarray:
-    """Reads one client's array from a cell, which contains nested or flat lists, a number, or bytes."""
-    dtype, count = np.dtype(shape[0]), int(np.prod(shape[1], dtype=np.int64))
-    if pa.types.is_binary(cell.type) or pa.types.is_large_binary(cell.type):
-        raw = cell.as_py()
-        values = np.frombuffer(raw, dtype) if raw is not None and len(raw) % dtype.itemsize == 0 else np.empty(0, dtype)
-    else:
-        values = _numbers(cell)
-        where = f"column {name!r} of client {client!r}"
-        values = _exact(values, dtype, where) if values.dtype.kind in "biuf" else np.empty(0, dtype)
-    if values.size != count:
-        message = (
-            f"[source] client {client!r} with {values.size} values in column {name!r}, but the program reads "
-            f"{shape[0]}{list(shape[1])}, which has {count} values"
-        )
-        raise ValueError(message)
-    return values.reshape(shape[1])

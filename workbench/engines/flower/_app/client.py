@@ -15,7 +15,6 @@ from .data import column
 
 
 def add_to(app: ClientApp) -> ClientApp:
-    """Adds the handlers of this program to an app, and returns the app."""
     app.query(NAME)(answer)
     return app
 

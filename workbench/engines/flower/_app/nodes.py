@@ -44,19 +44,9 @@ def ask_nodes(
 ) -> list[NodeReply]:
     """Sends each request to the node in its slot; returns replies in request order.
 
-    Args:
-        grid: Flower's connection to the nodes.
-        nodes: Ids of the nodes, in slot order.
-        asks: Requests, at most one for each node.
-        timeout_seconds: Time limit for all replies.
-        enough: Number of replies that suffice, and the number of seconds to wait for all replies (None to stop once
-            enough replies have arrived). For a failed or late node, the reply has an "error" and no values.
-        late: Unanswered messages from earlier calls with `enough`, keyed by slot. Nodes with such messages receive no
-            request.
-
-    Raises:
-        NodeFailure: if a node raised an error, left, or did not answer in time; names the first such node. With
-            `enough`, this error is raised only if a node's worker exited.
+    `enough` is the number of replies that suffice, and the number of seconds to wait for all replies (None to stop at
+    this number). Failed and late nodes then reply with an "error" and no values, unless a worker exited. `late` maps
+    slots to unanswered messages of earlier calls; these nodes receive no request.
     """
     late = {} if late is None else late
     for reply in grid.pull_messages(late.values()) if late else ():

@@ -29,13 +29,10 @@ class Own:
 
     @property
     def source(self) -> str:
-        """The row's source, as in `Ask.rows`."""
         return "/".join([f"own:{self.name}", *map(str, self.iterations)])
 
 
 class HeldRows:
-    """Rows that stayed on the nodes."""
-
     def __init__(self, name: str, op: dict[str, Any], index: int, forget: Callable[[str], Any]) -> None:
         self.name: str = name
         self.aval = op["kept_avals"][index]
@@ -44,7 +41,6 @@ class HeldRows:
 
     @property
     def source(self) -> str:
-        """The row's source, as in `Ask.rows`."""
         return f"held:{self.name}"
 
 

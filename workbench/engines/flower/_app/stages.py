@@ -41,7 +41,6 @@ _LOADED: dict[str, CompiledStage] = {}
 
 
 def load_stage(data: bytes) -> CompiledStage:
-    """Loads the stage from bytes."""
     digest = hashlib.sha256(data).hexdigest()
     stage = _LOADED.get(digest)
     if stage is not None:

@@ -1,11 +1,12 @@
-"""Clients from a PCollection with one row per example, grouped and padded by the pipeline's workers."""
+"""Clients from Beam sources and PCollections, which the workers of a pipeline write to files."""
 
 # pyright: reportMissingImports=false
 
+import contextlib
 import dataclasses
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,12 +15,57 @@ import numpy as np
 from workbench._open_types import Foreign
 from workbench._types import PyTreeDef
 from workbench.engines._clients import COUNT, ClientReader
-from workbench.engines._places import scratch_folder
-from workbench.engines._run_recorder import brief
-from workbench.engines.beam._files import client_files
-from workbench.errors import ProgramError
+from workbench.engines._places import load_arrays, save_arrays, scratch_folder
+from workbench.engines._table_engine import TableReader, check_clients, source_fact
+from workbench.errors import EngineError, ProgramError
 
 IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+
+
+class ClientFiles(ClientReader):
+    """Clients that a Beam pipeline wrote to files; each worker reads its batches from them."""
+
+    def __init__(self, folder: Path, struct: object) -> None:
+        listed = json.loads((folder / "clients.json").read_text())
+        self.ids = tuple(identity for identity, _ in listed)
+        self.files = tuple(folder / name for _, name in listed)
+        self._shape = jax.tree.structure(struct)
+        super().__init__(self._read, clients=len(listed))
+
+    def _read(self) -> Iterator[tuple[Any, Any]]:
+        for identity, path in zip(self.ids, self.files, strict=True):
+            yield identity, jax.tree.unflatten(self._shape, load_arrays(path))
+
+
+@contextlib.contextmanager
+def client_files(
+    struct: Foreign, folder: Foreign, pipeline: Callable[[str, Any], None], name: str, source: str = "`read_from`"
+) -> Iterator["ClientFiles"]:
+    """Runs a pipeline that writes clients of the given shapes to files, which are removed afterwards."""
+    row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), struct)
+    with scratch_folder("clients-", folder) as at:
+        try:
+            pipeline(str(at), row)
+            reader = ClientFiles(at, struct)
+        except Exception as error:
+            message = (
+                f"{source} returned {source_fact(error, name)}. A source must return one pair `(client_id, data)` for "
+                "each client, with ids of type str or int and data of the shapes that the program expects: append a "
+                "`beam.Map` that converts the elements."
+            )
+            raise EngineError(message) from error
+        check_clients(source, reader.clients, len(set(reader.ids)), struct)
+        yield reader
+
+
+def save_rows(folder: Path, ids: Sequence[Any], rows: Mapping[str, Any], size: int) -> int:
+    """Writes the rows of all clients to files of `size` clients each; returns the number of files."""
+    starts = range(0, len(ids), size)
+    for batch, start in enumerate(starts):
+        some = slice(start, start + size)
+        (folder / f"rows-{batch}.json").write_text(json.dumps({"clients": list(ids[some]), "names": list(rows)}))
+        save_arrays(folder / f"rows-{batch}.npz", [np.asarray(x)[some] for x in rows.values()])
+    return len(starts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +102,7 @@ class BeamTable:
     def reader(
         self, by: str, names: Sequence[str], order: str | None, low: int, high: float, length: int, clients: int
     ) -> "BeamExamples":
-        """Makes the reader for clients whose number of examples is in a range."""
-        from workbench.engines.beam._examples import PackedExamples
+        from workbench.engines.beam._worker import PackedExamples
 
         columns = []
         for name in names:
@@ -69,13 +114,9 @@ class BeamTable:
 
 
 def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, order: str | None) -> BeamTable:
-    """Counts the examples of each client, on the workers of the PCollection's pipeline.
-
-    Raises:
-        ProgramError: if the PCollection is unbounded or its elements have no columns, or if its pipeline fails.
-    """
+    """Counts the examples of each client, on the workers of the PCollection's pipeline."""
     from workbench.engines.beam import _here
-    from workbench.engines.beam._examples import ExampleRows, runner_and_options
+    from workbench.engines.beam._worker import ExampleRows, runner_and_options
 
     runner, options = runner_and_options(collection.pipeline, IN_PROCESS)
     try:
@@ -87,9 +128,8 @@ def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, or
             _here.run("run_counting", (str(folder), examples, by, names, order), runner, options, lambda: None)
             columns, counts, kinds = json.loads((folder / "table.json").read_text())
     except Exception as error:
-        fact = re.search(r"\[source\] ([^\n]*?)(?: \[while|$)", str(error), re.MULTILINE)
         message = (
-            f"`clients_from` was given a PCollection, and found {fact[1] if fact else 'an error: ' + brief(error)}. "
+            f"`clients_from` was given a PCollection, and found {source_fact(error)}. "
             "Elements must be dictionaries, named tuples or `beam.Row`s with one example each, in a bounded "
             "PCollection: append a `beam.Map` that converts the elements, or correct the earlier steps."
         )
@@ -100,8 +140,10 @@ def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, or
     return BeamTable(examples, runner, options, labels, uneven, sizes, kinds)
 
 
-class BeamExamples(ClientReader):
+class BeamExamples(TableReader):
     """Clients of a PCollection with one row per example; `Beam` groups and packs them on the workers."""
+
+    engine, table = "Beam", "PCollection"
 
     def __init__(self, packed: Foreign, runner: object, options: Foreign, clients: int) -> None:
         self.packed: Foreign = packed
