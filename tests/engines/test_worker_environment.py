@@ -25,7 +25,6 @@ MODULES = [
     "workbench",
     "workbench.engines._remote",
     "workbench.engines._tables",
-    "workbench.engines._tables",
     "workbench.engines.spark._worker",
     "workbench.engines.beam._worker",
     "workbench.launch._dask_worker",
@@ -113,7 +112,7 @@ def test_a_worker_imports_and_computes_with_the_locked_libraries_alone(tmp_path:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr[-2000:]
     imported, outputs, loaded = json.loads(done.stdout.splitlines()[-1])
-    assert {"workbench", *(f"workbench.engines.{name}" for name in ("_remote", "_held", "_tables"))} <= set(imported)
+    assert {"workbench", *(f"workbench.engines.{name}" for name in ("_remote", "_tables"))} <= set(imported)
     assert [expected] == outputs[-1:] == [12.0]
     assert loaded == []
 
