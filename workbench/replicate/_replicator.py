@@ -194,9 +194,7 @@ class Replicator:
         self.context: ReplicaContext = ReplicaContext(self.num_replicas, axis)
 
     def __repr__(self) -> str:
-        return (
-            f"Replicator({self.axis}={self.num_replicas}, mesh={None if self.mesh is None else dict(self.mesh.shape)})"
-        )
+        return f"Replicator({self.axis}={self.num_replicas}, on={None if self.mesh is None else dict(self.mesh.shape)})"
 
     def step(self, step_fn: Callable, *, check_state: bool = True) -> Callable:
         """Creates a program of one step on all replicas, for `workbench.jit`, `jax.grad` and views.
