@@ -37,8 +37,8 @@ OPENING = """# The course
 
 Each notebook asks one question, builds the idea before it calls the library, and explains what to look for in each
 figure. It ends with self-checking exercises: `wb.course.check("09.2", answer)` grades values as well as a program's
-plan and bytes. `workbench lab` opens the course in JupyterLab. To teach the course, see [For lecturers](teaching/index.md). The
-[gallery](gallery/index.md) reproduces claims of papers.
+plan and bytes. `workbench lab` opens the course in JupyterLab. To teach the course, see [For
+lecturers](teaching/index.md). The [gallery](gallery/index.md) reproduces claims of papers.
 
 **New here?** Start with [01](course/01-start-here.ipynb); it takes 35 minutes. If `jax.vmap`, `jax.lax.scan` or optax
 are new to you, first read [00](course/00-the-jax-you-need.ipynb). Then choose by interest:

@@ -271,3 +271,16 @@ def test_sum_of_gradients_of_mapped_layers_is_no_request_of_the_program(mesh):
     why = wb.why(step)([jnp.ones((16, 16))] * 2, xs)
     (summed,) = (each for each in why.collectives if each.payload_bytes == 2 * 16 * 16 * 4)
     assert "Differentiation inside `shard_map` adds this exchange" in summed.sentence
+
+
+def test_sum_of_a_program_beside_a_sum_of_gradients_is_requested_by_the_program(mesh):
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=(P(), P()))
+    def step(w, x):
+        loss, gradient = jax.value_and_grad(lambda w: jnp.sum((x @ w) ** 2))(w)
+        return jax.lax.psum(loss, "data"), gradient
+
+    why = wb.why(step)(jnp.ones(4), jnp.ones((16, 4)))
+    line = step.__wrapped__.__code__.co_firstlineno + 3
+    own = [each for each in why.collectives if each.source.line == line]
+    assert own
+    assert all("The program itself requests this exchange: `psum`" in each.sentence for each in own)

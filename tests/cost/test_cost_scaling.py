@@ -1,5 +1,7 @@
 """Costs at another size: against the compiler at that size, and by hand."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -7,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.cost import estimate_scaled
-from workbench.errors import InspectionError
+from workbench.errors import InspectionError, MeshError
 
 STEPS, ROWS, WIDTH = 3, 8, 64
 
@@ -215,3 +217,13 @@ def test_clients_inside_pods_are_scaled_where_they_have_a_mesh_axis(changes, act
     estimated, compiled = estimate_scaled(nested(), **changes), nested(**actual)
     assert flops(estimated.cost) == flops(compiled.cost)
     assert sent(estimated.cost) == {key: pytest.approx(amount) for key, amount in sent(compiled.cost).items()}
+
+
+@pytest.mark.parametrize("machine", ["cpu", 7, ("v5e",)])
+def test_machine_without_rates_is_refused(record, machine: Any):
+    with pytest.raises(MeshError, match='`estimate_scaled` was given on=.*such as "v5p"'):
+        estimate_scaled(record, on=machine)
+
+
+def test_slice_of_a_cloud_states_the_devices(record):
+    assert estimate_scaled(record, on="v5e-16").cost == estimate_scaled(record, on="v5e:4x4").cost

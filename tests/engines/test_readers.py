@@ -263,3 +263,12 @@ def test_compiled_programs_name_the_engine_that_reads_clients():
     reader = wb.engines.ClientReader([("ann", np.float32(1)), ("bob", np.float32(3))])
     with pytest.raises(ProgramError, match=r"received an object of type ClientReader.*MeshEngine\(\)\.run\(fn, …\)"):
         mean(reader)
+
+
+def test_parquet_columns_without_numbers_are_refused(tmp_path: Path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"x": pa.array([1.0, 2.0]), "hash": pa.array([b"abcd", b"efgh"])}
+    parquet.write_table(pa.table(columns), tmp_path / "clients.parquet")
+    with pytest.raises(DataError, match=r"it has a column 'hash' of type binary.*leave out other columns"):
+        ParquetReader(tmp_path / "clients.parquet")
+    assert ParquetReader(tmp_path / "clients.parquet", columns=["x"]).clients == 2

@@ -110,5 +110,5 @@ def test_numbers_that_a_program_cannot_represent_are_refused(value: Any, kind: s
     fact = f"numbers that {dtype} cannot represent in column 'x'"
     with pytest.raises(ValueError, match=f"{fact} of client 'bob'"):
         read_column(cells, "x", (dtype, ()), pa.array(["ann", "bob"]))
-    with pytest.raises(ValueError, match=f"{fact} of row 1"):
+    with pytest.raises(ValueError, match=f"{fact} of a row"):
         read_column(cells, "x", (dtype, ()))

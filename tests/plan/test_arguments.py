@@ -129,6 +129,24 @@ assert float(step(np.ones(3), 2.0, by=1)) == 6.0
 by_kind = wb.jit(lambda x, kind: jnp.sum(x) if kind == "sum" else x)
 assert [float(by_kind(other, "sum")) for _ in range(3)] == [3.0] * 3
 assert by_kind(other, "none").shape == (3,)
+
+def described(x, what):
+    traced.append(what)
+    return jnp.sum(x)
+
+by_name = wb.jit(described, static_argnames="what")
+assert [float(by_name(other, what="mean")) for _ in range(3)] == [3.0] * 3
+assert traced == [None, "wrong", 1, "mean"], traced
+deletes = wb.jit(lambda x: jnp.sum(x) if x.size == 3 else no_such(x))
+def no_such(x):
+    traced.append("no such")
+    raise ValueError("the column was deleted")
+assert float(deletes(other)) == 3.0
+try:
+    deletes(jnp.ones(4))
+except ValueError as error:
+    assert str(error) == "the column was deleted", error
+assert traced[-2:] == ["mean", "no such"], traced
 with jax.disable_jit():
     assert float(step(jnp.ones(3), other)) == 6.0
 assert float(jax.grad(lambda x: step(x, other))(jnp.ones(3))[0]) == 1.0

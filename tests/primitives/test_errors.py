@@ -270,3 +270,13 @@ def test_interrupted_answer_about_a_jaxpr_is_asked_again() -> None:
     with pytest.raises(KeyboardInterrupt):
         count(jaxpr)
     assert [count(jaxpr), count(jaxpr), len(asked)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("operation", ["map_fn", "broadcast"])
+def test_machine_that_is_no_mesh_is_refused(operation: str) -> None:
+    calls = {
+        "map_fn": lambda: wb.map_fn(lambda x: x, jnp.ones(4), on="v5e"),
+        "broadcast": lambda: wb.broadcast(1.0, on="v5e"),
+    }
+    with wb.program(clients=4), pytest.raises(MeshError, match=f"`{operation}` was given on='v5e'.*must be a mesh"):
+        calls[operation]()

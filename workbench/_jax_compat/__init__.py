@@ -192,11 +192,6 @@ def calls_directly() -> bool:
     return _core.trace_state_clean() and not (_config.disable_jit.value or _forked)
 
 
-def refuses_arguments(error: Exception) -> bool:
-    """Returns whether JAX raised an error for a deleted array, or for a leaf that is not an array."""
-    return "deleted" in str(error) or "Error interpreting argument" in str(error)
-
-
 def runs_operations_alone() -> bool:
     """Returns whether `jax.disable_jit` is on and no jaxpr is being traced, so that Python code sees values.
 

@@ -182,6 +182,19 @@ def _not_seen(family: ChipFamily, sizes: tuple[int, ...], slices: int, target: s
         f"`parse_target` was given {target!r}, an untested topology; for some untested topologies, the compiler "
         f"crashes without an error. Tested for {family.name}{several if slices > 1 else ''}: "
         f"{', '.join(family.topologies)}. Use a tested topology (nearest: "
-        f"{', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: "
+        f"{', '.join(f'{family.name}:{shape}' for shape in nearest)}), or try this one with `inspect(…, force=True)`: "
         "if the worker process dies, the next request starts a new worker."
     )
+
+
+def is_target(name: str) -> bool:
+    """Returns whether a name has a topology ("v5e:4x4") or names a Google Cloud slice ("v5e-16")."""
+    if name.endswith(".json"):  # the rates from a calibration; its path may contain a colon
+        return False
+    if ":" in name:
+        return True
+    try:
+        parse_target(name)
+    except MeshError:
+        return False
+    return True

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import jax
+import numpy as np
 
 from workbench._types import Argument
 from workbench.api._options import asked
@@ -13,6 +14,7 @@ from workbench.errors import InspectionError, ProgramError
 from workbench.inspection import compare as compare_records
 from workbench.measurement import History, Results, Run, RunComparison, StoredRun, compare_runs, is_runs
 from workbench.records.advice import ComparisonRecord
+from workbench.records.compiled import ProgramRecord
 
 Runs = Run | StoredRun[Any] | History
 
@@ -85,7 +87,9 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
 
         return compare_calls
     runs = things[0] if len(things) == 1 else list(things)
-    of_arrays = isinstance(runs, Mapping) and any(isinstance(each, jax.Array) for each in runs.values())
+    of_arrays = isinstance(runs, Mapping) and any(
+        isinstance(each, jax.Array | np.ndarray | ProgramRecord) for each in runs.values()
+    )
     if is_runs(runs) or (isinstance(runs, Mapping) and not of_arrays):
         return compare_runs(runs, metric=metric, **options)
     if metric is not None or options:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias, TypedDict
 
+import numpy as np
+
 from workbench._open_types import AS_GIVEN, AsGiven, Examples, Progress
 from workbench.errors import ProgramError, WorkbenchError
 from workbench.inspection import On, machine_of
@@ -79,7 +81,7 @@ def inspect_options(
     machine = machine_of(on, question)
     if chunk_size is not AS_GIVEN:
         check_chunk_size(question, chunk_size)
-    if isinstance(examples_per_client, int | float):
+    if isinstance(examples_per_client, int | float | np.number):
         message = (
             f"`{question}` was given examples_per_client={examples_per_client!r}. This option is the true number of "
             "examples of every client: pass one number per client."

@@ -64,7 +64,7 @@ def show_thing(x: object, **options: Option) -> None:
         return
     options.pop("layout", None)
     if isinstance(x, DeviceMonitor | Run):
-        refuse_options("show", x, options)
+        refuse_options("show", x, {name: value for name, value in options.items() if value is not None})
         print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
         return
     view = options.pop("view", None)
@@ -177,6 +177,7 @@ def _explorer_options(
         if isinstance(value, _EXPLORER[name]) or (name == "gradient" and gradient_of is not None and callable(value)):
             continue
         kinds = " or ".join(f"`{kind.__name__}`" for kind in _EXPLORER[name])
+        kinds += " or a function" if name == "gradient" and gradient_of is not None else ""
         message = (
             f"`{question}` was given {name}={value!r:.80}, an object of type {type(value).__name__}. The explorer "
             f"reads a {kinds} here: pass such an object, or omit `{name}=`."
@@ -187,9 +188,9 @@ def _explorer_options(
 
 def _check_views(question: str, record: Record, view: str | None, views: Mapping[str, Any]) -> None:
     """Raises an error for a view that a record lacks, and for options of the explorer with other records."""
-    import workbench_widgets
-
     if view is not None:
+        import workbench_widgets
+
         _check_name(question, view, workbench_widgets.views_of(record))
     if not isinstance(record, ProgramRecord):
         refuse_options(question, record, views)

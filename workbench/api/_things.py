@@ -84,8 +84,8 @@ def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None
     if options:
         message = (
             f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with an object of type "
-            f"{type(x).__name__}, which cannot be compiled and has no cost to predict. These options apply only to "
-            f"programs: omit them, or pass the function, as in `{question}(fn, …)(*args)`."
+            f"{type(x).__name__}. These options need a function, which is traced and compiled: omit them, or pass the "
+            f"function, as in `{question}(fn, …)(*args)`."
         )
         raise ProgramError(message)
 

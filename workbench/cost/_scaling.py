@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from workbench.aot import known_chip, parse_target
+from workbench.aot import is_target, known_chip, parse_target
 from workbench.cost._accuracy import UNKNOWN
 from workbench.cost._collectives import sent_bytes
 from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
 from workbench.cost._timeline import time_module
-from workbench.errors import InspectionError
+from workbench.errors import InspectionError, MeshError
 from workbench.records.compiled import (
     CollectiveRecord,
     CostRecord,
@@ -84,9 +84,15 @@ def estimate_scaled(
     """
     placement, before = _size(record)
     if isinstance(on, str):
-        if devices is None and ":" in on and not on.endswith(".json"):
-            devices = parse_target(on).devices
-        on = known_chip(on)
+        target = parse_target(on) if is_target(on) else None
+        devices = target.devices if devices is None and target is not None else devices
+        on = known_chip(target.chip if target is not None else on) or on
+    if not isinstance(on, ChipRecord | None):
+        message = (
+            f"`estimate_scaled` was given on={on!r:.80}. Times are estimated from the published or calibrated rates of "
+            'a chip: pass a chip such as "v5p", a target such as "v5p:4x4x4", "here", or a `ChipRecord`.'
+        )
+        raise MeshError(message)
     after = _changed(record, placement, before, (clients, model, chunk_size, devices))
     chip = on or (record.cost.chip if record.cost is not None else None)
     law = _Law(record.plan, placement, before, after, model)

@@ -7,6 +7,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workbench._types import PyTree
 from workbench.errors import MeshError
+from workbench.primitives import check_mesh
 
 
 def from_local_clients(rows: PyTree[Array], on: Mesh | None = None, *, axis: str = "clients") -> PyTree[Array]:
@@ -30,6 +31,7 @@ def from_local_clients(rows: PyTree[Array], on: Mesh | None = None, *, axis: str
         >>> rows.shape, len(rows.addressable_shards)
         ((8, 3), 8)
     """
+    check_mesh("from_local_clients", on)
     mesh = jax.sharding.get_mesh() if on is None else on
     if mesh.empty or axis not in mesh.shape:
         message = (

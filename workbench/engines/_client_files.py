@@ -129,7 +129,10 @@ class ParquetReader(ClientReader):
         from workbench.engines._columns import leaf_of
 
         self.structure: PyTreeDef = jax.tree.structure(dict.fromkeys(self.columns, 0))
-        self._forms = {name: leaf_of(first.column(name)) for name in sorted(self.columns)}
+        try:
+            self._forms = {name: leaf_of(first.column(name), name) for name in sorted(self.columns)}
+        except ValueError as error:
+            raise self._wrong_column(error) from error
         self._arrays(first)
         self.avals: tuple[Any, ...] = tuple(jax.ShapeDtypeStruct(x, kind) for kind, x in self._forms.values())
 
@@ -165,8 +168,11 @@ class ParquetReader(ClientReader):
         try:
             return [read_column(batch.column(name), name, leaf) for name, leaf in self._forms.items()]
         except ValueError as error:
-            fact = f"it has a {str(error).removeprefix('[source] ')}"
-            raise self._wrong(fact, "pad lists, and leave out other columns with `columns=`") from error
+            raise self._wrong_column(error) from error
+
+    def _wrong_column(self, error: ValueError) -> DataError:
+        fact = f"it has {str(error).removeprefix('[source] ')}"
+        return self._wrong(fact, "pad lists, and leave out other columns with `columns=`")
 
     def _wrong(self, fact: str, advice: str) -> DataError:
         return DataError(

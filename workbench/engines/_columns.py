@@ -41,15 +41,16 @@ def read_column(column: Foreign, name: str, leaf: Leaf, clients: Foreign = None)
         raise ValueError(message) from error
 
 
-def leaf_of(column: Foreign) -> Leaf:
-    """Finds the dtype (as JAX stores it) and the shape of the first row of a column."""
+def leaf_of(column: Foreign, name: str) -> Leaf:
+    """Finds the dtype (as JAX stores it) and the shape of the first row of a column of numbers or lists of numbers."""
     shape, row = (), column.slice(0, 1)
     while _is_list(row.type):
         shape = (*shape, compute.list_value_length(row)[0].as_py() or 0) if len(row) else (*shape, 0)
         row = row.flatten()[:1]
-    return (
-        jax.dtypes.canonicalize_dtype(row.type.to_pandas_dtype()).name if _is_number(row.type) else "float32"
-    ), shape
+    if not _is_number(row.type):
+        message = f"[source] a column {name!r} of type {column.type}"
+        raise ValueError(message)
+    return jax.dtypes.canonicalize_dtype(row.type.to_pandas_dtype()).name, shape
 
 
 def _values(column: Foreign, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -83,4 +84,4 @@ def _is_number(kind: Foreign) -> bool:
 
 
 def _row(clients: Foreign, i: int) -> str:
-    return f"row {i}" if clients is None else f"client {clients[i].as_py()!r}"
+    return "a row" if clients is None else f"client {clients[i].as_py()!r}"

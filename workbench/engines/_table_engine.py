@@ -90,7 +90,7 @@ class TableEngine(Engine):
         """Writes the rows of all clients to `write_to`."""
 
     def _packs(self, clients: TableReader) -> bool:
-        return clients.engine == type(self).__name__
+        return any(clients.engine == base.__name__ for base in type(self).__mro__)
 
     def _argument_of_source(self, args: Sequence[Any]) -> int:
         as_shapes = [

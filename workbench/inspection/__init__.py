@@ -18,7 +18,6 @@ from workbench.inspection._compile_once import compile_now as compile_now
 from workbench.inspection._files import inspect_given as inspect_given
 from workbench.inspection._machine import (
     On as On,
-    is_target as is_target,
     machine_of as machine_of,
     parts_of as parts_of,
 )

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench.aot import known_chip, parse_target
+from workbench.aot import is_target, known_chip
 from workbench.errors import MeshError
 
 On: TypeAlias = Mesh | AbstractMesh | str | Sequence[Mesh | AbstractMesh | str | None] | None
@@ -98,16 +98,3 @@ def parts_of(on: On) -> tuple[Mesh | AbstractMesh | str, ...]:
     if on is None:
         return ()
     return tuple(part for part in on if part is not None) if isinstance(on, list | tuple) else (on,)  # pyright: ignore[reportReturnType]
-
-
-def is_target(name: str) -> bool:
-    """Returns whether a name has a topology ("v5e:4x4") or names a Google Cloud slice ("v5e-16")."""
-    if name.endswith(".json"):  # the rates from a calibration; its path may contain a colon
-        return False
-    if ":" in name:
-        return True
-    try:
-        parse_target(name)
-    except MeshError:
-        return False
-    return True

@@ -166,6 +166,18 @@ def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
     ]
 
 
+def _are_derived(names: Iterable[str]) -> bool:
+    """Returns whether all operations of a collective belong to a backward pass.
+
+    Inside `shard_map`, planned names lack this path, and a combined collective has a name such as `step/(psum:psum)`.
+    """
+    parts = [name.partition("/(") for joined in names for name in joined.split(";")]
+    return bool(parts) and all(
+        "transpose(" in prefix or (group and all("transpose(" in name for name in group.split(":")))
+        for prefix, _, group in parts
+    )
+
+
 def _result_name(output: PlannedValueRecord) -> str:
     return "its result" if output.op_name in ("", "result") else f"`{output.op_name}`"
 
@@ -763,8 +775,8 @@ class _Reader:
             return _Cause(value, "constraint", sentence, advice)
         if value.operation in _WRITTEN:
             name = last_name(value.op_name).removesuffix("_invariant") or value.operation
-            names = " ".join((value.op_name, *compiled_names))  # inside `shard_map`, a planned name lacks its path
-            if name == "psum" and "_invariant" in value.op_name and "transpose(" in names:
+            is_derived = "transpose(" in value.op_name or _are_derived(compiled_names)
+            if name == "psum" and "_invariant" in value.op_name and is_derived:
                 sentence = (
                     f"Differentiation inside `shard_map` adds this exchange{_at(value)}, because it sums the gradients "
                     f"of a value that is replicated along {_listed(axes)}."

@@ -21,7 +21,7 @@ from workbench._open_types import Foreign
 from workbench.aot import known_chip, store_calibration
 from workbench.errors import MeshError
 from workbench.inspection import inspect_module
-from workbench.primitives import refuse_forked
+from workbench.primitives import check_mesh, refuse_forked
 from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
 _LEAST_SECONDS = 2e-3  # minimum time of one run: a program repeats its operation until a run takes this long
@@ -149,6 +149,7 @@ def calibrate(
     if not seconds > 0:
         message = f"`calibrate` was given seconds={seconds!r}. `seconds` is the measuring time: use a number above 0."
         raise MeshError(message)
+    check_mesh("calibrate", on)
     refuse_forked("calibrate")
     mesh = Mesh(np.array(jax.devices()), ("devices",)) if on is None else on
     show = _Line(shown=progress)

@@ -151,7 +151,7 @@ def _given_modules(program: Argument) -> list[ModuleRecord]:
     if not isinstance(module, ModuleRecord):
         msg = (
             f"`open_profile` was given program={type(program).__name__}, which has no compiled module. Seconds are "
-            "joined to HLO instructions: pass `wb.trace(fn)(*args)` or the result of its `inspect()`, or omit "
+            "matched to HLO instructions: pass `wb.trace(fn)(*args)` or the result of its `inspect()`, or omit "
             "`program`."
         )
         raise ProfileError(msg)

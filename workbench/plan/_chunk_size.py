@@ -39,7 +39,8 @@ ChunkSize: TypeAlias = int | OneOf["auto"] | Callable[[Phase, int], int] | None
 def check_chunk_size(question: str, chunk_size: object) -> None:
     """Raises an error for an impossible chunk size; `question` is the function that the user called."""
     is_count = isinstance(chunk_size, int) and not isinstance(chunk_size, bool) and chunk_size >= 1
-    if not (is_count or callable(chunk_size) or chunk_size in ("auto", "tune", None)):
+    tunes = chunk_size == "tune" and question == "jit"
+    if not (is_count or callable(chunk_size) or tunes or chunk_size in ("auto", None)):
         message = (
             f"`{question}` was given chunk_size={chunk_size!r}. `chunk_size` is the number of clients that one device "
             'processes together: pass a positive int, "auto" to let the workbench choose, or None for all clients; '

@@ -98,6 +98,12 @@ def _hidden(tree: PyTree[Array]) -> PyTree[Array]:
     return hide_static(tree)
 
 
+def _refused(tree: PyTree[Array]) -> bool:
+    """Returns whether JAX refuses the arguments of a call: an array was deleted, or a leaf is not an array."""
+    arrays = (x for x in jax.tree.leaves(tree) if isinstance(x, Array) and not isinstance(x, Tracer))
+    return _hidden(tree) is not tree or any(x.is_deleted() for x in arrays)
+
+
 def _argument_name(fn: Callable, path: KeyPath) -> str:
     import inspect
 
@@ -125,6 +131,8 @@ class Jitted:
         self.plan_choice: PlanChoiceRecord | None = None
         self.options: dict[str, Any] = dict(options)
         self._returns_static = False  # set while the function is traced
+        self._has_static = any(option.startswith("static") for option in options)  # or a call had such leaves
+        self._donates = any(option.startswith("donate") for option in options)
         self._errors = CallbackErrors(getattr(fn, "__name__", type(fn).__name__))
 
         @functools.wraps(fn)
@@ -154,17 +162,18 @@ class Jitted:
 
     def __call__(self, *args: Argument, **kwargs: Argument) -> Argument:
         errors = self._errors
-        if errors.none and _jax_compat.calls_directly() and not listens():
+        if errors.none and not self._has_static and _jax_compat.calls_directly() and not listens():
             # JAX ends the process if an array on several devices is deleted, so arrays are checked before such a call.
-            if errors.one_device:
-                try:
-                    results = self._staged(*args, **kwargs)
-                    return show_static(results) if self._returns_static else results
-                except (RuntimeError, TypeError, ValueError) as error:
-                    if not _jax_compat.refuses_arguments(error):
-                        raise
-            elif _jax_compat.live_arrays((args, kwargs)):
-                return self._shown(self._staged(*args, **kwargs))
+            if not errors.one_device or self._donates:
+                if _jax_compat.live_arrays((args, kwargs)):
+                    return self._shown(self._staged(*args, **kwargs))
+                return self._checked(args, kwargs)
+            try:
+                results = self._staged(*args, **kwargs)
+                return show_static(results) if self._returns_static else results
+            except (RuntimeError, TypeError, ValueError):
+                if not _refused((args, kwargs)):
+                    raise
         return self._checked(args, kwargs)
 
     def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argument:
@@ -175,7 +184,9 @@ class Jitted:
             return self.fn(*args, **kwargs)
         refuse_deleted("jit", (args, kwargs))
         refuse_readers(getattr(self.fn, "__name__", "jit"), (args, kwargs))
-        args, kwargs = _hidden((args, kwargs))
+        tree = args, kwargs
+        args, kwargs = _hidden(tree)
+        self._has_static |= args is not tree[0]
         # Under another transformation, the primitives must stay visible: the outermost compilation makes the plan.
         if not _jax_compat.at_top_level():
             return self._shown(self._plain(*args, **kwargs))

@@ -12,7 +12,12 @@ from workbench.primitives._cohort import sample as sample, select as select
 from workbench.primitives._emit import emit as emit, emit_p as emit_p, take_dropped_emissions as take_dropped_emissions
 from workbench.primitives._extreme import HOLDS as HOLDS, absent_value as absent_value, max_p as max_p, min_p as min_p
 from workbench.primitives._families import MAPREDUCE_PRIMITIVES as MAPREDUCE_PRIMITIVES, REDUCTIONS as REDUCTIONS
-from workbench.primitives._layout import Layout as Layout, find_layout as find_layout, planned as planned
+from workbench.primitives._layout import (
+    Layout as Layout,
+    check_mesh as check_mesh,
+    find_layout as find_layout,
+    planned as planned,
+)
 from workbench.primitives._linear import broadcast_p as broadcast_p, mean_p as mean_p, sum_p as sum_p
 from workbench.primitives._map import map_fn as map_fn, map_p as map_p
 from workbench.primitives._placement import Placement as Placement

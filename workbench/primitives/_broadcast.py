@@ -7,7 +7,7 @@ from jaxtyping import Array, Shaped
 from workbench._types import PyTree
 from workbench.errors import PlacementError
 from workbench.primitives._checks import as_arrays
-from workbench.primitives._layout import find_layout, reveal
+from workbench.primitives._layout import check_mesh, find_layout, reveal
 from workbench.primitives._linear import bind_broadcast
 from workbench.primitives._map import map_fn
 from workbench.primitives._placement import resolve
@@ -66,5 +66,6 @@ def broadcast(
             over=outer[0].name,
         )
     leaves, structure = as_arrays("broadcast", "x", x)
+    check_mesh("broadcast", on)
     layout = find_layout(placement, on)
     return structure.unflatten([bind_broadcast(reveal(leaf, layout), placement, layout) for leaf in leaves])

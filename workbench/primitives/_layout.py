@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 import jax
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
 from workbench._types import AnyMesh, SpecEntry
@@ -47,6 +47,16 @@ class Layout:
     def explicit_axes(self) -> str | tuple[str, ...] | None:
         """Mesh axes of an explicitly sharded leading axis; None for Auto meshes."""
         return self.entry if self.explicit else None
+
+
+def check_mesh(operation: str, on: object) -> None:
+    """Raises an error if `on`, which the user passed to an operation, is neither a mesh nor None."""
+    if on is not None and not isinstance(on, Mesh | AbstractMesh):
+        message = (
+            f"`{operation}` was given on={on!r:.80}, an object of type {type(on).__name__}. Here, `on` must be a mesh: "
+            "pass a `jax.sharding.Mesh`, such as `workbench.make_mesh(clients=8)`."
+        )
+        raise MeshError(message)
 
 
 def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bool = False) -> Layout | None:

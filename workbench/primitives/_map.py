@@ -15,7 +15,7 @@ from workbench._types import AnyMesh, Aval, KeyPath, Param, PyTree, PyTreeDef
 from workbench.errors import ProgramError, WorkbenchError
 from workbench.primitives._callback_errors import CallbackErrors, calls_back
 from workbench.primitives._checks import Structure, as_arrays, check_clients
-from workbench.primitives._layout import Layout, find_layout, gather, reveal, spread
+from workbench.primitives._layout import Layout, check_mesh, find_layout, gather, reveal, spread
 from workbench.primitives._linear import bind_broadcast, rows_of, typed
 from workbench.primitives._placement import Placement, ProgramScope, active, current_scope, resolve
 from workbench.primitives._rebase import rebase
@@ -64,6 +64,7 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, on: An
         return map_fn(of_group, _tuple(args), over=outer[0].name)
     operands, structure = as_arrays("map_fn", "args", args)
     check_clients("map_fn", "args", structure.hidden(operands), placement)
+    check_mesh("map_fn", on)
     layout = find_layout(placement, on)
     call = _ClientCall(fn, structure, isinstance(args, tuple), placement)
     if _jax_compat.runs_operations_alone():

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from workbench._types import PyTree
 from workbench.errors import DataError, MeshError, PlacementError
 from workbench.plan import jit
-from workbench.primitives import map_fn, program
+from workbench.primitives import check_mesh, map_fn, program
 from workbench.replicate._context import InputContext, ReplicaContext
 from workbench.replicate._optimizer import wrap_optimizer
 from workbench.replicate._step import ReplicaStep
@@ -172,6 +172,7 @@ class Replicator:
     """
 
     def __init__(self, on: Mesh | None = None, *, replicas: int | None = None, axis: str = "replicas") -> None:
+        check_mesh("Replicator", on)
         positions = None if on is None else _positions(on, axis)
         count = replicas if replicas is not None else positions
         if count is None or not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:

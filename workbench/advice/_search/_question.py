@@ -8,10 +8,10 @@ from workbench._jax_compat import is_pmapped
 from workbench._types import Spec
 from workbench.advice._search._mesh import search_meshes, search_slices
 from workbench.advice._search._suggest import search_shardings
-from workbench.aot import parse_target
+from workbench.aot import is_target, parse_target
 from workbench.cost import error_bar, known_chip
 from workbench.errors import InspectionError, ProgramError
-from workbench.inspection import On, TracedCall, is_target, machine_of, parts_of
+from workbench.inspection import On, TracedCall, machine_of, parts_of
 from workbench.records.advice import SearchRecord
 
 

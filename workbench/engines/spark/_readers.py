@@ -163,7 +163,7 @@ def columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.Shape
             raise KeyError(out)
         table = frame.select(*(f"`{name}`" for name in names if types[name])).limit(1).toArrow()
         (row,) = table.to_batches()
-        leaves = {name: leaf_of(row.column(name)) for name in names}
+        leaves = {name: leaf_of(row.column(name), name) for name in names}
         for name, leaf in leaves.items():
             read_column(row.column(name), name, leaf)
     except (KeyError, ValueError) as error:
