@@ -221,7 +221,7 @@ def test_clients_inside_pods_are_scaled_where_they_have_a_mesh_axis(changes, act
 
 @pytest.mark.parametrize("machine", ["cpu", 7, ("v5e",)])
 def test_machine_without_rates_is_refused(record, machine: Any):
-    with pytest.raises(MeshError, match='`estimate_scaled` was given on=.*such as "v5p"'):
+    with pytest.raises(MeshError, match=r'`estimate_scaled` was given on=.*such as "v5p"'):
         estimate_scaled(record, on=machine)
 
 

@@ -88,7 +88,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
         return compare_calls
     runs = things[0] if len(things) == 1 else list(things)
     of_arrays = isinstance(runs, Mapping) and any(
-        isinstance(each, jax.Array | np.ndarray | ProgramRecord) for each in runs.values()
+        isinstance(value, jax.Array | np.ndarray | ProgramRecord) for value in runs.values()
     )
     if is_runs(runs) or (isinstance(runs, Mapping) and not of_arrays):
         return compare_runs(runs, metric=metric, **options)
