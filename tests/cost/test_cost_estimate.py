@@ -154,7 +154,20 @@ def test_assumptions_name_the_chip_its_source_and_the_modules_notes():
         assert part in text
 
 
+@pytest.mark.parametrize(
+    ("topology", "links"), [("switch", "use their port,"), ("torus2d", "use all links of the sub-torus")]
+)
+def test_assumptions_name_the_links_of_the_topology(topology, links):
+    assert links in "\n".join(estimate_cost(module([]), chip=CHIP.replace(topology=topology)).assumptions)
+
+
 # ---- from a plan alone
+
+
+@pytest.mark.parametrize(("mesh", "devices"), [(None, 1), (MESH, 4)])
+def test_assumptions_of_a_plan_name_the_number_of_devices(mesh, devices):
+    said = "\n".join(estimate_cost(None, plan(client_stage()), mesh=mesh).assumptions)
+    assert f"the fullest of the {devices} devices" in said
 
 
 def test_plan_shares_clients_evenly_and_prices_the_reduction():
@@ -211,6 +224,18 @@ def test_devices_wait_for_the_slowest_one():
     assert cost.imbalance_waste == 0.5  # both devices take 12; 16 of 24 examples are work
 
 
+def test_clients_that_several_devices_compute_are_counted_on_the_first_one():
+    copies = [ClientRange(placement="clients", device_id=d, start=d // 2 * 2, stop=d // 2 * 2 + 2) for d in range(4)]
+    cost = estimate_cost(None, plan(client_stage()), mesh=MESH.replace(clients=tuple(copies)))
+    assert [c.device_id for c in cost.clients] == [0, 0, 2, 2]
+
+
+def test_clients_of_another_placement_are_on_other_devices():
+    ranges = [ClientRange(placement=name, device_id=d, start=0, stop=d) for d, name in ((4, "clients"), (2, "pods"))]
+    cost = estimate_cost(None, plan(client_stage()), mesh=MESH.replace(clients=tuple(ranges)))
+    assert {c.device_id for c in cost.clients} == {4}
+
+
 def test_empty_slots_are_padding_counted_once_per_copy():
     slots = [ClientRange(placement="clients", device_id=d, start=3 * (d // 2), stop=3 + d // 2, padding=2 * (d // 2))
              for d in range(4)]  # fmt: skip
@@ -261,7 +286,7 @@ def test_a_mask_declares_the_examples_that_batched_arrays_hold():
 
 
 def test_examples_for_a_program_without_clients_are_refused():
-    with pytest.raises(InspectionError, match="no stage of the program has clients"):
+    with pytest.raises(InspectionError, match=r"no stage of the program has clients.*positive: omit `examples"):
         estimate_cost(None, plan(stage(0, "server", "server")), examples_per_client=(1, 2))
 
 

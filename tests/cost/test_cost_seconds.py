@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from records_parts import toy_module
 
 import workbench as wb
 from workbench.cost import CHIPS, estimate_cost, known_chip, time_module
 from workbench.inspection import inspect_module
+from workbench.records.compiled import InstructionRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord, RateRecord
 
 # What Google Cloud's pages and NVIDIA's data sheets print, typed in apart from the table:
@@ -123,6 +125,13 @@ def test_collective_hides_behind_what_runs_between_its_start_and_its_done(betwee
     (stage,) = cost.stages
     assert stage.collective_seconds == pytest.approx(GATHER)
     assert stage.hidden_seconds == pytest.approx(min(between * DOT, GATHER))
+
+
+def test_collective_in_a_loop_of_unknown_length_hides_no_known_time():
+    module = inspect_module(overlapping(1), platform="gpu")
+    unknown = tuple(collective.replace(executions=None) for collective in module.collectives)
+    (stage,) = estimate_cost(module.replace(collectives=unknown), chip=known_chip("H100")).stages
+    assert (stage.collective_seconds, stage.hidden_seconds) == (None, 0.0)
 
 
 def test_collective_of_one_piece_hides_behind_nothing():
@@ -284,25 +293,80 @@ ENTRY %main (p: {operand}) -> {result} {{
     assert module.flops == 0
 
 
-def test_rows_of_a_sort_take_their_comparisons_at_the_measured_rate_of_the_longer_sort():
-    rate = RateRecord(kind="sort", amount=8 * 1024, seconds=1e-3, low_seconds=1e-3, high_seconds=1e-3, runs=5)
-    chip = known_chip("v5e").replace(name="cpu", rates=(rate,))
-    module = inspect_module(
-        """HloModule m
+@pytest.mark.parametrize(("chip", "tera"), [("H100", 67), ("v5e", 197)], ids=["vector units", "only matrix units"])
+def test_a_factorisation_takes_its_work_at_the_rate_of_float32_on_its_chip(chip, tera):
+    module = inspect_module("""HloModule m
 
-%less (a: f32[], b: f32[]) -> pred[] {
+ENTRY %main (p: f32[16384,16384]) -> f32[16384,16384] {
+  %p = f32[16384,16384] parameter(0)
+  ROOT %call = f32[16384,16384] custom-call(%p), custom_call_target="lapack_spotrf_ffi"
+}
+""")
+    assert time_module(module, known_chip(chip))["call"].seconds == pytest.approx(16384**3 / 3 / (tera * 1e12))
+
+
+def sorted_rows(shape):
+    return f"""HloModule m
+
+%less (a: f32[], b: f32[]) -> pred[] {{
   %a = f32[] parameter(0)
   %b = f32[] parameter(1)
   ROOT %compare = pred[] compare(%a, %b), direction=LT
-}
+}}
 
-ENTRY %main (p: f32[8,300]) -> f32[8,300] {
-  %p = f32[8,300] parameter(0)
-  ROOT %sort = f32[8,300] sort(%p), dimensions={0}, is_stable=true, to_apply=%less
+ENTRY %main (p: {shape}) -> {shape} {{
+  %p = {shape} parameter(0)
+  ROOT %sort = {shape} sort(%p), dimensions={{0}}, is_stable=true, to_apply=%less
+}}
+"""
+
+
+def test_a_sort_on_nvidia_chips_reads_and_writes_all_keys_for_each_of_their_bytes():
+    module = inspect_module(sorted_rows("f32[1048576]"), platform="gpu")
+    passes, traffic = 4, 2 * 4 * 2**20
+    assert time_module(module, known_chip("H100"))["sort"].seconds == pytest.approx(passes * traffic / (0.27 * 3350e9))
+
+
+def rate(kind, amount, seconds):
+    return RateRecord(kind=kind, amount=amount, seconds=seconds, low_seconds=seconds, high_seconds=seconds, runs=5)
+
+
+def test_rows_of_a_sort_take_their_comparisons_at_the_measured_rate_of_the_longer_sort():
+    chip = known_chip("v5e").replace(name="cpu", rates=(rate("sort", 8 * 1024, 1e-3),))
+    module = inspect_module(sorted_rows("f32[8,300]"))
+    assert time_module(module, chip)["sort"].seconds == pytest.approx(300 * 8 * 3 * 1e-3 / (1024 * 10))
+
+
+@pytest.mark.parametrize(
+    ("name", "opcode", "seconds"),
+    [
+        pytest.param("transpose_fusion", "fusion", 4e-6, id="fusion, by its name"),
+        pytest.param("loop_fusion", "fusion", 1e-6, id="fusion of other operations"),
+        pytest.param("x", "reverse", 4e-6, id="operation, by its opcode"),
+        pytest.param("transpose_of_x", "negate", 1e-6, id="operation of any name"),
+    ],
+)
+def test_an_operation_takes_the_measured_rate_of_its_class(name, opcode, seconds):
+    operation = InstructionRecord(
+        name=name, opcode=opcode, computation="main", shape="f32[1024]", size_bytes=4096, executions=1.0,
+        accessed_bytes=8192,
+    )  # fmt: skip
+    chip = known_chip("v5e").replace(rates=(rate("elementwise", 8192, 1e-6), rate("transpose", 8192, 4e-6)))
+    assert time_module(toy_module(instructions=(operation,)), chip)[name].seconds == pytest.approx(seconds)
+
+
+def test_an_operation_without_operands_reads_from_no_cache():
+    text = """HloModule m, is_scheduled=true
+
+ENTRY %main (a: f32[8]) -> s32[1] {
+  %a = f32[8] parameter(0)
+  %before = f32[8] negate(%a)
+  ROOT %iota = s32[1] iota(), iota_dimension=0
 }
 """
-    )
-    assert time_module(module, chip)["sort"].seconds == pytest.approx(300 * 8 * 3 * 1e-3 / (1024 * 10))
+    # 4 bytes are written; at these rates a fifth byte would take 1.4 µs more
+    chip = known_chip("v5e").replace(rates=(rate("elementwise", 4, 1e-6), rate("elementwise", 8, 16e-6)))
+    assert time_module(inspect_module(text), chip)["iota"].seconds == pytest.approx(1e-6)
 
 
 def test_the_error_of_a_factorisation_on_a_chip_that_is_not_attached_is_unknown():

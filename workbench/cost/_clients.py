@@ -115,10 +115,10 @@ def _check_capacity(examples: Sequence[int], capacity: int | None) -> None:
 
 
 def _refuse(fact: str, count: int) -> None:
+    numbers = f"pass {count} numbers, or " if count else ""
     message = (
         f"`estimate_cost` was given {fact}. `examples_per_client` needs one non-negative number per client, and at "
-        f"least one of them must be positive: pass {count} numbers, or omit `examples_per_client` to count all clients "
-        "equally."
+        f"least one of them must be positive: {numbers}omit `examples_per_client` to count all clients equally."
     )
     raise InspectionError(message)
 

@@ -254,10 +254,8 @@ def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after
     _, before = _size(record)
     if before.shares > 1 or after.shares == 1 or record.mesh is None:
         return {}
-    # Planned for two devices, the smallest number that communicates; the law then scales the group to the new size.
-    axes = tuple(
-        axis.replace(size=2 if axis.name in placement.mesh_axes[:1] else axis.size) for axis in record.mesh.axes
-    )
+    # Planned for axes of two devices, the smallest that communicate; the law then scales the group to the new size.
+    axes = tuple(axis.replace(size=2 if axis.name in placement.mesh_axes else axis.size) for axis in record.mesh.axes)
     mesh = MeshRecord(axes=axes, devices=(), abstract=True)
     planned = planned_stages(record.plan.stages, record.plan, mesh)
     return {
@@ -280,13 +278,7 @@ def _as_held(collective: CollectiveRecord, stage: str, record: ProgramRecord, ot
     payload = (
         returned if returned in parts else next((part for part in parts if part in sizes), collective.payload_bytes)
     )
-    return collective.replace(
-        group_size=1,
-        payload_bytes=round(payload),
-        wire_bytes=None
-        if collective.wire_bytes is None
-        else collective.wire_bytes * payload / collective.payload_bytes,
-    )
+    return collective.replace(group_size=1, payload_bytes=round(payload))
 
 
 def _inside(stages: Sequence[StageRecord], placement: str, *, within: bool = False) -> Iterator[str]:
@@ -299,15 +291,12 @@ def _inside(stages: Sequence[StageRecord], placement: str, *, within: bool = Fal
 
 
 def _memory(record: ProgramRecord, law: _Law, chip: ChipRecord | None) -> MemoryRecord | None:
-    reported = record.module.memory if record.module is not None else None
-    parts = (
-        None
-        if reported is None
-        else (reported.argument_bytes, reported.output_bytes, reported.temporary_bytes, reported.peak_bytes)
-    )
-    if reported is None or parts is None or any(part is None for part in parts):
+    reported = record.module.memory if record.module is not None else MemoryRecord()
+    parts = (reported.argument_bytes, reported.output_bytes, reported.temporary_bytes, reported.peak_bytes)
+    sizes = [part for part in parts if part is not None]
+    if len(sizes) < len(parts):
         return None
-    arguments, outputs, temporaries, peak = (part or 0 for part in parts)
+    arguments, outputs, temporaries, peak = sizes
     data = min(arguments, sum(_client_bytes(record.plan, law)))
     new_arguments = round((arguments - data) * law.model + data * law.clients)
     rows = min(outputs, sum(_returned_rows(record.plan, law)))

@@ -148,14 +148,15 @@ class _Schedule:
     def _operation(self, instruction: InstructionRecord) -> OperationTime:
         if not self._chip.rates:
             return predict_instruction(instruction, self._chip, self._dtype, fixed=self._fixed)
+        transcendentals = self._transcendentals(instruction)
         return predict_instruction(
             instruction,
             self._chip,
             self._dtype,
             fixed=self._fixed,
             reach_bytes=self._reach.get(instruction.name, 0.0),
-            transcendentals=self._transcendentals(instruction),
-            arithmetic=max(0.0, instruction.elementwise_flops - self._transcendentals(instruction)),
+            transcendentals=transcendentals,
+            arithmetic=instruction.elementwise_flops - transcendentals,
         )
 
     def _reaches(self) -> dict[str, float]:
