@@ -14,6 +14,7 @@ import pytest
 import workbench as wb
 from workbench.engines import MeshEngine, Sequential
 from workbench.errors import ProgramError
+from workbench.plan import nesting_problem
 
 
 @wb.program(clients=4)
@@ -85,6 +86,14 @@ def test_wrong_number_of_arguments_is_refused(entry: str):
 def test_missing_argument_is_refused():
     with pytest.raises(ProgramError, match=r"was given 0 arguments for `mean\(x.*missing a required argument: 'x'"):
         wb.show(mean)()
+
+
+@pytest.mark.parametrize(("levels", "is_refused"), [(500, False), (501, True)])
+def test_containers_are_nested_at_most_500_levels_deep(levels: int, is_refused: bool):
+    x: Any = 0
+    for _ in range(levels):
+        x = [x]
+    assert bool(nesting_problem(x)) is is_refused
 
 
 def test_one_list_twice_is_no_cycle():

@@ -275,6 +275,12 @@ def test_valid_positions_match_enumeration(stride, dilation, base_dilation, padd
     assert found == expected
 
 
+@pytest.mark.parametrize(("size", "window", "out"), [(0, 4, 7), (6, 0, 7), (6, 4, 0)])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_convolution_without_elements_taps_or_results_multiplies_nothing(size, window, out, padding):
+    assert valid_positions(size, window, out, padding_low=padding) == 0
+
+
 def test_count_of_mapped_clients_is_that_of_one_client_times_their_number():
     @program(clients=6)
     def mapped(x):

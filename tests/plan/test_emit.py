@@ -58,6 +58,15 @@ def test_rounds_in_a_scan_are_distinguished():
     ]  # fmt: skip
 
 
+def test_loops_of_rounds_are_numbered_from_the_outermost():
+    def repeated(rounds):
+        return lambda params: jax.lax.scan(lambda p, _: (rounds(p), None), params, None, length=2)[0]
+
+    with wb.listen() as received:
+        wb.jit(repeated(repeated(repeated(lambda params: one_round(params, ROWS)))))(jnp.float32(0.5))
+    assert {h.axes for h in received if h.name == "change"} == {("round", "round 2", "round 3", "clients")}
+
+
 def test_listening_does_not_change_the_result():
     compiled = wb.jit(one_round)
     quiet = compiled(jnp.float32(0.5), ROWS)

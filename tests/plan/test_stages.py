@@ -58,6 +58,15 @@ class Unit:
     name: str
 
 
+def test_a_constant_that_no_stage_reads_is_returned():
+    @wb.program(clients=CLIENTS)
+    def total_and_positions(x):
+        return wb.reduce_sum(x), jnp.arange(3)
+
+    total, positions = wb.jit(total_and_positions)(jnp.ones(CLIENTS))
+    assert (total, positions.tolist()) == (8.0, [0, 1, 2])
+
+
 def test_static_objects_are_for_jit_alone():
     @wb.program(clients=CLIENTS)
     def scaled(x: Any, unit: Any):

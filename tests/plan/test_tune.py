@@ -1,5 +1,7 @@
 """The chunk size by measuring: what is chosen, kept, refused, and what a call with it gives."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -189,6 +191,12 @@ def test_interrupted_tuning_keeps_the_best_so_far(monkeypatch, cache):
     np.testing.assert_allclose(tuned(w, x), jnp.mean((x @ w) ** 2), rtol=1e-5)
     assert tuned.plan_choice.why.startswith("Stopped after 3 candidates.")
     assert not cache.exists()
+
+
+@pytest.mark.parametrize(("kept_bytes", "most_bytes"), [(None, math.inf), (1000, 1000)])
+def test_rows_of_a_saved_choice_take_its_bytes_or_any_number(kept_bytes, most_bytes):
+    choice = PlanChoiceRecord(program="mean", chunk_size=4, kept_bytes=kept_bytes, source="given", why="by hand")
+    assert wb.jit(mean_of_squares, plan=choice).form.kept_bytes == most_bytes
 
 
 def test_plan_that_is_none_is_refused():

@@ -79,7 +79,7 @@ def _check_signature(operation: str, fn: Callable, name: str, args: Sequence[Any
 
 def nesting_problem(x: object) -> str:
     """Returns the reason why a pytree cannot be flattened; "" if it can."""
-    waiting: list[tuple[Any, int, bool]] = [(x, 0, True)]
+    waiting: list[tuple[Any, int, bool]] = [(x, 1, True)]
     above: list[int] = []
     while waiting:
         now, depth, entering = waiting.pop()

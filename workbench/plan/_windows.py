@@ -34,8 +34,6 @@ def valid_positions(
         >>> valid_positions(5, 3, 5, padding_low=1)  # "same" convolution: 3 taps, except 2 at either end
         13
     """
-    if size == 0 or window == 0 or out == 0:
-        return 0
     if base_dilation == 1 and padding_low == 0 and (out - 1) * stride + (window - 1) * dilation < size:
         return window * out
     last = (size - 1) * base_dilation
