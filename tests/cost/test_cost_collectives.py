@@ -128,6 +128,12 @@ def test_all_to_all_takes_what_passes_through_the_busiest_link(size, wraps):
     assert found == pytest.approx(exchange_by_routes(size, wraps) * MEGA / 1e9 + latency)
 
 
+@pytest.mark.parametrize("kind", ["all-to-all", "all-gather"])
+def test_two_chips_have_one_link_although_their_dimension_wraps_around(kind):
+    line, ring = (collective_seconds(kind, MEGA, 2, TORUS, torus=((2, wraps),)) for wraps in (False, True))
+    assert ring == line
+
+
 @pytest.mark.parametrize(
     ("torus", "lanes", "hops"),
     [

@@ -104,6 +104,11 @@ def test_collective_bytes_are_by_axis_and_iteration():
     assert only.collective_bytes == {"clients": 4500.0}
 
 
+def test_collective_in_a_loop_of_unknown_length_has_no_counted_bytes():
+    (only,) = estimate_cost(module([], [collective(("2",), executions=None)])).stages
+    assert only.collective_bytes == {"clients": 0.0}
+
+
 def test_combined_collective_is_shared_by_the_parts_of_its_payload():
     cost = estimate_cost(module([], [collective(("2", "3"), shares={"2": 0.9, "3": 0.1})]))
     assert {s.stage: s.collective_bytes["clients"] for s in cost.stages} == {"2": 1350.0, "3": 150.0}

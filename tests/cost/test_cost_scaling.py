@@ -160,6 +160,20 @@ def test_every_assumption_is_next_to_the_estimate(record):
         assert words in said
 
 
+@pytest.mark.parametrize(
+    ("changes", "clients"), [({"clients": 32}, 16), ({"devices": 8}, 4)], ids=["more-clients", "more-devices"]
+)
+def test_assumptions_name_the_clients_of_the_fullest_device(record, changes, clients):
+    said = " | ".join(estimate_scaled(record, **changes).cost.assumptions)
+    assert f"the fullest device has {clients} clients instead of 8" in said
+
+
+def test_seconds_are_unknown_where_those_of_a_collective_are(record):
+    collectives = tuple(collective.replace(wire_bytes=None) for collective in record.module.collectives)
+    unread = record.replace(module=record.module.replace(collectives=collectives))
+    assert estimate_scaled(unread, clients=32).cost.seconds is None
+
+
 def test_clients_that_do_not_divide_say_what_is_left_out(record):
     said = " | ".join(estimate_scaled(record, clients=33).cost.assumptions)
     assert "33 clients do not divide evenly among 2 devices" in said

@@ -8,7 +8,7 @@ from records_parts import toy_module
 import workbench as wb
 from workbench.cost import CHIPS, estimate_cost, known_chip, time_module
 from workbench.inspection import inspect_module
-from workbench.records.compiled import InstructionRecord
+from workbench.records.compiled import CollectiveRecord, InstructionRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord, RateRecord
 
 # What Google Cloud's pages and NVIDIA's data sheets print, typed in apart from the table:
@@ -132,6 +132,60 @@ def test_collective_in_a_loop_of_unknown_length_hides_no_known_time():
     unknown = tuple(collective.replace(executions=None) for collective in module.collectives)
     (stage,) = estimate_cost(module.replace(collectives=unknown), chip=known_chip("H100")).stages
     assert (stage.collective_seconds, stage.hidden_seconds) == (None, 0.0)
+
+
+def operation(name, opcode="fusion", *, computation="main", **fields):
+    return InstructionRecord(
+        name=name, opcode=opcode, computation=computation, shape="f32[1024]", size_bytes=4096, executions=1.0, **fields
+    )
+
+
+def reduction_over(axis, **fields):
+    """An all-reduce of 1 MB between 4 devices: 1.5 MB over 2 × 50 GB/s at 88 %, 6 hops of 1 µs, 10 µs to start."""
+    return CollectiveRecord(
+        name="all-reduce", kind="all-reduce", axes=(axis,), group_size=4, groups=1, payload_bytes=10**6,
+        wire_bytes=1.5e6, executions=1.0, torus=((4, True),), **fields,
+    )  # fmt: skip
+
+
+REDUCTION = 1.5e6 / (2 * 50e9 * 0.88) + 4e-6 + 10e-6
+
+
+@pytest.mark.parametrize(
+    ("work", "visible"),
+    [
+        pytest.param({"accessed_bytes": 7_125_300}, REDUCTION - 11.5e-6, id="short"),  # 10 µs at 87 %, and 1.5 µs
+        pytest.param({"accessed_bytes": 71_253_000}, 0.0, id="long"),
+        pytest.param({"flops": 1e6, "products": {"float64": 1e6}}, REDUCTION, id="of unknown time"),
+    ],
+)
+def test_collective_inside_a_fusion_hides_behind_the_fusion(work, visible):
+    inner = operation("all-reduce", "all-reduce", computation="inside", fused=True)
+    fusion = operation("fusion", calls=("inside",), **work)
+    module = toy_module(platform="tpu", instructions=(inner, fusion), collectives=(reduction_over("x"),))
+    assert time_module(module, known_chip("v5e"))["all-reduce"].seconds == pytest.approx(visible)
+
+
+def test_collective_of_unknown_time_does_not_change_the_time_of_another():
+    start = operation("start", "all-reduce-start")
+    unknown, done = operation("unknown", "all-reduce"), operation("done", "all-reduce-done", operands=("start",))
+    collectives = (
+        reduction_over("x", asynchronous=True).replace(name="start"),
+        reduction_over("y").replace(name="unknown", wire_bytes=None),
+    )
+    module = toy_module(platform="tpu", instructions=(start, unknown, done), collectives=collectives)
+    assert time_module(module, known_chip("v5e"))["start"].seconds == pytest.approx(REDUCTION)
+
+
+def test_operations_of_an_asynchronous_computation_add_no_time():
+    inner = operation("inner", computation="beside", accessed_bytes=10**6)
+    module = toy_module(platform="tpu", instructions=(inner, operation("start", "async-start", calls=("beside",))))
+    assert time_module(module, known_chip("v5e")) == {}
+
+
+def test_a_product_in_fast_memory_takes_no_time_of_main_memory():
+    dot = operation("dot", "dot", flops=FLOPS, products={"bfloat16": FLOPS})
+    assert time_module(toy_module(instructions=(dot,)), known_chip("v5e"))["dot"].memory == 0.0
 
 
 def test_collective_of_one_piece_hides_behind_nothing():
@@ -347,12 +401,9 @@ def test_rows_of_a_sort_take_their_comparisons_at_the_measured_rate_of_the_longe
     ],
 )
 def test_an_operation_takes_the_measured_rate_of_its_class(name, opcode, seconds):
-    operation = InstructionRecord(
-        name=name, opcode=opcode, computation="main", shape="f32[1024]", size_bytes=4096, executions=1.0,
-        accessed_bytes=8192,
-    )  # fmt: skip
+    module = toy_module(instructions=(operation(name, opcode, accessed_bytes=8192),))
     chip = known_chip("v5e").replace(rates=(rate("elementwise", 8192, 1e-6), rate("transpose", 8192, 4e-6)))
-    assert time_module(toy_module(instructions=(operation,)), chip)[name].seconds == pytest.approx(seconds)
+    assert time_module(module, chip)[name].seconds == pytest.approx(seconds)
 
 
 def test_an_operation_without_operands_reads_from_no_cache():

@@ -59,7 +59,7 @@ def client_costs(
     if examples is not None:
         largest = largest or _masked(plan, count)
         _check_capacity(examples, largest)
-    shares = np.ones(count) if examples is None or not largest else np.asarray(examples) / largest
+    shares = np.ones(count) if largest is None else np.asarray(examples) / largest
     numbers = range(count) if count <= MOST_CLIENTS else ()
     clients = tuple(
         ClientCostRecord(

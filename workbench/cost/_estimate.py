@@ -145,7 +145,7 @@ def compiled_stages(
             flops=flops.get(path, 0.0),
             elementwise_flops=elementwise.get(path, 0.0),
             accessed_bytes=accessed.get(path, 0.0),
-            collective_bytes=_bytes_by_axis(traffic.get(path, [])),
+            collective_bytes=bytes_by_axis(traffic.get(path, [])),
         )
         for path in order
     ]
@@ -200,7 +200,7 @@ def _seconds_by_stage(module: ModuleRecord, times: Mapping[str, InstructionTime]
     return by_stage
 
 
-def _bytes_by_axis(traffic: Sent) -> dict[str, float]:
+def bytes_by_axis(traffic: Sent) -> dict[str, float]:
     by_axis: dict[str, float] = {}
     for collective, share in traffic:
         axis = "+".join(collective.axes) or UNNAMED
@@ -229,7 +229,7 @@ def planned_stages(
             flops=0.0 if is_loop else _times(stage.flops_per_client, per_device),
             elementwise_flops=0.0 if is_loop else _times(stage.elementwise_flops_per_client, per_device),
             accessed_bytes=0.0 if is_loop else _times(stage.bytes_per_client, per_device),
-            collective_bytes=_bytes_by_axis(traffic),
+            collective_bytes=bytes_by_axis(traffic),
         )
         yield record, traffic
         if is_loop:

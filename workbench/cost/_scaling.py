@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from workbench.aot import is_target, known_chip, parse_target
 from workbench.cost._accuracy import UNKNOWN
 from workbench.cost._collectives import sent_bytes
-from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
+from workbench.cost._estimate import (
+    Sent,
+    bytes_by_axis,
+    compiled_stages,
+    largest_dtype,
+    peak_of,
+    planned_stages,
+    priced,
+)
 from workbench.cost._timeline import time_module
 from workbench.errors import InspectionError, MeshError
 from workbench.records.compiled import (
@@ -196,15 +204,11 @@ class _Law:
         factor = self.model * (self.clients if at_clients else 1.0)
         pairs = [(self._collective(record, at_clients), share) for record, share in traffic]
         scaled_traffic = [(record, share) for record, share in pairs if record is not None]
-        wire: dict[str, float] = {}
-        for record, share in scaled_traffic:
-            axis = "+".join(record.axes) or "unnamed"
-            wire[axis] = wire.get(axis, 0.0) + (record.wire_bytes or 0.0) * share * (record.executions or 0.0)
         scaled = stage.replace(
             flops=None if stage.flops is None else stage.flops * factor,
             elementwise_flops=None if stage.elementwise_flops is None else stage.elementwise_flops * factor,
             accessed_bytes=None if stage.accessed_bytes is None else stage.accessed_bytes * factor,
-            collective_bytes=wire,
+            collective_bytes=bytes_by_axis(scaled_traffic),
             compute_seconds=None if stage.compute_seconds is None else stage.compute_seconds * factor,
             memory_seconds=None if stage.memory_seconds is None else stage.memory_seconds * factor,
             operation_seconds=None if stage.operation_seconds is None else stage.operation_seconds * factor,
