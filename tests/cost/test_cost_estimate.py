@@ -142,6 +142,12 @@ def test_collective_of_a_stage_is_added_to_its_roofline():
     assert cost.stages[0].bound == "collective"
 
 
+def test_bound_of_a_stage_with_an_unknown_collective_is_unknown():
+    unread = collective(("1",)).replace(wire_bytes=None)
+    cost = estimate_cost(module([instruction("a", "1", accessed=100)], [unread]), chip=CHIP)
+    assert (cost.stages[0].memory_seconds, cost.stages[0].bound) == (pytest.approx(1e-8), "unknown")
+
+
 def test_unknown_loop_leaves_costs_unknown():
     cost = estimate_cost(module([instruction("a", "1", flops=1.0, accessed=1, executions=None)]), chip=CHIP)
     assert (cost.stages[0].flops, cost.stages[0].accessed_bytes, cost.seconds) == (None, None, None)
@@ -166,6 +172,12 @@ def test_assumptions_name_the_links_of_the_topology(topology, links):
     assert links in "\n".join(estimate_cost(module([]), chip=CHIP.replace(topology=topology)).assumptions)
 
 
+@pytest.mark.parametrize(("domain", "is_named"), [(None, False), (1, False), (2, True)])
+def test_assumptions_name_the_network_beyond_chips_that_links_join(domain, is_named):
+    said = "\n".join(estimate_cost(module([]), chip=CHIP.replace(domain=domain)).assumptions)
+    assert ("use the data-centre network" in said) is is_named
+
+
 # ---- from a plan alone
 
 
@@ -186,9 +198,9 @@ def test_plan_shares_clients_evenly_and_prices_the_reduction():
 
 
 def test_plan_counts_a_loop_once_per_iteration():
-    loop = stage(0, "loop", "scan", trip_count=5, body=(client_stage(path="0.1"),))
+    loop = stage(0, "loop", "scan", trip_count=5, body=(client_stage(path="0.1", elementwise_flops_per_client=20.0),))
     cost = estimate_cost(None, plan(loop), mesh=MESH)
-    assert {s.stage: s.flops for s in cost.stages} == {"0": 0.0, "0.1": 500.0}
+    assert {s.stage: (s.flops, s.elementwise_flops) for s in cost.stages} == {"0": (0.0, 0.0), "0.1": (500.0, 100.0)}
 
 
 def test_plan_with_a_loop_of_unknown_length_has_no_flops():

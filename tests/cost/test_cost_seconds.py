@@ -406,6 +406,12 @@ def test_an_operation_takes_the_measured_rate_of_its_class(name, opcode, seconds
     assert time_module(module, chip)[name].seconds == pytest.approx(seconds)
 
 
+def test_an_operation_larger_than_all_measured_ones_takes_the_time_per_byte_of_the_largest():
+    chip = known_chip("v5e").replace(rates=(rate("elementwise", 4096, 1e-6), rate("elementwise", 8192, 4e-6)))
+    module = toy_module(instructions=(operation("x", "negate", accessed_bytes=3 * 8192),))
+    assert time_module(module, chip)["x"].seconds == pytest.approx(3 * 4e-6)
+
+
 def test_an_operation_without_operands_reads_from_no_cache():
     text = """HloModule m, is_scheduled=true
 
