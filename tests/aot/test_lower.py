@@ -132,7 +132,7 @@ def test_every_argument_that_cannot_be_cut_evenly_is_reported(mesh):
     message = str(caught.value)
     assert f"{mesh.axes['clients']} parts of a dimension of 6" in message
     assert ("args[0]['a']" in message, "args[0]['b']" in message, "args[0]['c']" in message) == (True, False, True)
-    assert "mesh=jax.sharding.AbstractMesh(sizes, names)" in message
+    assert "on=(jax.sharding.AbstractMesh(sizes, names), target)" in message
 
 
 def test_abstract_mesh_needs_a_platform(mesh):
