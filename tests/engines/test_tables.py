@@ -212,7 +212,7 @@ def check_predictions(engine: Spark, frame: Any, w: Any):
     with pytest.raises(ProgramError, match="returns"):
         engine.predict(frame, lambda x: (x, x), columns="x")
     uneven = frame.selectExpr("if(at = 3, array(x[0]), x) x", "y").orderBy("y", ascending=False)
-    with pytest.raises(Exception, match=r"row \d with 1 values in column 'x' of type list.*float32\[2\] is needed"):
+    with pytest.raises(Exception, match=r"a row with 1 values in column 'x' of type list.*float32\[2\] is needed"):
         engine.predict(uneven, lambda x: x, columns="x").collect()
 
 
