@@ -3,7 +3,7 @@
 from workbench.engines.flower._client_app import (
     client_app as client_app,
     from_arrays as from_arrays,
-    from_flower as from_flower,
     to_arrays as to_arrays,
 )
 from workbench.engines.flower._engine import Flower as Flower
+from workbench.engines.flower._from_flower import from_flower as from_flower
