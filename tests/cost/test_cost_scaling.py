@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.cost import estimate_scaled
+from workbench.cost import estimate_scaled, known_chip
 from workbench.errors import InspectionError, MeshError
 
 STEPS, ROWS, WIDTH = 3, 8, 64
@@ -237,6 +237,11 @@ def test_clients_inside_pods_are_scaled_where_they_have_a_mesh_axis(changes, act
 def test_machine_without_rates_is_refused(record, machine: Any):
     with pytest.raises(MeshError, match=r'`estimate_scaled` was given on=.*such as "v5p"'):
         estimate_scaled(record, on=machine)
+
+
+def test_network_between_hosts_is_part_of_a_target(record):
+    chip = estimate_scaled(record, on="h100:2x8@8x400G").cost.chip
+    assert chip == known_chip("h100@8x400G")
 
 
 def test_slice_of_a_cloud_states_the_devices(record):

@@ -327,3 +327,8 @@ def test_the_call_and_the_loop_are_taken_off_the_seconds_of_an_operation():
 
 def test_small_operations_are_repeated_on_accelerators_alone():
     assert [_calibrate._many(*of) for of in (("gpu", 4096), ("tpu", 1 << 30), ("cpu", 4096))] == [4, 1, 1]
+
+
+def test_mesh_without_devices_is_refused():
+    with pytest.raises(MeshError, match="`calibrate` was given an `AbstractMesh`, which has no devices"):
+        wb.calibrate(on=jax.sharding.AbstractMesh((1,), ("devices",)))

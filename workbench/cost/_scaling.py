@@ -92,9 +92,10 @@ def estimate_scaled(
     """
     placement, before = _size(record)
     if isinstance(on, str):
-        target = parse_target(on) if is_target(on) else None
+        name, stated, network = on.partition("@")  # the network between hosts, as in "h100:4x8@8x400G"
+        target = parse_target(name) if is_target(name) else None
         devices = target.devices if devices is None and target is not None else devices
-        on = known_chip(target.chip if target is not None else on) or on
+        on = known_chip(on if target is None else f"{target.chip}{stated}{network}") or on
     if not isinstance(on, ChipRecord | None):
         message = (
             f"`estimate_scaled` was given on={on!r:.80}. Times are estimated from the published or calibrated rates of "

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 
 from workbench._open_types import Foreign
 from workbench.aot import known_chip, store_calibration
@@ -150,6 +150,12 @@ def calibrate(
         message = f"`calibrate` was given seconds={seconds!r}. `seconds` is the measuring time: use a number above 0."
         raise MeshError(message)
     check_mesh("calibrate", on)
+    if isinstance(on, AbstractMesh):
+        message = (
+            "`calibrate` was given an `AbstractMesh`, which has no devices. Rates are measured on attached devices: "
+            "pass a `jax.sharding.Mesh`, or omit `on=` for all devices."
+        )
+        raise MeshError(message)
     refuse_forked("calibrate")
     mesh = Mesh(np.array(jax.devices()), ("devices",)) if on is None else on
     show = _Line(shown=progress)
