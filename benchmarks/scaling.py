@@ -227,7 +227,7 @@ def client_memory() -> dict:
         points.values(),
         {
             f"{n} clients": f"peak {p['peak'] / 1e6:,.0f} MB, without the arguments {temporary[n]:,.0f} MB, "
-            f"predicted {p['seconds']:.2f} s"
+            f"predicted time {p['seconds']:.2f} s"
             for n, p in points.items()
         },
         {"without the arguments": [list(temporary), list(temporary.values())]},

@@ -68,7 +68,7 @@ class _Expression:
         return "None"
 
     def _argument(self, paths: Sequence[str], positions: Sequence[int]) -> str:
-        """The shortest argument whose arrays are all replaced by these results; empty without such an argument."""
+        """The argument with the shortest name whose arrays are all replaced by these results, or an empty string."""
         roots: set[str] = set.intersection(
             *(
                 {name.removesuffix(path) for name in self._names[at] if name.endswith(path)}

@@ -68,8 +68,8 @@ class HypergradientSearch(Grid):
             raise ProgramError(message)
         if problem.batches is not None:
             message = (
-                "`HypergradientSearch` received `batches` that are created on the host. The search differentiates a "
-                "program, which cannot include the host: pass `data` as arrays or as a function of a key."
+                "`HypergradientSearch` received `batches` that are created on the host. The search differentiates "
+                "the whole run, but not code on the host: pass `data` as arrays or as a function of a key."
             )
             raise ProgramError(message)
         solutions = self._descend(problem, names, static, starts, seeds[0], min(self.rounds, rounds))
