@@ -3,10 +3,9 @@
 import pytest
 from records_parts import TOY_CHIP, toy_module
 
-from workbench.cost import accuracy_text, error_bar, estimate_cost, largest_dtype
+from workbench.cost import InstructionTime, accuracy_text, error_bar, estimate_cost, largest_dtype
 from workbench.cost._accuracy import ACCURACY, Accuracy, error_bar_of_module
 from workbench.cost._estimate import peak_of
-from workbench.cost._timeline import InstructionTime
 from workbench.errors import InspectionError
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, RoutineRecord, StagePartRecord
 from workbench.records.hardware import AxisRecord, MeshRecord, RateRecord

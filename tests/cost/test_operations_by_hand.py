@@ -5,19 +5,16 @@ import math
 import pytest
 from records_parts import TOY_CHIP
 
-from workbench.cost import known_chip
-from workbench.cost._operations import (
-    FREE,
+from workbench.cost import (
     classify_operation,
-    interpolate,
-    nearest_dtype,
-    predict_instruction,
+    family_of,
+    known_chip,
     predict_operation,
     product_peak,
     seconds_at_peak,
-    seconds_of_call,
 )
-from workbench.cost._rates import family_of, rates_of
+from workbench.cost._operations import FREE, interpolate, nearest_dtype, predict_instruction, seconds_of_call
+from workbench.cost._rates import rates_of
 from workbench.records.compiled import InstructionRecord, RoutineRecord
 from workbench.records.hardware import RateRecord
 

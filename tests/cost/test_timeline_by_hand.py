@@ -3,8 +3,8 @@
 import pytest
 from records_parts import TOY_CHIP, toy_module
 
-from workbench.cost import time_module
-from workbench.cost._timeline import InstructionTime, is_compiled_elsewhere
+from workbench.cost import InstructionTime, time_module
+from workbench.cost._timeline import is_compiled_elsewhere
 from workbench.records.compiled import CollectiveRecord, InstructionRecord
 from workbench.records.hardware import RateRecord
 
