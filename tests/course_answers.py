@@ -777,6 +777,12 @@ def side_by_side(a, b):
     return jnp.moveaxis(a, 0, 1).reshape(n, count * rank) / count, b.reshape(count * rank, -1)
 
 
+def svd_of_the_mean(a, b):
+    wide, scale, tall = jnp.linalg.svd((a @ b).mean(0), full_matrices=False)
+    rank = a.shape[0] * a.shape[2]
+    return (wide * scale)[:, :rank], tall[:rank]
+
+
 def means_of_factors(a, b):
     return a.mean(0), b.mean(0)
 
@@ -890,7 +896,7 @@ RIGHT = {
     "30.3": [2189],
     "31.1": [128],
     "31.2": [factor_covariance],
-    "31.3": [side_by_side],
+    "31.3": [side_by_side, lambda a, b: (np.hstack(a), np.vstack(b) / len(a))],
     "31.4": [(32_768, 262_144)],
 }
 
@@ -959,13 +965,14 @@ WRONG = {
     "09.2": [(-0.242, "Run FedProx"), (-0.786, "Run FedProx")],
     "09.3": [(0.05, "as far from the optimum"), (0.2, "between 0 and 0.1")],
     "10.1": [(heavy_ball, "Nesterov")],
-    "10.2": [(0.3, "before and after")],
+    "10.2": [(0.3, "before and after"), (math.nan, "before and after")],
     "10.3": [(rounded_too_late, "discloses 2,112 bytes .* at most 1,072")],
     "11.1": [
         (lambda z: 1 / (1 + np.exp(-np.asarray(z))), "jax.numpy"),
         (jnp.tanh, "between -"),
         (lambda z: jnp.float32(0.5), "increase"),
         (lambda z: (1 + jnp.sin(z)) / 2, "increase"),
+        (lambda z: 0.5 + z / 17, "for z = −60"),
     ],
     "11.2": [((4.4, 4.5), "finer"), ((5.3, 2.3), "smaller than the best rate for five")],
     "11.3": [(slope_of_last_step, "through every one of them")],
@@ -1016,7 +1023,13 @@ WRONG = {
     ],
     "17.4": [(0.6, "950"), (math.log(19), "950")],
     "17.5": [(lambda p, exponent, errors: (errors.mean(), errors.std() / 2), "the standard deviation is")],
-    "18.1": [((partial_means, combined_means), "The tasks have 3, 3, 1 clients")],
+    "18.1": [
+        ((partial_means, combined_means), "The tasks have 3, 3, 1 clients"),
+        (
+            (lambda function, w, task: function(w, *map(jnp.stack, zip(*task, strict=True))), combined),
+            "\\*one\\* client",
+        ),
+    ],
     "18.2": [(0, "check_nan")],
     "18.3": [(2560, "disclosed"), (641, "disclosed")],
     "19.1": [
@@ -1130,6 +1143,7 @@ WRONG = {
     "31.3": [
         (means_of_factors, "concatenate the factors"),
         (lambda a, b: (side_by_side(a, b)[0] * 3, side_by_side(a, b)[1]), "number of clients"),
+        (svd_of_the_mean, "multiplies matrices"),
     ],
     "31.4": [((32_768, 32_768), "all eight"), ((65_536, 262_144), "One pair")],
 }

@@ -1,9 +1,12 @@
 """Exercises of notebook 31: low-rank adapters in a federation."""
 
+import contextlib
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workbench.course._grading import called, exercise, expect_number, expect_values, several, wrong
+from workbench.course._grading import called, exercise, expect_number, expect_values, primitives_of, several, wrong
 
 
 @exercise("31.1", "the factor by which an adapter reduces the number of values")
@@ -38,6 +41,9 @@ def exact_factors(answer: object) -> str:
         )
     hint = "Concatenate every `a` horizontally and every `b` vertically; divide one result by the number of clients."
     expect_values(np.asarray(wide) @ np.asarray(tall), (a @ b).mean(0), hint)
+    with contextlib.suppress(jax.errors.TracerArrayConversionError):  # an answer in NumPy
+        if "dot_general" in primitives_of(jax.make_jaxpr(answer)(jnp.asarray(a), jnp.asarray(b)).jaxpr):
+            wrong("the product is right, but the function multiplies matrices, so it may compute an n × m matrix.")
     return "the average is exact, but its rank is the number of clients times r."
 
 

@@ -62,7 +62,7 @@ def shard_shape(answer: object) -> str:
 
 @exercise("01.1", "do other weights change the plan, or the collectives?")
 def equal_weights(answer: object) -> str:
-    questions = "does the plan change", "do the collectives change"
+    questions = "the answer about the plan", "the answer about the collectives"
     answers = several(answer, 2, ", ".join(questions))
     if any(yes_or_no(reply, question) for reply, question in zip(answers, questions, strict=True)):
         wrong("weights are values, not structure. Compare the operations of both plans, and the kinds of collectives.")

@@ -78,6 +78,8 @@ def expect_values(result: object, expected: object, hint: str, *, atol: float = 
     result, expected = np.asarray(result), np.asarray(expected)
     if result.shape != expected.shape:
         wrong(f"the result has shape {result.shape}; expected {expected.shape}. {hint}")
+    if not np.isfinite(result).all():
+        wrong(f"the result contains NaN or infinity. {hint}")
     if not np.allclose(result, expected, rtol=1e-3, atol=atol):
         worst = float(np.max(np.abs(result - expected)))
         wrong(f"the values differ from the expected ones by up to {worst:.3g}. {hint}")
@@ -107,10 +109,11 @@ def called(function: object, *args: Argument) -> Argument:
         wrong(f"the answer should be a function; you gave a value of type `{type(function).__name__}`.")
     try:
         result = function(*args)
-    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError, WrongAnswerError):
         raise  # `check` has a sentence for these
     except Exception as error:
-        message = f"calling it with arguments of shapes {[np.shape(a) for a in args]} failed: {error}"
+        shapes = [list(map(np.shape, jax.tree.leaves(a))) if isinstance(a, list | dict) else np.shape(a) for a in args]
+        message = f"calling it with arguments of shapes {shapes} failed: {error}"
         raise WrongAnswerError(message) from error
     if result is None:
         wrong("the function returned None. Is its `return` missing?")

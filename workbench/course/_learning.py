@@ -126,7 +126,7 @@ def outer_step(answer: object) -> str:
 
 @exercise("10.2", "how far an absent data centre's AdamW state moves")
 def absent_replica(answer: float | jax.Array) -> str:
-    if abs(float(answer)) > 1e-9:
+    if not abs(number(answer, "your answer")) <= 1e-9:
         wrong("compare the absent replica's inner state before and after the round: with weight 0, it does not change.")
     return "an absent replica does not change its optimizer state."
 
@@ -154,6 +154,9 @@ def bounded_momentum(answer: Callable) -> str:
         wrong(f"for z from −8 to 8 the momentum is between {momenta.min():.3g} and {momenta.max():.3g}.")
     if not (np.diff(momenta) > 0).all() or not float(jax.grad(lambda v: answer(v))(jnp.float32(0))) > 0:
         wrong("the function should increase everywhere, so that gradients can move the momentum.")
+    low, high = (float(called(answer, jnp.float32(v))) for v in (-60, 60))
+    if not 0 <= low < high <= 1:
+        wrong(f"for z = −60 and z = 60 the momentum is {low:.3g} and {high:.3g}.")
     return "the momentum stays in range for every z."
 
 
