@@ -13,13 +13,19 @@ from workbench_widgets._clients import ClientsView
 from workbench_widgets._cost import CostView
 from workbench_widgets._picture import PictureView
 
-from workbench.records.run import ClientRunRecord, EventRecord, RunRecord
+from workbench.records.live import ClientOutcomeRecord, SpanRecord, TimelineRecord
+from workbench.records.run import ClientRunRecord, RunRecord
 
 pytestmark = pytest.mark.browser
 
-EVENTS = tuple(
-    EventRecord(where=f"cpu:{d}", name="dot", start_seconds=0.1 * d, seconds=0.5, kind=kind, stage="1")
-    for d, kind in enumerate(("compute", "collective", "wait"))
+SIMULATED = TimelineRecord(
+    name="round",
+    seconds=1.0,
+    spans=tuple(
+        SpanRecord(client=c, kind=kind, start_seconds=0.2 * c, seconds=0.5)
+        for c, kind in enumerate(("download", "compute", "upload"))
+    ),
+    outcomes=tuple(ClientOutcomeRecord(client=c, status="finished") for c in range(3)),
 )
 
 
@@ -35,7 +41,7 @@ VIEWS = {
     "sharding": lambda: workbench_widgets.ShardingView(parts.sharding_record()),
     "hlo": lambda: workbench_widgets.HloView(examples.fedavg_record()),
     "cost": lambda: CostView(examples.fedavg_record(), [examples.fedavg_record().replace(target="v5e:4x4")]),
-    "run": lambda: PictureView(measured(3).replace(events=EVENTS)),
+    "run": lambda: PictureView(SIMULATED),
     "explorer": lambda: workbench_widgets.Explorer(examples.fedavg_record()),
 }
 

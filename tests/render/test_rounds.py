@@ -1,6 +1,7 @@
-"""Rounds of a run as pictures, figures and words; the values of a tapped client."""
+"""Rounds of a run as figures and words; the values of a tapped client."""
 
 import math
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -25,25 +26,29 @@ HISTORY = [
 ]
 
 
-def paths(markup: str, name: str) -> list[ElementTree.Element]:
-    return [each for each in ElementTree.fromstring(markup).iter() if name in each.get("class", "").split()]
-
-
 def test_curves_are_mean_least_and_most_over_clients_and_steps_without_what_is_not_finite():
     assert curves(HISTORY)["loss"] == [(0, 5.0, 2.0, 8.0), (1, 2.0, 1.0, 3.0)]
     assert curves(HISTORY)["accuracy"] == [(0, 0.25, 0.25, 0.25), (1, 0.5, 0.5, 0.5)]
 
 
-def test_rounds_are_a_line_per_metric_with_a_band_where_clients_differ():
-    drawn = str(render.svg(HISTORY))
-    assert len(paths(drawn, "wb-stroke-clients")) == 2
-    assert len(paths(drawn, "wb-fill-clients-soft")) == 1
+def test_rounds_are_a_line_per_metric_with_a_band_over_clients():
+    loss, accuracy = render.plot(HISTORY).axes
+    assert [axes.lines[0].get_ydata().tolist() for axes in (loss, accuracy)] == [[5.0, 2.0], [0.25, 0.5]]
+    assert sorted({y for _, y in loss.collections[0].get_paths()[0].vertices.tolist()}) == [1.0, 2.0, 3.0, 8.0]
 
 
-def test_a_metric_that_was_never_finite_says_so():
-    drawn = str(render.svg([RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})]))
-    assert "not finite in any round" in drawn
-    assert "loss: not finite" in render.describe([RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})])
+def test_a_metric_that_was_never_finite_is_drawn_and_described():
+    history = [RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})]
+    assert "loss: not finite" in render.describe(history)
+    assert render.rounds_png(history) is not None
+
+
+def test_rounds_without_scripts_are_a_png_of_the_figure(monkeypatch):
+    assert (render.rounds_png(HISTORY) or b"").startswith(b"\x89PNG")
+    assert render.rounds_png([]) is None
+    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
+    monkeypatch.delitem(sys.modules, "workbench.render._figures")
+    assert render.rounds_png(HISTORY) is None
 
 
 @pytest.mark.parametrize(("clients", "class_"), [(8, "wb-fill-clients"), (4096, "")], ids=["bars", "heat map"])

@@ -120,5 +120,5 @@ def test_an_error_of_the_program_is_shown_and_does_not_end_the_view():
 
 def test_the_static_picture_shows_the_states_that_were_seen_last():
     view = LaunchView(FakeLaunched())
-    assert "store/0: serving" in view.static_svg()
+    assert "store/0: serving" in view.static_picture()
     assert "● 1 serving" in view.text()

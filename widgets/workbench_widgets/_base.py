@@ -17,7 +17,7 @@ from ipywidgets import widget_serialization
 
 from workbench import render
 from workbench.records import write_whole
-from workbench.render import Markup, figure
+from workbench.render import Markup, display_record, figure
 from workbench_widgets._bundle import chunk, chunk_models, loader
 from workbench_widgets._export import SHARED, SavedView, code_texts, page, plain_state
 from workbench_widgets._job import problem
@@ -129,14 +129,16 @@ class WorkbenchWidget(_Widget):
         """One sentence for screen readers and captions."""
         return self.label
 
-    def static_svg(self) -> Markup | None:
-        """The static picture of the view: by default, the picture of the record."""
-        return None if self._subject is None else render.svg(self._subject)
+    def static_picture(self) -> Markup | bytes | None:
+        """The static picture of the view (SVG or PNG): by default, the picture of the record, if it has one."""
+        drawn = render.svg.dispatch(type(self._subject)) is not render.svg.dispatch(object)
+        return render.svg(self._subject) if drawn else None
 
     def static_html(self) -> str:
-        """HTML for a page without scripts: the picture and its caption."""
-        picture = self.static_svg()
-        return str(figure(picture, self.describe())) if picture else ""
+        """HTML for a page without scripts: the picture and its caption, or the card of a record without a picture."""
+        if picture := self.static_picture():
+            return str(figure(picture, self.describe()))
+        return "" if self._subject is None else display_record(self._subject)["text/html"]
 
     def text(self) -> str:
         """The view as plain text: by default, the text of the record."""

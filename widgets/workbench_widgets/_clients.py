@@ -66,7 +66,7 @@ class ClientsView(RunController):
             if self.is_open:
                 self.update_live(**self.courses.state())
 
-    def static_svg(self) -> Markup | None:
+    def static_picture(self) -> Markup | None:
         """The clients as bars, for the first column whose values differ between clients."""
         shown = _telling_column(self.data, self.arrays)
         if shown is None:

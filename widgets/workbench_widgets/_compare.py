@@ -3,7 +3,7 @@
 from typing import Any
 
 from workbench.records.advice import ComparisonRecord
-from workbench.render import GLOSSARY, display_record
+from workbench.render import GLOSSARY
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._compare_tree import compare_tree_state
 
@@ -24,10 +24,6 @@ class CompareView(WorkbenchWidget):
         tree, arrays = compare_tree_state(record.trees) if record.trees else ({}, {})
         data = {**compare_state(record), **tree, "sentence": sentence, "glossary": GLOSSARY}
         super().__init__(data=data, arrays=arrays, label=f"{programs}: {sentence}", **values)
-
-    def static_html(self) -> str:
-        """Table of the differences."""
-        return display_record(self.record)["text/html"]
 
 
 def compare_state(record: ComparisonRecord) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The devices view: live memory, utilisation, power and temperature, and the time of the last round."""
+"""The devices view: live memory, utilisation, power and temperature."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -8,12 +8,10 @@ import numpy as np
 
 from workbench import render
 from workbench.records.live import SampleRecord
-from workbench.records.run import RunRecord
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, shape_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
-from workbench_widgets._picture import for_both_widths
 
 MOST_DEVICES = 256
 MOST_SAMPLES = 300
@@ -42,17 +40,14 @@ class DevicesView(WorkbenchWidget):
 
     Args:
         monitor: The source of samples, which are taken in a separate thread.
-        run: A measured run, whose timeline per device is shown below.
     """
 
     view_name = "devices"
 
-    def __init__(self, monitor: Monitor, run: RunRecord | None = None, **values: object) -> None:
+    def __init__(self, monitor: Monitor, **values: object) -> None:
         self.monitor = monitor
-        timeline = None if run is None or not run.events else for_both_widths(run)
-        data = {"timeline": timeline, "glossary": GLOSSARY}
         history = tuple(monitor.history())
-        super().__init__(data=data, label=_sentence(history), live=devices_state(history), **values)
+        super().__init__(data={"glossary": GLOSSARY}, label=_sentence(history), live=devices_state(history), **values)
         me = weakref.ref(self)  # the monitor outlives the view and must not keep it alive
 
         def arrived(_sample: SampleRecord) -> None:
@@ -60,11 +55,6 @@ class DevicesView(WorkbenchWidget):
                 view.update_live(**devices_state(tuple(view.monitor.history())))
 
         self._unsubscribe = monitor.subscribe(arrived)
-
-    def static_svg(self) -> Markup | None:
-        """Memory over time; None before the first sample."""
-        history = tuple(self.monitor.history())
-        return render.svg(history) if history else None
 
     def text(self) -> str:
         """The last sample in words."""

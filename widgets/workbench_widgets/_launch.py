@@ -66,7 +66,7 @@ class LaunchView(WorkbenchWidget):
             return [line for state in self._states() if state.label == node for line in state.log_tail]
         return list(self.launched.logs(node))
 
-    def static_svg(self) -> Markup:
+    def static_picture(self) -> Markup:
         """The graph, with the last known states."""
         return render.svg(self.graph, states=self._states())
 

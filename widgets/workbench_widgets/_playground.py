@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from workbench import render
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text
 from workbench_widgets._run import RunDigest, run_state
 from workbench_widgets._run_controller import OVER, RunController
@@ -157,8 +157,8 @@ class Playground(RunController):
                 **run, reported=self._reported(), runs=[*self._earlier, self._summary()], drift_rounds=rounds
             )
 
-    def static_svg(self) -> Markup | None:
-        return None if self.experiment is None else render.svg(self.experiment.run.history)
+    def static_picture(self) -> bytes | None:
+        return None if self.experiment is None else render.rounds_png(self.experiment.run.history)
 
     def text(self) -> str:
         if self.experiment is None:

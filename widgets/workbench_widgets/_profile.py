@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench import render
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.records.profile import ProfiledDeviceRecord, ProfileRecord
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, count_text, seconds_text, source_text, work_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
@@ -45,7 +44,7 @@ class ProfileView(WorkbenchWidget):
     view_name = "explorer"
 
     def __init__(self, profile: ProfileRecord, *, view: str | None = None, **values: object) -> None:
-        self.profile = profile
+        self.profile = self._subject = profile
         parts, arrays = profile_state(profile)
         if view is not None and view not in parts:
             message = (
@@ -61,13 +60,6 @@ class ProfileView(WorkbenchWidget):
         data = parts | {"views": views, "title": profile.name, "headline": _headline(profile), "glossary": GLOSSARY}
         settings = {} if view is None else {"view": view}
         super().__init__(data=data, arrays=arrays, label=_label(profile), settings=settings, **values)
-
-    def static_svg(self) -> Markup | None:
-        """The measured operations in a roofline for their chip; None if the chip is unknown."""
-        return render.svg(self.profile) or None
-
-    def text(self) -> str:
-        return render.text(self.profile)
 
 
 def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:

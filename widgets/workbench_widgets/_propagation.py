@@ -32,7 +32,7 @@ class PropagationView(WorkbenchWidget):
         """The picture of one page of values; the page starts with value number `first`."""
         return propagation_page(self._playback, first)
 
-    def static_svg(self) -> Markup:
+    def static_picture(self) -> Markup:
         """The first values, with all their arrows and tags."""
         return render.svg(self._playback, rows_at_most=40)
 

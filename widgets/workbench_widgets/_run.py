@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench import render
 from workbench.records.live import ProblemRecord, RoundRecord, SampleRecord, TimelineRecord
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench.render.units import seconds_text
 from workbench_widgets._clients_state import floats
 from workbench_widgets._devices import Monitor, device_courses
@@ -73,8 +73,8 @@ class RunView(RunController):
     def _samples(self) -> dict[str, Any] | None:
         return None if self.monitor is None else samples_state(tuple(self.monitor.history()), self._digest.began)
 
-    def static_svg(self) -> Markup | None:
-        return render.svg(self.run.history, unit=self.unit)
+    def static_picture(self) -> bytes | None:
+        return render.rounds_png(self.run.history, unit=self.unit)
 
     def text(self) -> str:
         """Status, rounds and the most recent metrics."""

@@ -149,7 +149,7 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
     if isinstance(record, ProfileRecord):
         return {"profile": ProfileView}, "profile"
     if isinstance(record, RunRecord):
-        return {"run": TimelineView if record.events else PictureView}, "run"
+        return {"run": TimelineView}, "run"
     if isinstance(record, TimelineRecord):
         return {"run": PictureView}, "run"
     message = (

@@ -11,7 +11,7 @@ from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import PlanRecord, StageRecord
 from workbench.records.run import EventRecord, RunRecord
-from workbench.render import GLOSSARY, Markup
+from workbench.render import GLOSSARY
 from workbench_widgets._base import WorkbenchWidget
 
 KINDS = ("compute", "collective", "wait", "other", "copy")
@@ -32,12 +32,9 @@ class TimelineView(WorkbenchWidget):
     view_name = "timeline"
 
     def __init__(self, run: RunRecord, program: ProgramRecord | None = None, **values: object) -> None:
-        self.run = run
+        self.run = self._subject = run
         data, arrays = timeline_state(run, program)
         super().__init__(data=data | {"glossary": GLOSSARY}, arrays=arrays, label=render.describe(run), **values)
-
-    def static_svg(self) -> Markup:
-        return render.svg(self.run)
 
 
 def timeline_state(

@@ -271,8 +271,7 @@ class Run:
         return f"<Run {self._status}: {self.finished} of {self.rounds} rounds, {len(self.problems)} problems>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        picture = render.svg(tuple(self.history)) if self.finished else None
-        return display_object("Run", repr(self)[1:-1], picture=picture)
+        return display_object("Run", repr(self)[1:-1], picture=render.rounds_png(tuple(self.history)))
 
     def _raise_error(self) -> Self:
         if self.error is not None:

@@ -494,8 +494,7 @@ class Watch:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         record = self.record
-        picture = render.svg(record.history, unit="step") if record.history else None
-        return display_object("Watch", str(record), picture=picture)
+        return display_object("Watch", str(record), picture=render.rounds_png(record.history, unit="step"))
 
 
 def _let_go(core: Core, *, opened: bool = False) -> None:

@@ -19,6 +19,7 @@ from workbench.render._program_details import program_blocks as program_blocks, 
 from workbench.render._program_layout import device_groups as device_groups
 from workbench.render._propagation import Playback as Playback, play_back as play_back
 from workbench.render._rounds import render_clients_svg as render_clients_svg
+from workbench.render._rounds_figures import rounds_png as rounds_png
 from workbench.render._search import (
     placement_code as placement_code,
     sharding_code as sharding_code,

@@ -57,7 +57,7 @@ def display_record(record: Record) -> dict[str, str]:
 
 
 def display_object(
-    kind: str, text: str, rows: Iterable[Row] | None = None, picture: Markup | None = None
+    kind: str, text: str, rows: Iterable[Row] | None = None, picture: Markup | bytes | None = None
 ) -> dict[str, str]:
     """Any object as a cell result: `text/plain`, and `text/html` with a table or a picture.
 
@@ -65,7 +65,7 @@ def display_object(
         kind: The kind of object, shown as the card's small heading.
         text: The object described in words; the first line is the card's headline.
         rows: The card's table, which replaces the remaining lines of `text`; column names determine units.
-        picture: An SVG, which replaces the remaining lines of `text`.
+        picture: An SVG or a PNG, which replaces the remaining lines of `text`.
 
     Returns:
         The contents by MIME type, each at most about one screen in length.

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 
 from workbench.records.compiled import CostRecord, MemoryRecord, StageCostRecord
 from workbench.records.hardware import ChipRecord
-from workbench.records.profile import ProfileRecord
 from workbench.render._svg import Markup, element, group, join, line, path, rect, text, text_width
 from workbench.render._theme import picture
 from workbench.render.units import bytes_text, flops_text, number
 
 LEFT, RIGHT, TOP, BOTTOM = 80.0, 18.0, 16.0, 40.0
-_MOST_MEASURED = 30  # maximum number of operations in a picture
 
 
 def render_roofline_svg(
@@ -35,39 +33,6 @@ def render_roofline_svg(
         f"stage {stage.stage} {stage.name} {number(x)} FLOPs per byte" for x, _, stage in points
     )
     return picture(width, height, *body, label=label, dark=dark, live=live)
-
-
-def render_measured_roofline_svg(
-    profile: ProfileRecord, *, width: float = 720.0, height: float = 380.0, dark: bool | None = None
-) -> Markup:
-    """The operations of a profile under the chip's roofline, with logarithmic axes."""
-    chip = profile.chip
-    points = [
-        (operation.name, operation.intensity, operation.flops_per_second)
-        for operation in profile.operations
-        if operation.intensity and operation.flops_per_second and math.isfinite(operation.intensity)
-    ][:_MOST_MEASURED]
-    if chip is None or not points:
-        return Markup("")
-    peak, bandwidth = _peak(chip), chip.hbm_bytes_per_second / chip.devices_per_chip
-    scale = _Scale.around(
-        [intensity for _, intensity, _ in points] + [peak / bandwidth], [peak, *(rate for _, _, rate in points)]
-    ).sized(width, height)
-    body = [_frame(scale, width, height), _roof(scale, peak, bandwidth, chip)]
-    positions: list[tuple[float, float]] = []
-    for name, intensity, rate in points:
-        x, y = scale.x(intensity), scale.y(rate)
-        spoken = f"{name}: {number(intensity)} FLOPs per byte, {flops_text(rate)}/s measured"
-        room = not any(abs(x - column) < 150 and abs(y - level) < 13 for column, level in positions)
-        near_right = x > LEFT + scale.width * 0.6
-        label = text(
-            x + (-9 if near_right else 9), y + 4, name, size=11, class_="wb-fill-fg" + (" wb-end" if near_right else "")
-        )
-        positions.append((x, y))
-        dot = element("circle", cx=x, cy=y, r=5, class_="wb-fill-clients wb-stroke-bg", stroke_width=1.5)
-        body.append(group(element("title", spoken), dot, label if room else None, data_label=spoken))
-    title = f"Roofline of {chip.name} with {len(points)} measured operations"
-    return picture(width, height, *body, label=title, dark=dark)
 
 
 class _Scale:

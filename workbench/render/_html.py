@@ -17,8 +17,8 @@ _PAGE = (
 )
 
 
-def figure(picture: Markup, caption: str) -> Markup:
-    """An SVG as an image whose caption is its description; works where inline SVG is stripped."""
+def figure(picture: Markup | bytes, caption: str) -> Markup:
+    """An SVG or a PNG as an image whose caption is its description; works where inline SVG is stripped."""
     image = element("img", src=data_uri(picture), alt=caption, style="max-width:100%")
     return element("figure", image, element("figcaption", caption))
 

@@ -1,4 +1,4 @@
-"""Pictures of measured runs: a timeline per device, and the time per stage as text."""
+"""The time of a measured run per stage as text, and rows of bars over a time axis."""
 
 import math
 from collections import defaultdict
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from workbench.records.run import RunRecord, StageRunRecord
 from workbench.render._disclosure import run_disclosed_lines
-from workbench.render._svg import Markup, group, join, line, path, rect, text, text_width
+from workbench.render._svg import Markup, group, line, path, rect, text, text_width
 from workbench.render._theme import hatches, picture
 from workbench.render.units import counted_text, number, seconds_text
 
@@ -14,41 +14,8 @@ ROW = 22.0
 HEAD = 34.0  # the legend
 FOOT = 40.0  # the axis
 _BAR = 14.0
-_LARGEST_ROWS = 64
-_KINDS = {  # kind of span: (legend text, hue, pattern)
-    "compute": ("compute", "clients", 0),
-    "collective": ("collective", "collective", 1),
-    "copy": ("copies", "broadcast", 2),
-    "wait": ("waiting for other devices", "muted", 3),
-    "other": ("other", "line", 0),
-}
 
 Interval = tuple[float, float]
-
-
-def render_run_svg(run: RunRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
-    """A run's timeline: one row per device, with compute, communication and waiting.
-
-    Example:
-        >>> from workbench.records.run import EventRecord
-        >>> event = EventRecord(where="cpu:0", name="dot.1", start_seconds=0.0, seconds=0.5)
-        >>> "cpu:0" in render_run_svg(RunRecord(name="round", engine="cpu x 1", seconds=0.5, events=(event,)))
-        True
-    """
-    rows: defaultdict[str, defaultdict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
-    for event in run.events:
-        rows[event.where][event.kind].append((event.start_seconds, event.start_seconds + event.seconds))
-    names = sorted(rows, key=natural)[:_LARGEST_ROWS]
-    end = max((event.start_seconds + event.seconds for event in run.events), default=0.0)
-    chart = Chart(names, end, width)
-    used = [kind for kind in _KINDS if any(kind in kinds for kinds in rows.values())]
-    drawn = [
-        chart.bars(index, rows[name][kind], hue=_KINDS[kind][1], pattern=_KINDS[kind][2])
-        for index, name in enumerate(names)
-        for kind in used
-    ]
-    body = join(drawn) if names else chart.nothing("No events were recorded in this run.")
-    return chart.svg(body, [_KINDS[kind] for kind in used], label=describe_run(run), dark=dark)
 
 
 def describe_run(run: RunRecord) -> str:
@@ -103,10 +70,6 @@ def render_run_text(run: RunRecord) -> str:
     return "\n".join([describe_run(run), *(lines if run.stages else []), *run_disclosed_lines(run)])
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
-
-
 _PARTS = {"compute": "compute", "collective": "collective", "wait": "waiting"}
 
 
@@ -116,7 +79,7 @@ def _parts_of(run: RunRecord) -> dict[str, str]:
 
 
 class Chart:
-    """Rows of bars over one time axis, with a legend above; shared by all timelines."""
+    """Rows of bars over one time axis, with a legend above."""
 
     def __init__(self, rows: Sequence[str], end: float, width: float, *, right: float = 16.0) -> None:
         self._rows = rows
@@ -147,20 +110,13 @@ class Chart:
         over = path(commands, fill=f"url(#wb-hatch-{pattern})") if pattern else Markup("")
         return group(path(commands, class_=f"wb-fill-{hue}"), over)
 
-    def mark(self, seconds: float, label: str, *, hue: str, dashed: bool = False) -> Markup:
+    def mark(self, seconds: float, label: str, *, hue: str) -> Markup:
         """A vertical line with its name at the bottom."""
         x, bottom = self.x(seconds), self.height - FOOT
         return group(
-            line(
-                x, HEAD - 2, x, bottom + 4, class_=f"wb-stroke-{hue}", stroke_width=1.5,
-                stroke_dasharray="5 3" if dashed else None,
-            ),
+            line(x, HEAD - 2, x, bottom + 4, class_=f"wb-stroke-{hue}", stroke_width=1.5),
             text(x, bottom + 31, label, size=11, class_=f"wb-fill-{hue} {'wb-end' if x > self._width / 2 else ''}"),
         )  # fmt: skip
-
-    def nothing(self, why: str) -> Markup:
-        """Text shown in place of an empty picture."""
-        return text(self._width / 2, HEAD + ROW, why, size=12, class_="wb-fill-muted wb-middle")
 
     def svg(self, body: Markup, legend: Sequence[tuple[str, str, int]], *, label: str, dark: bool | None) -> Markup:
         """The whole picture around `body`."""

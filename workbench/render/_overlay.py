@@ -1,15 +1,7 @@
-"""Comparison of several runs as text, table and picture."""
-
-import math
-from collections.abc import Callable, Sequence
+"""Comparison of several runs as text."""
 
 from workbench.records.run import OverlaidMetricRecord, OverlaidResultRecord, RunOverlayRecord
-from workbench.render._svg import Markup, group, path, rect, text
-from workbench.render._theme import picture, series
 from workbench.render.units import count_text, counted_text
-
-_LEFT, _TOP, _HIGH, _ROW = 62, 30, 230, 18
-_SHOWN = 8  # maximum number of results in the picture
 
 
 def ranked(overlay: RunOverlayRecord, metric: str | None = None) -> list[OverlaidResultRecord]:
@@ -69,65 +61,3 @@ def render_overlay_text(overlay: RunOverlayRecord) -> str:
             p = "" if pair.p_corrected is None else f", corrected p = {pair.p_corrected:.3g}"
             lines.append(f"  {pair.a} − {pair.b}: {count_text(pair.difference)} over {pair.pairs} pairs{p}")
     return "\n".join(lines)
-
-
-def render_overlay_svg(overlay: RunOverlayRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
-    """Curves of the first metric for the best results, with bands that show intervals.
-
-    Example:
-        >>> "Nothing" in render_overlay_svg(
-        ...     RunOverlayRecord(name="none", metric="loss", minimize=True, confidence=0.95, results=()))
-        True
-    """
-    drawn = [(r, c) for r in ranked(overlay) if (c := curve_of(r, overlay.metric)) is not None][:_SHOWN]
-    height = _TOP + _HIGH + 30 + _ROW * len(drawn)
-    label = describe_overlay(overlay)
-    values = [v for _, c in drawn for part in (c.mean, c.low, c.high) for v in part if v is not None]
-    if not values:
-        nothing = text(width / 2, height / 2, "Nothing to draw yet.", class_="wb-fill-muted wb-middle")
-        return picture(width, height, nothing, label=label, dark=dark)
-    low, high = min(values), max(values)
-    last = max(max(c.rounds[-1] for _, c in drawn), 1)
-
-    def place(round: int, value: float) -> str:
-        x = _LEFT + (width - _LEFT - 16) * round / last
-        y = _TOP + _HIGH * (1 - (value - low) / ((high - low) or 1.0))
-        return f"{x:.1f} {y:.1f}"
-
-    names = [result.name for result in overlay.results]
-    curves = [_drawn(curve, names.index(result.name), place) for result, curve in drawn]
-    labels = [
-        text(_LEFT - 6, _TOP + 5, count_text(high), class_="wb-fill-muted wb-end"),
-        text(_LEFT - 6, _TOP + _HIGH, count_text(low), class_="wb-fill-muted wb-end"),
-        text(_LEFT, _TOP + _HIGH + 18, "round 0", class_="wb-fill-muted"),
-        text(width - 16, _TOP + _HIGH + 18, f"round {last}", class_="wb-fill-muted wb-end"),
-        text(_LEFT, 18, overlay.metric, class_="wb-fill-fg wb-strong"),
-    ]
-    key = [
-        group(
-            rect(_LEFT, -9, 12, 9, class_=f"wb-fill-{series(names.index(result.name))}"),
-            text(_LEFT + 18, 0, f"{result.name}: {final_text(curve)}", fit=width - _LEFT - 40, class_="wb-fill-fg"),
-            transform=f"translate(0 {_TOP + _HIGH + 40 + _ROW * i})",
-        )
-        for i, (result, curve) in enumerate(drawn)
-    ]
-    return picture(width, height, *curves, *labels, *key, label=label, dark=dark)
-
-
-def _drawn(curve: OverlaidMetricRecord, index: int, place: Callable[[int, float], str]) -> Markup:
-    hue = series(index)
-    points = [place(r, v) for r, v in zip(curve.rounds, curve.mean, strict=True) if v is not None]
-    band = _band(curve, place)
-    return group(
-        path(f"M{'L'.join(band)}Z", class_=f"wb-fill-{hue}", opacity=0.18) if band else None,
-        path(f"M{'L'.join(points)}", fill="none", class_=f"wb-stroke-{hue}", stroke_width=1.8) if points else None,
-    )
-
-
-def _band(curve: OverlaidMetricRecord, place: Callable[[int, float], str]) -> Sequence[str]:
-    points = [
-        (r, lo, hi)
-        for r, lo, hi in zip(curve.rounds, curve.low, curve.high, strict=True)
-        if lo is not None and hi is not None and math.isfinite(lo + hi)
-    ]
-    return [place(r, hi) for r, _, hi in points] + [place(r, lo) for r, lo, _ in reversed(points)]

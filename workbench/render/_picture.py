@@ -1,7 +1,7 @@
 """Any record as one sentence, one picture for pages, or one figure for papers."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench._open_types import Option
@@ -10,24 +10,23 @@ from workbench.records.compiled import CostRecord, MemoryRecord, ModuleRecord, P
 from workbench.records.hardware import MeshRecord
 from workbench.records.launch import LaunchedRecord, ProgramGraphRecord
 from workbench.records.live import RoundRecord, SampleRecord, TimelineRecord
-from workbench.records.profile import ProfileRecord
 from workbench.records.program import ClientDataRecord
 from workbench.records.run import RunOverlayRecord, RunRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
 from workbench.render._call_tree import describe_call_tree
-from workbench.render._charts import render_measured_roofline_svg, render_roofline_svg, render_schedule_memory_svg
+from workbench.render._charts import render_roofline_svg, render_schedule_memory_svg
 from workbench.render._cost import plot_roofline
 from workbench.render._data import render_label_skew
 from workbench.render._graph import render_graph_svg
 from workbench.render._hlo import describe_hlo, render_hlo_svg
-from workbench.render._live import describe_run, render_run_svg
-from workbench.render._live_rounds import describe_samples, describe_timeline, render_gantt_svg, render_samples_svg
+from workbench.render._live import describe_run
+from workbench.render._live_rounds import describe_samples, describe_timeline, render_gantt_svg
 from workbench.render._memory import describe_memory
 from workbench.render._mesh import describe_mesh, render_mesh_svg
-from workbench.render._overlay import describe_overlay, render_overlay_svg
+from workbench.render._overlay import describe_overlay
 from workbench.render._program import describe_program, render_program_svg
 from workbench.render._propagation import Playback, describe_propagation, render_propagation_svg
-from workbench.render._rounds import describe_rounds, render_rounds_svg
+from workbench.render._rounds import describe_rounds
 from workbench.render._rounds_figures import plot_costs, plot_rounds
 from workbench.render._sharding import describe_leaf, describe_sharding, render_sharding_svg
 from workbench.render._svg import Markup
@@ -59,8 +58,7 @@ def svg(record: object, **options: Option) -> Markup:
     """A picture of a record for pages and slides; empty if the record contains nothing that can be drawn.
 
     Args:
-        record: A program, or its module, memory or cost; a mesh or a sharding; a run, a simulated round or several
-            runs; a profile; a graph of services; a list of finished rounds or of device samples.
+        record: A program, or its module, memory or cost; a mesh or a sharding; a simulated round; a graph of services.
         options: For most pictures: `width` in pixels, and `dark`; `dark=None` follows the reader's system setting.
 
     Raises:
@@ -71,7 +69,10 @@ def svg(record: object, **options: Option) -> Markup:
         '<svg'
     """
     kinds = ", ".join(sorted(kind.__name__ for kind in svg.registry if kind is not object))
-    message = f"`svg` received an object of type {type(record).__name__}. `svg` draws {kinds}: pass one of these."
+    message = (
+        f"`svg` received an object of type {type(record).__name__}. `svg` draws {kinds}: pass one of these, or use "
+        "`plot(record)` for a figure of costs or of finished rounds, and `text(record)` for the numbers."
+    )
     raise TypeError(message)
 
 
@@ -104,25 +105,15 @@ def plot(record: object, **options: Option) -> "Figure":
 def _describe_list(records: Sequence[object], **options: Option) -> str:
     if isinstance(records[0] if records else None, SampleRecord):
         return describe_samples(records, **options)  # type: ignore[arg-type]
-    return describe_rounds(_rounds(describe, records), **options)
-
-
-def _draw_list(records: Sequence[object], **options: Option) -> Markup:
-    if isinstance(records[0] if records else None, SampleRecord):
-        return render_samples_svg(records, **options)  # type: ignore[arg-type]
-    return render_rounds_svg(_rounds(svg, records), **options)
-
-
-def _rounds(call: Callable[..., object], records: Sequence[object]) -> Sequence[RoundRecord]:
     wrong = next((record for record in records if not isinstance(record, RoundRecord)), None)
     if wrong is not None:
         message = (
-            f"`{call.__name__}` received an object of type {type(records).__name__} that contains an object of type "
+            f"`describe` received an object of type {type(records).__name__} that contains an object of type "
             f"{type(wrong).__name__}. A list contains finished rounds or samples of devices: pass `run.history`, or "
             "one record."
         )
         raise TypeError(message)
-    return records  # type: ignore[return-value]
+    return describe_rounds(records, **options)  # type: ignore[arg-type]
 
 
 def _launched(record: LaunchedRecord, **options: Option) -> Markup:
@@ -138,12 +129,11 @@ for _kind, _sentence, _draw in (
     (MeshRecord, describe_mesh, render_mesh_svg),
     (ModuleRecord, describe_hlo, render_hlo_svg),
     (Playback, describe_propagation, render_propagation_svg),
-    (ProfileRecord, None, render_measured_roofline_svg),
     (ProgramGraphRecord, describe_graph, render_graph_svg),
     (ProgramRecord, describe_program, render_program_svg),
-    (RunOverlayRecord, describe_overlay, render_overlay_svg),
-    (RunRecord, describe_run, render_run_svg),
-    (Sequence, _describe_list, _draw_list),
+    (RunOverlayRecord, describe_overlay, None),
+    (RunRecord, describe_run, None),
+    (Sequence, _describe_list, None),
     (ShardingRecord, describe_sharding, render_sharding_svg),
     (TimelineRecord, describe_timeline, render_gantt_svg),
     (WhatIfRecord, describe_what_if, None),

@@ -1,17 +1,14 @@
-"""The rounds of a run as a picture and in words: curves with bands over clients."""
+"""The rounds of a run in words; one number per client as a picture."""
 
 import math
 from collections.abc import Sequence
 
 from workbench.records.live import RoundRecord
-from workbench.render._svg import Markup, group, line, path, rect, svg, text
+from workbench.render._svg import Markup, rect, svg, text
 from workbench.render._theme import picture, sequential
-from workbench.render.units import FORMATS, METRIC_TITLES, count_text, metric_text, seconds_text
+from workbench.render.units import FORMATS, count_text, metric_text, seconds_text
 
 Point = tuple[int, float, float, float]  # round, mean, minimum and maximum over clients and steps
-_WIDE, _HIGH, _LEFT, _FOOT, _HEAD = 280.0, 170.0, 78.0, 24.0, 30.0
-_MOST_POINTS = 400
-_SHOWN = 9  # maximum number of curves in a picture
 
 
 def curves(history: Sequence[RoundRecord]) -> dict[str, list[Point]]:
@@ -46,64 +43,6 @@ def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None, *
         spread = f" ({metric_text(name, least)} to {metric_text(name, most)})" if most > least else ""
         lines.append(f"  {name}: {metric_text(name, mean) if math.isfinite(mean) else 'not finite'}{spread}")
     return "\n".join(lines)
-
-
-def render_rounds_svg(
-    history: Sequence[RoundRecord], *, width: float = 880, dark: bool | None = None, unit: str = "round"
-) -> Markup:
-    """Curves of every metric over the rounds, with a band from minimum to maximum over clients.
-
-    Example:
-        >>> "No round" in render_rounds_svg([])
-        True
-    """
-    drawn = list(curves(history).items())[:_SHOWN]
-    across = max(1, int(width // _WIDE))
-    rows = max(1, math.ceil(len(drawn) / across))
-    height = rows * _HIGH
-    label = describe_rounds(history, unit=unit).replace("\n", ";")
-    if not drawn:
-        nothing = text(width / 2, height / 2, f"No {unit} has finished yet.", class_="wb-fill-muted wb-middle")
-        return picture(width, height, nothing, label=label, dark=dark)
-    panels = [
-        group(
-            _panel(name, points, unit),
-            transform=f"translate({(i % across) * width / across:.0f} {(i // across) * _HIGH:.0f})",
-        )
-        for i, (name, points) in enumerate(drawn)
-    ]
-    return picture(width, height, *panels, label=label, dark=dark)
-
-
-def _panel(name: str, points: Sequence[Point], unit: str) -> Markup:
-    points = points[:: max(1, len(points) // _MOST_POINTS)]
-    finite_points = [point for point in points if math.isfinite(point[1])]
-    heading = text(_LEFT, 18, METRIC_TITLES.get(name, name), fit=_WIDE - _LEFT - 10, class_="wb-fill-fg wb-strong")
-    if not finite_points:
-        return group(heading, text(_LEFT, _HIGH / 2, f"not finite in any {unit}", class_="wb-fill-muted"))
-    least, most = min(point[2] for point in finite_points), max(point[3] for point in finite_points)
-    span, first = (most - least) or 1.0, points[0][0]
-    last = max(points[-1][0], first + 1)
-
-    def at(round: int, value: float) -> str:
-        x = _LEFT + (_WIDE - _LEFT - 14) * (round - first) / (last - first)
-        return f"{x:.1f} {_HEAD + (_HIGH - _HEAD - _FOOT) * (1 - (value - least) / span):.1f}"
-
-    band = [at(r, high) for r, _, _, high in finite_points] + [at(r, low) for r, _, low, _ in finite_points[::-1]]
-    mean = [at(r, value) for r, value, _, _ in finite_points]
-    bottom, spread = _HIGH - _FOOT, any(high > low for _, _, low, high in finite_points)
-    return group(
-        heading,
-        line(_LEFT, _HEAD, _WIDE - 14, _HEAD, class_="wb-stroke-line", stroke_width=0.7),
-        line(_LEFT, bottom, _WIDE - 14, bottom, class_="wb-stroke-line", stroke_width=0.7),
-        text(_LEFT - 6, _HEAD + 4, metric_text(name, most), size=10.5, class_="wb-fill-muted wb-end"),
-        text(_LEFT - 6, bottom + 4, metric_text(name, least), size=10.5, class_="wb-fill-muted wb-end"),
-        text(_LEFT, _HIGH - 8, f"{unit} {first}", size=10.5, class_="wb-fill-muted"),
-        text(_WIDE - 14, _HIGH - 8, str(points[-1][0]), size=10.5, class_="wb-fill-muted wb-end"),
-        path(f"M{'L'.join(band)}Z", class_="wb-fill-clients-soft") if spread else None,
-        path(f"M{'L'.join(mean)}" + ("h4" if len(mean) == 1 else ""), fill="none", stroke_width=2,
-             class_="wb-stroke-clients"),
-    )  # fmt: skip
 
 
 def _numbers(value: float | tuple) -> list[float]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.errors import MissingDependencyError
 from workbench.records.live import RoundRecord
 from workbench.render._rounds import curves
 
@@ -73,13 +74,28 @@ def plot_costs(
 _MOST_CURVES = 9
 
 
-def plot_rounds(history: Sequence[RoundRecord], *, ax: "Axes | None" = None, dark: bool | None = None) -> "Figure":
+def rounds_png(history: Sequence[RoundRecord], *, unit: str = "round") -> bytes | None:
+    """The curves of finished rounds for cells without scripts; None without rounds or without matplotlib."""
+    if not history:
+        return None
+    try:
+        from workbench.render._figures import NotebookFigure
+    except MissingDependencyError:
+        return None
+    figure = plot_rounds(history, unit=unit)
+    return figure.png() if isinstance(figure, NotebookFigure) else None
+
+
+def plot_rounds(
+    history: Sequence[RoundRecord], *, ax: "Axes | None" = None, dark: bool | None = None, unit: str = "round"
+) -> "Figure":
     """Every metric over the rounds: the mean, and a minimum-to-maximum band over clients and steps.
 
     Args:
         history: Finished rounds, such as `run.history`; at most nine metrics are drawn.
         ax: The matplotlib axes to draw in; None creates a figure.
         dark: Colours for a dark or a light page; None uses ink that is readable on both.
+        unit: The word for a round.
 
     Returns:
         A matplotlib figure.
@@ -95,7 +111,7 @@ def plot_rounds(history: Sequence[RoundRecord], *, ax: "Axes | None" = None, dar
     drawn = list(curves(history).items())[:_MOST_CURVES]
     if not drawn:
         figure, axes = new_figure(5.0, 1.6, dark=dark, ax=ax)
-        say_nothing(axes, dark, "no round has finished yet")
+        say_nothing(axes, dark, f"no {unit} has finished yet")
         return figure
     across = min(len(drawn), 3)
     rows = math.ceil(len(drawn) / across)
@@ -106,7 +122,7 @@ def plot_rounds(history: Sequence[RoundRecord], *, ax: "Axes | None" = None, dar
         rounds, mean, least, most = zip(*points, strict=True)
         axes.fill_between(rounds, least, most, color=colour(2), alpha=0.22, linewidth=0)
         axes.plot(rounds, mean, color=colour(2), linewidth=1.8, marker="o" if len(points) == 1 else None)
-        axes.set_xlabel("round")
+        axes.set_xlabel(unit)
         title(axes, name, dark)
         grid(axes, dark)
     for axes in panels[len(drawn) :]:

@@ -149,9 +149,10 @@ def fit_text(content: str, width: float, size: float = 12, *, mono: bool = False
     return content[: room - len(line)] + "…" + line if room > 0 else "…"
 
 
-def data_uri(picture: str) -> str:
-    """An SVG as a `data:` URL, which notebooks keep even if they strip inline SVG."""
-    return "data:image/svg+xml;base64," + base64.b64encode(picture.encode()).decode()
+def data_uri(picture: str | bytes) -> str:
+    """An SVG or a PNG as a `data:` URL, which notebooks keep even if they strip inline SVG."""
+    kind, content = ("png", picture) if isinstance(picture, bytes) else ("svg+xml", picture.encode())
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _attribute(name: str, value: object) -> str:

@@ -2,7 +2,6 @@
 
 import { facts } from "../lib/details";
 import { button, h, menu, replace, s, uniqueId } from "../lib/dom";
-import { fitted } from "../lib/fitted";
 import { formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { floats } from "../lib/model";
 import { range } from "../lib/scale";
@@ -107,9 +106,7 @@ class Devices {
     this.together = new Chart({ theme: context.theme, signal: context.signal, sync: uniqueId(), height: 190 });
     this.togetherBox = h("div", { class: "wb-tile" }, h("h3", {}, "All devices"), this.together.node);
     this.tiles.addEventListener("click", (event) => this.click(event));
-    const timeline = context.state<string[] | null | undefined>("timeline");
-    const last = timeline ? [h("h3", {}, "The last measured run on every device"), fitted(context, timeline)] : null;
-    const drawn = h("div", { class: "wb-scrolls" }, this.togetherBox, this.tiles, last, this.host, this.arrays);
+    const drawn = h("div", { class: "wb-scrolls" }, this.togetherBox, this.tiles, this.host, this.arrays);
     host.append(h("div", { class: "wb-tools" }, this.note, this.choice), drawn);
     context.onLive(() => this.draw());
     context.onSelection(() => this.draw());
