@@ -444,20 +444,18 @@ def _is_literal(var: object) -> bool:
 
 
 def _symbolic(equation: _Equation) -> bool:
-    for value in (*equation.operands, *equation.results):
-        for size in getattr(value.aval, "shape", ()):
-            if not isinstance(size, int):
-                return True
-    return False
+    return any(math.isnan(_elements(value)) for value in (*equation.operands, *equation.results))
 
 
-def _elements(var: Atom | _Value) -> int:
-    return math.prod(getattr(var.aval, "shape", ()))
+def _elements(var: Atom | _Value) -> float:
+    """Number of elements; NaN for a symbolic shape."""
+    shape = getattr(var.aval, "shape", ())
+    return math.prod(shape) if all(isinstance(size, int) for size in shape) else math.nan
 
 
-def _size(var: Atom | _Value) -> int:
+def _size(var: Atom | _Value) -> float:
     return _elements(var) * getattr(getattr(var.aval, "dtype", None), "itemsize", 0)
 
 
-def _sizes(variables: Iterable[Atom | _Value]) -> int:
+def _sizes(variables: Iterable[Atom | _Value]) -> float:
     return sum(_size(var) for var in variables)
