@@ -2,9 +2,9 @@
 
 Needs `pip install cosmic-ray coverage`. A first run of the tests records the tests of each line. A mutant changes one
 operator, number, comparison or branch in a copy of the repository. The tests of the changed line run against it, fast
-tests first, at most 60 of them, in a fork of a process that has imported JAX. Mutants that no test notices are printed
-with their lines. Annotations and lines that run only at import are left out. The exit status is 1 if the tests notice
-fewer than 90 % of the mutants of a package.
+tests first, 60 of them or those of 15 s, in a fork of a process that has imported JAX. Mutants that no test notices are
+printed with their lines. Annotations and lines that run only at import are left out. The exit status is 1 if the tests
+notice fewer than 90 % of the mutants of a package.
 """
 
 import argparse
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 OPERATORS = ("Binary", "Comparison", "NumberReplacer", "ReplaceTrue", "ReplaceFalse", "ReplaceAnd", "ReplaceOr",
              "ReplaceUnary", "AddNot", "ReplaceBreak", "ReplaceContinue", "ZeroIteration")  # fmt: skip
 NOTICED = 0.9
-MOST_TESTS = 60  # of a mutant, fastest first
+LEAST_TESTS, MOST_SECONDS = 60, 15.0  # of a mutant, fastest first; more than these tests within these seconds
 
 OPTIONS = ("-q", "-n0", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
@@ -199,6 +199,14 @@ def mutants(folder: Path, drawn: Sequence[tuple[str, str, int, int]]) -> Iterato
             yield Mutant(file, line, name.partition("/")[2], before, changed, after)
 
 
+def fastest(tests: Sequence[str], seconds: dict[str, float]) -> list[str]:
+    """The tests to run for a mutant: the fastest ones, by number or by their seconds together."""
+    ordered = sorted(tests, key=lambda test: seconds.get(test, 0.0))
+    ends = itertools.accumulate(seconds.get(test, 0.0) for test in ordered)
+    pairs = enumerate(zip(ordered, ends, strict=True))
+    return [test for at, (test, end) in pairs if at < LEAST_TESTS or end < MOST_SECONDS]
+
+
 def is_noticed(folder: Path, worker: Worker, mutant: Mutant, tests: Sequence[str], seconds: float) -> bool:
     """Whether a test fails, or does not end, with the mutant in place."""
     path = folder / mutant.file
@@ -227,14 +235,14 @@ def main() -> None:
         lines, seconds = tests_by_line(folder, chosen.sources, chosen.tests)
         covered = {place for place, tests in lines.items() if tests}
         worker = Worker(folder)
-        if worker.run(sorted(seconds, key=seconds.__getitem__)[:MOST_TESTS], chosen.seconds):
+        if worker.run(fastest([*seconds], seconds), chosen.seconds):
             raise SystemExit("The tests fail in a fork without a mutant.")
         for source in chosen.sources:
             possible = places(folder, {place for place in covered if Path(place[0]).is_relative_to(source)})
             random.Random(chosen.seed).shuffle(possible)
             tried = survived = 0
             for mutant in itertools.islice(mutants(folder, possible), chosen.sample):
-                tests = sorted(lines[mutant.file, mutant.line], key=lambda test: seconds.get(test, 0.0))[:MOST_TESTS]
+                tests = fastest([*lines[mutant.file, mutant.line]], seconds)
                 began = time.monotonic()
                 noticed = is_noticed(folder, worker, mutant, tests, chosen.seconds)
                 tried, survived = tried + 1, survived + (not noticed)

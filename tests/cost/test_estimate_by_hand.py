@@ -106,6 +106,9 @@ def test_stages_of_the_plan_come_first_then_those_of_the_module_by_path():
     assert [(s.stage, s.kind, s.name) for s in found] == [
         ("3", "server", "s3"), ("1", "server", "s1"), ("0", "", "0"), ("2", "", "2"), ("outside", "", "outside"),
     ]  # fmt: skip
+    empty = found[0]  # without work, nothing is spent
+    assert (empty.flops, empty.accessed_bytes, empty.elementwise_flops, empty.collective_bytes) == (0.0, 0.0, 0.0, {})
+    assert (*seconds(empty), empty.hidden_seconds) == (None, None, None, 0.0)
 
 
 def test_bytes_and_seconds_of_collectives_by_axis():

@@ -283,7 +283,8 @@ def test_thin_products_without_rows_take_those_of_elementwise_operations():
         (CHIP, "bfloat16", 1.0), (CHIP, "bfloat16*3", 3.0), (CHIP, "bfloat16:high", 1.0), (CHIP, "float32:high", 2.0),
         (CHIP, "float16", 5.0), (CHIP, "float32", 5.0), (CHIP, "float32:highest", 5.0),
         # 0.5 TFLOP/s of vector units, whose rate was not measured
-        (NVIDIA, "float32:highest", 2.0), (AMD, "float32:highest", 2.0),
+        (NVIDIA, "float32:highest", 2.0), (AMD, "float32:highest", 2.0), (CPU, "bfloat16:highest", 1.0),
+        (NVIDIA, "float16", 5.0), (AMD, "float16:high", 5.0),
     ],
 )  # fmt: skip
 def test_product_at_the_measured_rate_of_its_dtype(chip, product, expected):
