@@ -141,7 +141,7 @@ class MissingDependencyError(WorkbenchError, ImportError):
         if extra is None:  # installed by default, but not in this environment
             source, command = "It is one of the workbench's dependencies", f"{pip_command()} install {library}"
         else:
-            source = f"It comes with the optional extra `{extra}`"
+            source = f"It comes with the optional extra{'s' * (',' in extra)} `{extra}`"
             command = f'{pip_command()} install "mapreduce-workbench[{extra}]"'
         super().__init__(
             f"{needed_for} needs the library `{library}`, which is not installed here. {source}: run `{command}`, "

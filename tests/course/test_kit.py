@@ -63,13 +63,16 @@ def small_notebook(path, *cells):
     return path
 
 
-def test_site_is_executed_once_and_needs_no_network(tmp_path):
+def test_site_and_slides_are_executed_once_and_need_no_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     path, runs = small_notebook(tmp_path / "00-small.ipynb", "print(6 * 7)"), []
     index = Path()
     for _ in range(2):
         index = course.write_site([path], tmp_path / "site", report=runs.append)
+    (slides,) = course.write_slides([path], tmp_path / "slides", report=runs.append)
     page = (tmp_path / "site" / "00-small.html").read_text()
     assert "42" in page
+    assert "42" in slides.read_text()
     assert runs == ["executing 00-small.ipynb"]
     assert "Does it run?" in index.read_text()
     assert re.findall(r'(?:src|href)="https?://[^"]+', page + index.read_text()) == []
@@ -120,12 +123,20 @@ def test_index_shows_a_figure_of_each_executed_notebook(tmp_path):
     assert (tmp_path / "site" / "00-shown.png").read_bytes() == b"x" * 99
 
 
-def test_missing_libraries_of_pages_are_named_before_a_notebook_runs(tmp_path, monkeypatch):
-    path, runs = small_notebook(tmp_path / "00-small.ipynb", "print(6 * 7)"), []
-    monkeypatch.setitem(sys.modules, "latex2mathml", None)
-    with pytest.raises(MissingDependencyError, match=r"mapreduce-workbench\[course-pages\]"):
-        course.write_site([path], tmp_path / "site", report=runs.append)
+@pytest.mark.parametrize("library", ["latex2mathml", "sklearn"])
+@pytest.mark.parametrize("write", [course.write_site, course.write_slides])
+def test_missing_libraries_of_pages_and_notebooks_are_named_before_a_notebook_runs(
+    tmp_path, monkeypatch, write, library
+):
+    runs = []
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(
+        MissingDependencyError, match=rf"`{library}`.*extras.*mapreduce-workbench\[course,course-pages\]"
+    ):
+        write(NOTEBOOKS, tmp_path / "pages", report=runs.append)
     assert runs == []
+    if library == "sklearn":  # pages without outputs do not need the notebooks' libraries
+        course.write_site(NOTEBOOKS[3:4], tmp_path / "site", execute=False)
 
 
 def test_cell_that_fails_is_named_with_its_notebook(tmp_path):

@@ -1,7 +1,8 @@
 """Handles notebook files: titles, editions without solutions, and cached execution."""
 
+import functools
 import hashlib
-import os
+import importlib.util
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,12 +10,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from workbench.errors import CourseError, needs_library
+from workbench._cache import DiskCache, cache_directory
+from workbench.errors import CourseError, MissingDependencyError, needs_library
 
 FOLDED = re.compile(r" ?The solution is in the folded cell below it\.")
 CHECK = re.compile(r"^(wb\.course\.check\(\"([\d.]+)\".*\))$", re.MULTILINE)
 Grader = Literal["nbgrader", "otter"]
 KEPT = "yours, or the solution's"
+SETUP = re.compile(r'"try:\\n",\s*"    import ([\w, ]+)\\n"')  # a notebook's first cell imports the libraries it needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,27 +88,44 @@ def _execute_all(notebook: Any, path: Path) -> None:
         raise CourseError(message) from error
 
 
-def executed(path: Path, target: Path, report: Callable[[str], None] = lambda line: None) -> Any:
-    """Returns a notebook with outputs; the folder `target` is a cache for this source and this front end."""
+@functools.cache
+def _sources() -> bytes:
+    """A digest of this package and of the parts of saved views, which determine a notebook's outputs."""
+    packages = (Path(str(resources.files(name))) for name in ("workbench", "workbench_widgets"))
+    files = sorted(
+        file for package in packages for ending in ("*.py", "*.js", "*.css") for file in package.rglob(ending)
+    )
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+
+
+def executed(path: Path, report: Callable[[str], None] = lambda line: None) -> Any:
+    """Returns a notebook with outputs, which are cached on disk; pages and slides share this cache."""
     import nbformat
 
-    from workbench._version import __version__
-
-    built = (resources.files("workbench_widgets") / "static" / "built").iterdir()  # parts of saved views
-    source = __version__.encode() + path.read_bytes() + b"".join(sorted(file.read_bytes() for file in built))
-    stored = target / f"{path.stem}-{hashlib.sha256(source).hexdigest()[:16]}.ipynb"
-    if stored.exists():
-        return read(stored)
+    cache = DiskCache(cache_directory("notebooks"))
+    key = hashlib.sha256(_sources() + str(path.resolve()).encode() + path.read_bytes()).hexdigest()
+    if (stored := cache.load(key)) is not None:
+        return nbformat.from_dict(stored)
     report(f"executing {path.name}")
     notebook = read(path)
     _execute_all(notebook, path)
-    target.mkdir(parents=True, exist_ok=True)
-    for old in target.glob(f"{path.stem}-*.ipynb"):
-        old.unlink()
-    part = stored.with_suffix(f".{os.getpid()}")
-    nbformat.write(notebook, part)
-    part.replace(stored)
+    if note := cache.store(key, notebook):
+        report(note)
     return notebook
+
+
+def require_libraries(notebooks: Iterable[Path], *pages: str) -> None:
+    """Checks the libraries of the pages and of all notebooks, before the notebooks run for several minutes.
+
+    Args:
+        notebooks: The `.ipynb` files that will run.
+        pages: The modules that the pages need.
+    """
+    setups = [SETUP.search(path.read_text(encoding="utf-8", errors="replace")) for path in notebooks if path.is_file()]
+    modules = [*pages, *(name for setup in setups if setup for name in setup[1].split(", "))]
+    for module in dict.fromkeys(modules):
+        if importlib.util.find_spec(module) is None:
+            raise MissingDependencyError(module, extra="course,course-pages", needed_for="`workbench course`")
 
 
 def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | None = None) -> list[Path]:

@@ -2,19 +2,18 @@
 
 import base64
 import html
-import importlib
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.course._notebooks import Title, executed, read, title_of
+from workbench.course._notebooks import Title, executed, read, require_libraries, title_of
 from workbench.course._parts import COLOURS, concept_map, difficulty_of, part_of, parts_of, titles_of
 from workbench.course._slides import DARK, SLIDES, keep_shades, prepare_slides
-from workbench.errors import needs_library
 from workbench.render import icon_link, mark
 
+LIBRARIES = ("nbconvert", "nbclient", "nbformat", "latex2mathml")
 REVEAL = (
     "LICENSE",
     "dist/reveal.css",
@@ -123,8 +122,8 @@ li span {{display: block; font-size: .85rem; opacity: .75}}
 
 def copy_reveal(folder: Path) -> Path:
     """Copies the needed reveal.js files and licence from `sphinx-revealjs` into a folder."""
-    with needs_library("sphinx-revealjs", needed_for="`workbench course slides`", extra="course-pages"):
-        import sphinx_revealjs
+    import sphinx_revealjs
+
     source, target = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs", folder / "reveal.js"
     for name in REVEAL:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -135,17 +134,9 @@ def copy_reveal(folder: Path) -> Path:
     return target
 
 
-def require_page_libraries() -> None:
-    """Checks that the libraries for pages are installed, before the notebooks run for several minutes."""
-    for library in ("latex2mathml", "nbclient"):
-        with needs_library(library, needed_for="`workbench course`", extra="course-pages"):
-            importlib.import_module(library)
-
-
 def formulas_as_mathml(markdown: str) -> str:
     """Converts TeX formulas in Markdown to MathML, which needs no script; leaves code unchanged."""
-    with needs_library("latex2mathml", needed_for="formulas of `workbench course`", extra="course-pages"):
-        from latex2mathml.converter import convert
+    from latex2mathml.converter import convert
 
     def written(match: re.Match[str]) -> str:
         if match["code"]:
@@ -172,8 +163,7 @@ def write_slides(
 
     Args:
         notebooks: The `.ipynb` files.
-        folder: The folder for `NAME.slides.html` and `reveal.js`. Executed notebooks are cached in its subfolder
-            `.executed`.
+        folder: The folder for `NAME.slides.html` and `reveal.js`.
         execute: Whether slides have outputs; notebooks whose source is unchanged are not run again.
         report: Called with one line of text before each execution.
 
@@ -181,7 +171,8 @@ def write_slides(
         The pages written.
 
     Raises:
-        CourseError: if a file is not a notebook.
+        CourseError: if a file is not a notebook, or if a cell raises an exception.
+        MissingDependencyError: if a library for pages or for a notebook is not installed.
 
     Example:
         >>> write_slides([], Path("slides"))
@@ -189,15 +180,14 @@ def write_slides(
     """
     if not notebooks:
         return []
-    with needs_library("nbconvert", needed_for="`workbench course slides`", extra="course-pages"):
-        from nbconvert import SlidesExporter
+    require_libraries(notebooks if execute else (), *LIBRARIES, "sphinx_revealjs")
+    from nbconvert import SlidesExporter
 
-    require_page_libraries()
     folder.mkdir(parents=True, exist_ok=True)
     copy_reveal(folder)
     written = []
     for path in notebooks:
-        notebook = executed(path, folder / ".executed", report) if execute else read(path)
+        notebook = executed(path, report) if execute else read(path)
         # before nbconvert, which writes the end of a slide into the cell before the next slide
         notebook.cells = [cell for cell in notebook.cells if not is_left_out(cell)]
         title = title_of(path)
@@ -224,7 +214,7 @@ def write_site(
 
     Args:
         notebooks: The `.ipynb` files.
-        folder: The folder for the site. Executed notebooks are cached in its subfolder `.executed`.
+        folder: The folder for the site.
         execute: Whether pages have outputs; notebooks whose source is unchanged are not run again.
         report: Called with one line of text before each execution.
 
@@ -232,22 +222,22 @@ def write_site(
         The index, `index.html`.
 
     Raises:
-        CourseError: if a file is not a notebook.
+        CourseError: if a file is not a notebook, or if a cell raises an exception.
+        MissingDependencyError: if a library for pages or for a notebook is not installed.
 
     Example:
         >>> write_site([], Path("site")).name
         'index.html'
     """
-    with needs_library("nbconvert", needed_for="`workbench course site`", extra="course-pages"):
-        from nbconvert import HTMLExporter
+    require_libraries(notebooks if execute else (), *LIBRARIES)
+    from nbconvert import HTMLExporter
 
-    require_page_libraries()
     folder.mkdir(parents=True, exist_ok=True)
     ordered = [path for paths in parts_of(notebooks).values() for path in paths]
     titles, links = titles_of(notebooks), {path.stem.partition("-")[0]: f"{path.stem}.html" for path in notebooks}
     pictures = {}
     for path in notebooks:
-        notebook = executed(path, folder / ".executed", report) if execute else read(path)
+        notebook = executed(path, report) if execute else read(path)
         if (picture := picture_of(notebook)) is not None:
             pictures[path] = f"{path.stem}{picture[0]}"
             (folder / pictures[path]).write_bytes(picture[1])
