@@ -265,14 +265,22 @@ def torus(record, shape: tuple[int, ...]):
 def test_devices_are_laid_out_by_mesh_axis_on_the_torus_or_by_host(harness: Harness):
     record = torus(parts.mesh_record(axes=(("clients", 4), ("model", 2))), (2, 4))
     view = harness.mount(workbench_widgets.MeshView(record))
-    area = "node => node.style.gridRowStart + ' ' + node.style.gridColumnStart"
-    first = view.locator('[data-device="0"]')
-    assert first.evaluate(area) == "1 1"
+    assert place_of(view, 0) == (0, 0)
     view.get_by_label("Arrange devices by").select_option("torus")
     # Coordinates (1, 3), x first: the last of four rows of two.
-    assert first.evaluate(area) == "4 2"
+    assert place_of(view, 0) == (3, 1)
     view.get_by_label("Arrange devices by").select_option("hosts")
-    assert view.locator('[data-device="5"]').evaluate(area) == "2 2"
+    assert place_of(view, 5) == (1, 1)
+
+
+def place_of(view: Locator, device: int) -> tuple[int, int]:
+    """Row and column of a device's card."""
+    boxes = view.locator("[data-device] > .wb-card").evaluate_all(
+        "cards => cards.map(c => [c.y, c.x].map(v => v.baseVal.value))"
+    )
+    row, column = (sorted(set(at)) for at in zip(*boxes, strict=True))
+    y, x = view.locator(f'[data-device="{device}"] > .wb-card').evaluate("c => [c.y, c.x].map(v => v.baseVal.value)")
+    return row.index(y), column.index(x)
 
 
 # The devices whose cards are nearest to the two ends of each arrow.

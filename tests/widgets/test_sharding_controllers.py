@@ -11,10 +11,10 @@ import records_examples as examples
 import records_parts as parts
 import workbench_widgets
 from jax.sharding import Mesh
-from workbench_widgets._mesh_layout import arrangements
 from workbench_widgets._propagation import PropagationView
 
 import workbench as wb
+from workbench import render
 from workbench.records.compiled import WhatIfRecord
 from workbench.records.sharding import PlannedValueRecord, PropagationRecord
 
@@ -140,7 +140,7 @@ MESHES = {
 @pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
 def test_every_device_has_a_cell_of_its_own_in_every_arrangement(axes):
     record = parts.mesh_record(clients=0, axes=axes)
-    for found in arrangements(record):
+    for found in render.arrange_mesh(record).values():
         assert len({tuple(place) for place in found.places.tolist()}) == len(record.devices)
         assert (found.places >= 0).all()
         assert (found.places < (found.columns, found.rows)).all()
@@ -149,7 +149,7 @@ def test_every_device_has_a_cell_of_its_own_in_every_arrangement(axes):
 
 def test_neighbours_along_the_last_axis_are_side_by_side():
     record = parts.mesh_record(clients=0, axes=(("pods", 2), ("clients", 4), ("model", 2)))
-    places = arrangements(record)[0].places.reshape(2, 4, 2, 2)
+    places = render.arrange_mesh(record)["mesh"].places.reshape(2, 4, 2, 2)
     assert (places[:, :, 1] - places[:, :, 0] == (1, 0)).all()
     assert (places[:, 1:, :] - places[:, :-1, :] == (0, 1)).all()
 
@@ -157,12 +157,12 @@ def test_neighbours_along_the_last_axis_are_side_by_side():
 def test_torus_is_offered_where_there_are_coordinates_and_hosts_where_there_are_several():
     plain = parts.mesh_record(clients=0)
     one_host = plain.replace(devices=tuple(device.replace(host=0) for device in plain.devices))
-    assert [each.key for each in arrangements(one_host)] == ["mesh"]
+    assert list(render.arrange_mesh(one_host)) == ["mesh"]
     shape = (2, 4)
     devices = tuple(
         d.replace(coords=tuple(int(c) for c in np.unravel_index(d.id, shape)), core_on_chip=0) for d in plain.devices
     )
-    found = {each.key: each for each in arrangements(plain.replace(devices=devices))}
+    found = render.arrange_mesh(plain.replace(devices=devices))
     assert list(found) == ["mesh", "torus", "hosts"]
     # Coordinates are (x, y): y runs down and x across, so device 1 at (0, 1) stands below device 0.
     assert found["torus"].places[1].tolist() == [0, 1]

@@ -9,13 +9,14 @@ from workbench import render
 from workbench.records.compiled import CollectiveRecord, CostRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
-from workbench.render import GLOSSARY
+from workbench.render import FEW, GLOSSARY
 from workbench.render.units import shape_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
-from workbench_widgets._mesh_layout import FEW, arrangements
-from workbench_widgets.states import DeviceFigure, MeshAxis, MeshCollective, MeshLeaf, MeshState
+from workbench_widgets.states import DeviceFigure, MeshAxis, MeshCollective, MeshLayout, MeshLeaf, MeshState
 
+LAYOUTS = {"mesh": "mesh axes", "torus": "torus coordinates", "hosts": "hosts"}
+WIDTH = 480  # pixels of the picture; its text has the size of the page's text in a narrow view
 MOST_COLLECTIVES = 40  # number of collectives whose links can be drawn, largest first
 MOST_CORNERS = 1_000_000  # maximum number of shard indices
 
@@ -81,9 +82,15 @@ def mesh_state(
         if any(load.values()) or (load and key == "flops"):
             name = "load" if key == "flops" else "elementwise"
             choice(name, f"{label} of its clients (predicted)", "flops", [load.get(d.id, 0.0) for d in devices])
-    layouts = arrangements(record) if devices else []
-    for layout in layouts:
-        arrays[f"mesh.places.{layout.key}"] = floats(layout.places.ravel())
+    sendings = _collectives(record, collectives)
+    layouts: list[MeshLayout] = []
+    for key, layout in render.arrange_mesh(record).items():
+        arrays[f"mesh.places.{key}"] = floats(layout.places.ravel())
+        drawn = render.svg(record, layout=key, width=WIDTH, links=bool(sendings) or key == "torus", live=True)
+        layouts.append(
+            {"key": key, "label": LAYOUTS[key], "columns": layout.columns, "rows": layout.rows,
+             "reading": layout.reading, "svg": drawn}
+        )  # fmt: skip
     leaves, corners = _leaves(record, sharding, names)
     arrays |= corners
     coords = len(devices[0].coords or ()) if devices and all(d.coords is not None for d in devices) else 0
@@ -91,11 +98,7 @@ def mesh_state(
         arrays["mesh.coords"] = floats([at for device in devices for at in device.coords or ()])
         arrays["mesh.core"] = floats([device.core_on_chip or 0 for device in devices])
     state: MeshState = {
-        "layouts": [
-            {"key": entry.key, "label": entry.label, "columns": entry.columns, "rows": entry.rows,
-             "panels": list(entry.panels), "reading": entry.reading}
-            for entry in layouts
-        ],
+        "layouts": layouts,
         "count": len(devices),
         "few": len(devices) <= FEW,
         "axes": [_axis(axis) for axis in record.axes],
@@ -106,7 +109,7 @@ def mesh_state(
         "hosts": len({device.host for device in devices}),
         "coords": coords,
         "wraps": list(record.wraps or ()),
-        "collectives": _collectives(record, collectives),
+        "collectives": sendings,
         "held": {str(device): ranges for device, ranges in holdings.items()},
         "leaves": leaves,
         "sentence": render.describe(record),

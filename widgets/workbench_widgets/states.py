@@ -113,14 +113,14 @@ class DeviceFigure(TypedDict):
 
 
 class MeshLayout(TypedDict):
-    """An arrangement of the devices; a panel has a title, a column, a row, and its size."""
+    """An arrangement of the devices in cells, and its picture."""
 
     key: str
     label: str
     columns: int
     rows: int
-    panels: list[tuple[str, int, int, int, int]]
     reading: str
+    svg: str
 
 
 class MeshLeaf(TypedDict):

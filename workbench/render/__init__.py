@@ -12,7 +12,7 @@ from workbench.render._glossary import GLOSSARY as GLOSSARY, LESSONS as LESSONS
 from workbench.render._graph import node_glyph as node_glyph
 from workbench.render._html import figure as figure
 from workbench.render._mark import icon_link as icon_link, mark as mark
-from workbench.render._mesh import arrange_devices as arrange_devices
+from workbench.render._mesh_layout import FEW as FEW, arrange_mesh as arrange_mesh
 from workbench.render._notebook_figure import notebook_figure as notebook_figure
 from workbench.render._picture import describe as describe, plot as plot, svg as svg
 from workbench.render._program_details import program_blocks as program_blocks, stage_details as stage_details

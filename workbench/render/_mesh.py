@@ -1,63 +1,76 @@
-"""A mesh as a picture: devices by their place in the mesh or on the torus, with their clients."""
+"""A mesh as a picture: devices by their place in the mesh, on the torus or by host, with their clients."""
 
 import functools
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from workbench.records.hardware import ClientRange, DeviceRecord, MeshRecord
-from workbench.render._grids import CellGrid, lay_out_grid
-from workbench.render._svg import Markup, escape, fit_text, group, join, text, text_width
+from workbench.render._mesh_layout import FEW, MOST_TITLES, Arrangement, Layout, arrange_mesh
+from workbench.render._svg import Markup, element, escape, fit_text, group, join, rect, text, text_width
 from workbench.render._theme import OKABE_ITO, ink_on, picture, sequential
 from workbench.render.units import count_text, counted_text
 
-Layout = Literal["mesh", "torus"]
 _MARGIN = 12.0
 _HEAD = 46.0
+_TITLE = 18.0
+_CELL = 44.0
+_CARD = (49.0, 44.0)  # smallest width, and height
+_WIDEST = 160.0
+_ROOMY = 5  # maximum number of columns whose cards have room for names of placements
+_LINK = 18.0  # room around the devices for links that leave the picture
 
 
 def render_mesh_svg(
-    mesh: MeshRecord, *, layout: Layout = "mesh", width: float = 760.0, dark: bool | None = None, live: bool = False
+    mesh: MeshRecord,
+    *,
+    layout: Layout = "mesh",
+    width: float = 760.0,
+    links: bool = False,
+    dark: bool | None = None,
+    live: bool = False,
 ) -> Markup:
     """Draws a mesh with any number of devices as SVG.
 
     Args:
         mesh: A mesh from `inspect_mesh`, preferably passed through `place_clients`.
-        layout: "mesh" arranges devices along the mesh axes, "torus" by their physical coordinates.
+        layout: "mesh" arranges devices along the mesh axes, "torus" by their physical coordinates, "hosts" by host. The
+            picture uses the mesh axes if coordinates are unknown or hosts have different numbers of devices.
         width: Pixels.
+        links: Whether to leave room between devices for links.
         dark: Colours for a dark or a light page; `None` follows the reader's system setting.
-        live: Whether to leave the colours to the page that embeds the picture.
+        live: Whether to leave the colours to the page that embeds the picture. Only the place of more than 128 devices
+            is marked, as `data-cells`; the page paints them.
 
     Returns:
-        One `<svg>`; every device is a rectangle with `data-device`, a tooltip, and a label if there is room.
+        One `<svg>`; every device has `data-device`, a tooltip, and a label if there is room.
 
     Example:
         >>> picture = render_mesh_svg(wb.inspect(wb.make_mesh(clients=4, model=2)))
         >>> str(picture).count("data-device=")
         8
     """
-    axes, order, layout = arrange_devices(mesh, layout)
-    grid = lay_out_grid(axes, width=width - 2 * _MARGIN)
-    cells, key = _cells(mesh, order)
-    drawn = [
-        _cell_svg(device, grid, corner, cell)
-        for (device, corner), cell in zip(_placed(order, grid), cells, strict=True)
-    ]
-    titles = [
-        text(panel.x, panel.y - 5, panel.title, size=11, class_="wb-fill-muted") for panel in grid.panels if panel.title
-    ]
-    label, reading = describe_mesh(mesh), f"{grid.reading}; {key}"
-    width = min(width, max(grid.width, text_width(label, 13.5), text_width(reading, 11)) + 2 * _MARGIN)
-    height = grid.height + _HEAD + _MARGIN + 4
+    layouts = arrange_mesh(mesh)
+    label, reading, drawn = describe_mesh(mesh), "no devices", Markup("")
+    margin = _LINK if links else _MARGIN
+    right, bottom = start = (margin, margin if live else _HEAD)
+    if layouts:
+        arrangement = layouts.get(layout, layouts["mesh"])
+        cells, key = _cells(mesh)
+        reading = "; ".join(filter(None, (arrangement.reading, key)))
+        draw = _draw_cards if len(mesh.devices) <= FEW else _draw_cells
+        drawn, right, bottom = draw(mesh, arrangement, cells, width, start, links=links, live=live)
+    if live:
+        return picture(right + start[0], bottom + start[1], drawn, label=label, live=True)
     return picture(
-        width,
-        height,
-        text(_MARGIN, 18, label, fit=width - 2 * _MARGIN, size=13, class_="wb-fill-fg wb-strong"),
-        text(_MARGIN, 34, reading, fit=width - 2 * _MARGIN, size=11, class_="wb-fill-muted"),
-        group(*titles, join(drawn), transform=f"translate({_MARGIN} {_HEAD})"),
+        min(width, max(right, text_width(label, 13.5) + margin, text_width(reading, 11) + margin) + margin),
+        bottom + margin + 4,
+        text(margin, 18, label, fit=width - 2 * margin, size=13, class_="wb-fill-fg wb-strong"),
+        text(margin, 34, reading, fit=width - 2 * margin, size=11, class_="wb-fill-muted"),
+        drawn,
         label=label,
         dark=dark,
-        live=live,
     )
 
 
@@ -115,50 +128,134 @@ def render_mesh_text(mesh: MeshRecord) -> str:
     return "\n".join(lines)
 
 
-def arrange_devices(mesh: MeshRecord, layout: Layout) -> tuple[list[tuple[str, int]], list[DeviceRecord], Layout]:
-    """Axes of the layout, devices in their row-major order, and the chosen layout.
+class _Cell(NamedTuple):
+    """The appearance of a device: colour, contents with and without names, and tooltip."""
 
-    The torus layout needs a complete block of coordinates; otherwise, devices stay in mesh order.
-    """
-    if layout == "torus" and mesh.devices and all(device.coords is not None for device in mesh.devices):
-        places = [_torus_place(device) for device in mesh.devices]
-        names = ["slice", *"zyx"[3 - (len(places[0]) - 2) :], "core"]
-        low = [min(axis) for axis in zip(*places, strict=True)]
-        sizes = [max(axis) - least + 1 for axis, least in zip(zip(*places, strict=True), low, strict=True)]
-        full = {place: device for place, device in zip(places, mesh.devices, strict=True)}
-        if len(full) == len(places) and math.prod(sizes) == len(places):
-            order = [full[place] for place in sorted(full)]
-            return list(zip(names, sizes, strict=True)), order, "torus"
-    return [(axis.name, axis.size) for axis in mesh.axes], list(mesh.devices), "mesh"
+    fill: str
+    held: str
+    short: tuple[str, ...]
+    tooltip: str
 
 
-def _torus_place(device: DeviceRecord) -> tuple[int, ...]:
-    assert device.coords is not None
-    return (device.slice_index or 0, *reversed(device.coords), device.core_on_chip or 0)
+_Point = tuple[float, float]
+_Drawn = tuple[Markup, float, float]  # the picture, its right and lower end
 
 
-def _placed(order: Sequence[DeviceRecord], grid: CellGrid) -> list[tuple[DeviceRecord, tuple[float, float]]]:
-    return list(zip(order, grid.corners, strict=False))
+def _draw_cards(
+    mesh: MeshRecord,
+    layout: Arrangement,
+    cells: Sequence[_Cell],
+    width: float,
+    start: _Point,
+    *,
+    links: bool,
+    live: bool,
+) -> _Drawn:
+    """Devices as cards with their name and contents; titles above panels."""
+    roomy = layout.columns <= _ROOMY
+    across, down = ((26 if roomy else 10), 28) if links else (6, 6)
+    columns = len(set(layout.places[:, 0].tolist()))
+    room = width - 2 * start[0] - 10 * (layout.columns - columns) + across
+    least, high = _CARD
+    wide = min(max(room / columns - across, least), _WIDEST)
+    titled = len(layout.panels) > 1
+    xs, right = _lines(start[0], layout.places[:, 0], layout.columns, wide, across)
+    heads = {y for _, _, y, *_ in layout.panels if titled}
+    ys, bottom = _lines(start[1], layout.places[:, 1], layout.rows, high, down, heads)
+    titles = [text(xs[x], ys[y] - 6, title, size=11, class_="wb-fill-muted") for title, x, y, *_ in layout.panels]
+    names = [f"{device.platform or 'device'}:{device.id}" for device in mesh.devices]
+    if any(text_width(name, 12) > wide - 12 for name in names):
+        names = [str(device.id) for device in mesh.devices]
+    cards = []
+    for device, name, (x, y), cell in zip(mesh.devices, names, layout.places.tolist(), cells, strict=True):
+        held = _fitting((cell.held, ", ".join(cell.short)), wide - 14, 11)
+        left, top = xs[x], ys[y]
+        number = text(left + wide - 8, top + 18, "", size=11, class_="wb-fill-muted wb-end wb-cardnumber")
+        cards.append(
+            group(
+                None if live else element("title", cell.tooltip),
+                rect(left, top, wide, high, rx=5, class_="wb-fill-panel wb-stroke-line wb-card"),
+                rect(left, top, 5, high, rx=2.5, fill=cell.fill, class_="wb-cardhue"),
+                text(left + 10, top + 18, name, fit=wide - 12, size=12, class_="wb-fill-fg wb-strong"),
+                number if live and roomy else None,
+                text(left + 10, top + 34, held, size=11, class_="wb-fill-muted"),
+                data_device=device.id,
+                class_="wb-stage wb-devicecard",
+            )
+        )
+    return join([*titles, *cards] if titled else cards), right, bottom
 
 
-def _cells(mesh: MeshRecord, order: Sequence[DeviceRecord]) -> tuple[list[tuple[str, tuple[str, ...], str]], str]:
-    """Colour, label lines and tooltip of every device, and the meaning of the colour."""
-    clients: dict[int, list[Any]] = {}
+def _draw_cells(
+    mesh: MeshRecord,
+    layout: Arrangement,
+    cells: Sequence[_Cell],
+    width: float,
+    start: _Point,
+    *,
+    links: bool,
+    live: bool,
+) -> _Drawn:
+    """Devices as squares; titles of panels if there is room."""
+    side = min(_CELL, (width - 2 * start[0]) / layout.columns)
+    titled = 1 < len(layout.panels) <= MOST_TITLES
+    left, top = start[0], start[1] + (_TITLE if titled else 0.0)
+    titles = [
+        text(left + x * side, top + y * side - 3, title, fit=columns * side, size=11, class_="wb-fill-muted")
+        for title, x, y, columns, _ in layout.panels
+        if titled
+    ]
+    wide, high = layout.columns * side, layout.rows * side
+    if live:
+        squares = [rect(left, top, wide, high, fill="none", data_cells=True)]
+    else:
+        squares = [
+            _square_svg(device, (left + x * side, top + y * side), side, cell)
+            for device, (x, y), cell in zip(mesh.devices, layout.places.tolist(), cells, strict=True)
+        ]
+    return join([*titles, *squares]), left + wide, top + high
+
+
+def _lines(
+    start: float, at: np.ndarray, count: int, size: float, gap: float, titled: Collection[int] = ()
+) -> tuple[list[float], float]:
+    """The start of every column or row, and the end of the last; those without devices are narrow."""
+    used, starts, end = set(at.tolist()), [], start
+    for line in range(count):
+        end += _TITLE * (line in titled)
+        starts.append(end)
+        end += size + gap if line in used else 10.0
+    return starts, end - gap
+
+
+def _fitting(texts: Sequence[str], width: float, size: float) -> str:
+    """The first text that fits, or a part of the last."""
+    return next((each for each in texts if text_width(each, size) <= width), fit_text(texts[-1], width, size))
+
+
+def _cells(mesh: MeshRecord) -> tuple[list[_Cell], str]:
+    """The appearance of every device, and the meaning of the colour."""
+    clients: dict[int, list[ClientRange]] = {}
     for range_ in mesh.clients:
         clients.setdefault(range_.device_id, []).append(range_)
     if mesh.clients:
         first = mesh.clients[0].placement
         total = max((range_.stop for range_ in mesh.clients if range_.placement == first), default=1)
-        meaning = f"colour: the lowest number among the {first} of a device (0 dark, {total - 1} light)"
-
+        meaning = f"colour: lowest number of its {first}, 0 (dark) to {total - 1} (light)"
         held_first = {range_.device_id: range_ for range_ in mesh.clients if range_.placement == first}
         shade = functools.partial(_shade_by_client, held_first, total)
     else:
-        shade, meaning = _shade_by_host(order)
+        shade, meaning = _shade_by_host(mesh.devices)
     cells = []
-    for device in order:
-        ranges = [_short_range(range_) for range_ in clients.get(device.id, ())]
-        cells.append((shade(device), (str(device.id), *ranges), _tooltip(mesh, device, clients.get(device.id, ()))))
+    for device in mesh.devices:
+        ranges = clients.get(device.id, ())
+        place = zip(mesh.axes, device.position, strict=True)
+        if ranges:
+            held = ", ".join(f"{range_.placement} {_short_range(range_)}" for range_ in ranges)
+        else:
+            held = "no clients" if mesh.clients else ", ".join(f"{axis.name} {at}" for axis, at in place)
+        short = tuple(map(_short_range, ranges)) or (() if mesh.clients else (", ".join(map(str, device.position)),))
+        cells.append(_Cell(shade(device), held, short, _tooltip(mesh, device, ranges)))
     return cells, meaning
 
 
@@ -178,7 +275,7 @@ def _shade_by_host(order: Sequence[DeviceRecord]) -> tuple[Callable[[DeviceRecor
         return lambda device: OKABE_ITO[hosts.index(device.host)], "colour: host"
     if len(hosts) > 7:
         return lambda device: sequential(hosts.index(device.host) / (len(hosts) - 1)), "colour: host"
-    return lambda device: OKABE_ITO[4], "number: device id"
+    return lambda device: OKABE_ITO[4], ""
 
 
 def _range_text(start: int, stop: int) -> str:
@@ -194,7 +291,7 @@ def _short_range(range_: ClientRange) -> str:
     return f"{clients} +{range_.padding}∅" if range_.padding else clients
 
 
-def _tooltip(mesh: MeshRecord, device: DeviceRecord, ranges: Sequence[Any]) -> str:
+def _tooltip(mesh: MeshRecord, device: DeviceRecord, ranges: Sequence[ClientRange]) -> str:
     place = ", ".join(f"{axis.name}={at}" for axis, at in zip(mesh.axes, device.position, strict=True))
     parts = [f"device {device.id}", place, device.kind]
     if device.coords is not None:
@@ -207,16 +304,13 @@ def _tooltip(mesh: MeshRecord, device: DeviceRecord, ranges: Sequence[Any]) -> s
     return ", ".join(part for part in parts if part)
 
 
-def _cell_svg(
-    device: DeviceRecord, grid: CellGrid, corner: tuple[float, float], cell: tuple[str, tuple[str, ...], str]
-) -> Markup:
-    fill, words, tooltip = cell
-
+def _square_svg(device: DeviceRecord, corner: tuple[float, float], side: float, cell: _Cell) -> Markup:
     def lines(size: float, font: int) -> list[str]:
+        words = (str(device.id), *cell.short)
         fitting = [word for word in words if text_width(word, font) <= size + 4]
         return (fitting or [fit_text(words[0], size, font)])[: 2 if size >= 28 else 1]
 
-    return cell_svg(corner, grid.cell, fill, f'data-device="{device.id}"', tooltip, lines)
+    return cell_svg(corner, side, cell.fill, f'data-device="{device.id}"', cell.tooltip, lines)
 
 
 def cell_svg(

@@ -24,3 +24,22 @@ export function cellAt(event: MouseEvent, node: Element, columns: number, rows: 
   const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
   return column >= 0 && column < columns && row >= 0 && row < rows ? row * columns + column : -1;
 }
+
+/** Left, top, width and height in a picture. */
+export type Box = readonly [number, number, number, number];
+
+export function boxOf(node: Element): Box {
+  const at = (name: string) => Number(node.getAttribute(name));
+  return [at("x"), at("y"), at("width"), at("height")];
+}
+
+/** Lays a canvas over a box of a picture that fills the same frame. */
+export function placeOver(
+  canvas: HTMLCanvasElement,
+  [x, y, wide, high]: Box,
+  [width, height]: readonly number[],
+): void {
+  const share = (part: number, whole: number) => `${(100 * part) / whole}%`;
+  const [left, top] = [share(x, width), share(y, height)];
+  Object.assign(canvas.style, { left, top, width: share(wide, width), height: share(high, height) });
+}

@@ -97,14 +97,14 @@ export interface DeviceFigure {
   kind: "number" | "group";
 }
 
-/** An arrangement of the devices; a panel has a title, a column, a row, and its size. */
+/** An arrangement of the devices in cells, and its picture. */
 export interface MeshLayout {
   key: string;
   label: string;
   columns: number;
   rows: number;
-  panels: readonly (readonly [string, number, number, number, number])[];
   reading: string;
+  svg: string;
 }
 
 /** An array on the mesh. */

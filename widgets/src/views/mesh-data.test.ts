@@ -32,7 +32,6 @@ it("devices that differ along one axis alone are a group", () => {
 
 it("a device says what it holds", () => {
   expect(mesh.spoken(0)).toBe("cpu:0: data 0, model 0: clients 0–1");
-  expect(mesh.holds(3)).toBe("no clients");
   expect(heldWords([["clients", 2, 3, 0]])).toBe("clients 2");
   expect([...mesh.holding(2)]).toEqual([1]);
 });
@@ -43,7 +42,7 @@ it("shards are slices", () => {
 });
 
 it("gaps are jumped over and belong to the nearest device", () => {
-  const layout: MeshLayout = { key: "mesh", label: "", columns: 3, rows: 1, panels: [], reading: "" };
+  const layout: MeshLayout = { key: "mesh", label: "", columns: 3, rows: 1, reading: "", svg: "" };
   const places = Float32Array.from([0, 0, 2, 0]);
   const grid = gridOf(layout, places);
   expect([...grid]).toEqual([0, -1, 1]);

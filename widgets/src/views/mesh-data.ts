@@ -17,7 +17,6 @@ export class Mesh {
   readonly axes: readonly MeshAxis[];
   readonly choices: readonly DeviceFigure[];
   readonly layouts: readonly MeshLayout[];
-  readonly hasClients: boolean;
   private readonly positions: Float32Array[];
   private readonly held: Record<string, Held[]>;
   private readonly names: { all?: string; each?: string[] };
@@ -29,7 +28,6 @@ export class Mesh {
     this.layouts = context.state("layouts");
     this.held = context.state("held");
     this.names = context.state("names");
-    this.hasClients = Object.keys(this.held).length > 0;
     this.positions = this.axes.map((_, axis) => context.array(`mesh.axis${axis}`));
   }
 
@@ -43,16 +41,6 @@ export class Mesh {
 
   heldBy(index: number): readonly Held[] {
     return this.held[String(this.ids[index])] ?? [];
-  }
-
-  /** A card's second line. Where the program has no clients, it says nothing of them. */
-  holds(index: number): string {
-    return (
-      heldWords(this.heldBy(index)) ||
-      (this.hasClients
-        ? "no clients"
-        : this.axes.map((axis, i) => `${axis.name} ${this.position(index, i)}`).join(", "))
-    );
   }
 
   position(index: number, axis: number): number {

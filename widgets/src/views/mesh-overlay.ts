@@ -2,6 +2,7 @@
 
 import { replace, s, uniqueId } from "../lib/dom";
 import { formatBytes, plural } from "../lib/format";
+import type { Box } from "../lib/pixels";
 import type { MeshCollective } from "../lib/states";
 import type { Mesh } from "./mesh-data";
 import { groupsOver, isRing, type Link, ringLinks, routed, type Torus, torusLinks } from "./mesh-links";
@@ -18,6 +19,12 @@ export interface Links {
   idle: readonly Link[];
   words: string;
 }
+
+export const spotIn = ([x, y, width, height]: Box): Spot => ({
+  x: x + width / 2,
+  y: y + height / 2,
+  half: [width / 2, height / 2],
+});
 
 const MOST = 640; // links drawn at once; beyond, those of one group
 const INSIDE = 3; // pixels that a link reaches over the edge of a card
@@ -67,7 +74,7 @@ export function linksOf(mesh: Mesh, sending: MeshCollective | null, torus: Torus
 }
 
 /** Draws links between spots; those that have to go around others are bent. */
-export function drawLinks(svg: SVGSVGElement, { links, idle }: Links, spotOf: (device: number) => Spot | null): void {
+export function drawLinks(layer: SVGGElement, { links, idle }: Links, spotOf: (device: number) => Spot): void {
   const head = uniqueId();
   const shape = s("path", { d: "M0 0 L6 3 L0 6 z", class: "wb-linkhead" });
   const marker = s(
@@ -94,20 +101,18 @@ export function drawLinks(svg: SVGSVGElement, { links, idle }: Links, spotOf: (d
       width: 1.5 + (WIDEST - 1.5) * (link.bytes / most),
       shift: both.has(`${link.from}>${link.to}`) ? 4 : 0,
     })),
-  ].flatMap(({ link, look, width, shift }) => {
-    const [from, to] = [spotOf(link.from), spotOf(link.to)];
-    if (!from || !to) return [];
+  ].map(({ link, look, width, shift }) => {
     const path = s("path", {
-      d: pathBetween(from, to, shift, link.wrap),
+      d: pathBetween(spotOf(link.from), spotOf(link.to), shift, link.wrap),
       class: `wb-meshlink ${look}${link.wrap ? " wb-link-wrap" : ""}`,
       "stroke-width": width.toFixed(1),
       "data-link": `${link.from}>${link.to}`,
       ...(link.bytes ? { "marker-end": `url(#${head})` } : {}),
     });
     if (link.bytes) path.append(s("title", {}, formatBytes(link.bytes)));
-    return [path];
+    return path;
   });
-  replace(svg, s("defs", {}, marker), lines);
+  replace(layer, s("defs", {}, marker), lines);
 }
 
 const DIAGONAL = [0.6, 0.8];

@@ -1,22 +1,23 @@
-// Devices by mesh axis, on the torus or by host: cards with words while they are few, one cell each when they are many.
+// Devices by mesh axis, on the torus or by host: the kernel's picture, in which the cells of many devices are painted.
 
 import { badge, onReport } from "../lib/badges";
 import { type Block, showDetails } from "../lib/details";
-import { button, h, menu, type Option, replace, s, setTabIndex } from "../lib/dom";
+import { button, h, menu, type Option, pictureFrom, replace, s, setTabIndex } from "../lib/dom";
 import { formatAs, formatBytes, formatCount, plural } from "../lib/format";
 import { consume } from "../lib/keyboard";
-import { cellAt } from "../lib/pixels";
+import { type Box, boxOf, cellAt, placeOver } from "../lib/pixels";
 import { position, range } from "../lib/scale";
 import { split } from "../lib/split";
 import type { DeviceFigure, MeshCollective, MeshLayout } from "../lib/states";
 import { css, legend, type Rgb, ramp, SERIES, seriesColour } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 import { gridOf, Mesh, nearest, neighbour } from "./mesh-data";
-import { drawLinks, linksOf, type Spot } from "./mesh-overlay";
+import { drawLinks, linksOf, type Spot, spotIn } from "./mesh-overlay";
 
-const ROOMY = 5; // columns of cards that have room for more than a name
 const MOST_RINGS = 64; // devices marked around a canvas at once
-const MOST_TITLES = 40; // as in the kernel's layout, which leaves room for them
+const SIZES = [0.85, 1.4]; // of the picture, so that its text can be read
+const HEIGHT = 460; // pixels of painted cells
+const LEAST_RING = 9;
 const MOST_SHARDS = 60;
 
 const rgbOf = (text: string): Rgb => {
@@ -35,11 +36,12 @@ class MeshPane {
   private layout: MeshLayout;
   private places = new Float32Array();
   private grid = new Int32Array();
-  private cards: HTMLElement[] = [];
+  private cards: SVGElement[] = [];
   private canvas: HTMLCanvasElement | null = null;
-  private rings: HTMLElement | null = null;
+  private cells: Box = [0, 0, 0, 0]; // what the canvas covers
   private cursor = 0;
-  private readonly overlay = s("svg", { class: "wb-meshlinks", "aria-hidden": "true" });
+  private readonly rings = s("g", { "aria-hidden": "true" });
+  private readonly overlay = s("g", { "aria-hidden": "true" });
   private readonly linkWords = h("p", { class: "wb-note", role: "status" });
   private readonly sendings: readonly MeshCollective[];
   private quiet = false; // the reader wants no links
@@ -58,9 +60,6 @@ class MeshPane {
     main.append(this.tools(), this.place);
     host.append(node);
     this.arrange();
-    const watch = new ResizeObserver(() => this.link());
-    watch.observe(this.place);
-    context.signal.addEventListener("abort", () => watch.disconnect());
     context.onSelection(() => this.follow());
     context.theme.onChange(() => {
       this.paint();
@@ -158,34 +157,42 @@ class MeshPane {
         : null;
     const found = linksOf(mesh, sending, torus, this.chosen);
     this.linkWords.textContent = found.words;
-    this.place.querySelector(".wb-cards")?.classList.toggle("wb-linked", found.links.length + found.idle.length > 0);
-    drawLinks(this.overlay, found, (device) => this.spotOf(device)); // last: the cards have moved apart for it
+    drawLinks(this.overlay, found, (device) => this.spotOf(device));
   }
 
-  /** Where a device stands, in pixels of the overlay. */
-  private spotOf(device: number): Spot | null {
-    const card = this.cards[device];
-    if (card) {
-      const half = [card.offsetWidth / 2, card.offsetHeight / 2] as const;
-      return { x: card.offsetLeft + half[0], y: card.offsetTop + half[1], half };
-    }
-    if (!this.canvas?.clientWidth) return null;
-    const { columns, rows } = this.layout;
-    const [wide, high] = [this.canvas.clientWidth / columns, this.canvas.clientHeight / rows];
-    const [x, y] = [this.places[2 * device] + 0.5, this.places[2 * device + 1] + 0.5];
-    return { x: x * wide, y: y * high, half: [wide / 2, high / 2] };
+  private spotOf(device: number): Spot {
+    const card = this.cards[device]?.querySelector(".wb-card");
+    if (card) return spotIn(boxOf(card));
+    const [left, top, width, height] = this.cells;
+    const [wide, high] = [width / this.layout.columns, height / this.layout.rows];
+    return spotIn([left + this.places[2 * device] * wide, top + this.places[2 * device + 1] * high, wide, high]);
   }
 
   private arrange(): void {
     const { layout, context } = this;
     this.places = new Float32Array(context.array(`mesh.places.${layout.key}`));
     this.grid = new Int32Array(gridOf(layout, this.places));
-    this.cards = [];
-    this.canvas = this.rings = null;
     const abstract = context.state<boolean>("abstract") ? " · no devices attached" : "";
     const caption = h("p", { class: "wb-note" }, `${layout.reading}${abstract}`);
-    if (context.state<boolean>("few")) this.buildCards(caption);
-    else this.buildCanvas(caption);
+    const svg = pictureFrom(layout.svg);
+    const [, , width, height] = boxOf(svg);
+    svg.append(this.rings, this.overlay);
+    this.cards = [...svg.querySelectorAll<SVGElement>("[data-device]")];
+    const cells = svg.querySelector("[data-cells]");
+    this.canvas = cells && this.makeCanvas();
+    const frame = h("div", { class: "wb-meshframe" }, this.canvas, svg as unknown as Node);
+    const most = SIZES[1] * width;
+    frame.style.maxWidth = `${cells ? Math.min(most, (HEIGHT * width) / height) : most}px`;
+    if (this.canvas && cells) {
+      this.cells = boxOf(cells);
+      placeOver(this.canvas, this.cells, [width, height]);
+      svg.setAttribute("aria-hidden", "true"); // the canvas has its words
+    } else {
+      frame.style.minWidth = `${SIZES[0] * width}px`;
+      this.nameCards(svg);
+    }
+    for (const side of ["width", "height"]) svg.removeAttribute(side);
+    replace(this.place, caption, this.linkWords, frame, this.canvas && this.tip);
     this.follow();
   }
 
@@ -220,9 +227,9 @@ class MeshPane {
       grouped ? groups : same ? this.sameForAll() : legend("", formatAs(unit, low), formatAs(unit, high)),
     );
     this.cards.forEach((card, i) => {
-      card.style.setProperty("--card", css(fill(this.values[i])));
+      card.querySelector<SVGElement>(".wb-cardhue")?.style.setProperty("fill", css(fill(this.values[i])));
       const number = card.querySelector(".wb-cardnumber");
-      if (number) number.textContent = grouped && this.layout.columns <= ROOMY ? formatCount(this.values[i]) : "";
+      if (number) number.textContent = grouped ? formatCount(this.values[i]) : "";
     });
     this.paintCanvas(fill);
   }
@@ -264,83 +271,31 @@ class MeshPane {
     consume(event);
   }
 
-  private buildCards(caption: HTMLElement): void {
-    const { mesh, layout } = this;
-    const tight = layout.columns > ROOMY;
-    const box = h("div", {
-      class: `wb-cards ${tight ? "wb-tight" : ""}`,
-      role: "group",
-      "aria-label": this.context.state<string>("sentence"),
-    });
-    this.cards = mesh.ids.map((id, i) => {
-      const held = mesh.holds(i);
-      const short = tight ? held.replace(/^\D+(?=\d+(–\d+)?$)/, "") : held;
-      const name = h(
-        "span",
-        { class: "wb-cardname" },
-        mesh.nameOf(i),
-        h("span", { class: "wb-cardnumber", "aria-hidden": "true" }),
-      );
-      const card = h(
-        "button",
-        {
-          type: "button",
-          class: "wb-devicecard",
-          "data-device": id,
-          "aria-label": mesh.spoken(i),
-          tabindex: i ? -1 : 0,
-          title: mesh.spoken(i),
-        },
-        name,
-        h("span", { class: "wb-cardclients" }, short),
-      );
-      return card;
-    });
-    const cell = (x: number, y: number) => this.grid[y * layout.columns + x] >= 0;
-    const columns = Array.from({ length: layout.columns }, (_, x) =>
-      Array.from({ length: layout.rows }, (_y, y) => cell(x, y)).some(Boolean)
-        ? `minmax(${tight ? 49 : 64}px, 1fr)`
-        : "10px",
-    );
-    box.style.gridTemplateColumns = columns.join(" ");
-    box.append(...this.titles(), ...this.cards);
+  /** Names, roles and keys for the devices of the picture. */
+  private nameCards(svg: SVGSVGElement): void {
+    svg.setAttribute("role", "group");
     this.cards.forEach((card, i) => {
-      card.style.gridArea = `${this.lineOf(this.places[2 * i + 1])} / ${this.places[2 * i] + 1}`;
+      card.setAttribute("role", "button");
+      card.setAttribute("aria-label", this.mesh.spoken(i));
+      card.append(s("title", {}, this.mesh.spoken(i)));
+      setTabIndex(card, i ? -1 : 0);
     });
     const focus = (index: number) => {
       this.cards.forEach((card, i) => setTabIndex(card, i === index ? 0 : -1));
       this.cards[index].focus();
     };
     const under = (event: Event) =>
-      this.cards.indexOf((event.target as Element).closest("[data-device]") as HTMLElement);
-    box.addEventListener("click", (event) => {
+      this.cards.indexOf((event.target as Element).closest("[data-device]") as SVGElement);
+    svg.addEventListener("click", (event) => {
       if (under(event) >= 0) this.choose(under(event));
     });
-    box.addEventListener("keydown", (event) => {
+    svg.addEventListener("keydown", (event) => {
       if (under(event) >= 0) this.onKey(event, under(event), focus);
     });
-    replace(this.place, caption, this.linkWords, h("div", { class: "wb-meshframe" }, box, this.overlay));
   }
 
-  /** The grid line of a row of cards, titles of panels counted. */
-  private lineOf(row: number): number {
-    const { panels } = this.layout;
-    const above = panels.length > 1 ? new Set(panels.filter(([, , y]) => y <= row).map(([, , y]) => y)).size : 0;
-    return above + row + 1;
-  }
-
-  private titles(): HTMLElement[] {
-    const { panels } = this.layout;
-    if (panels.length < 2) return [];
-    return panels.map(([title, x, y, wide]) => {
-      const head = h("p", { class: "wb-note wb-paneltitle" }, title);
-      head.style.gridArea = `${this.lineOf(y) - 1} / ${x + 1} / auto / span ${wide}`;
-      return head;
-    });
-  }
-
-  private buildCanvas(caption: HTMLElement): void {
-    const { columns, rows, panels, reading } = this.layout;
+  private makeCanvas(): HTMLCanvasElement {
+    const { columns, rows, reading } = this.layout;
     const canvas = h("canvas", {
       class: "wb-pixels",
       role: "img",
@@ -349,23 +304,6 @@ class MeshPane {
       width: columns,
       height: rows,
     });
-    canvas.style.aspectRatio = `${columns} / ${rows}`;
-    this.canvas = canvas;
-    this.rings = h("div", { class: "wb-rings", "aria-hidden": "true" });
-    const frame = h("div", { class: "wb-meshframe" }, canvas, this.rings, this.overlay);
-    frame.style.maxWidth = `${Math.min(900, (460 * columns) / rows)}px`;
-    const titled = panels.length > 1 && panels.length <= MOST_TITLES;
-    frame.classList.toggle("wb-titled", titled);
-    if (titled)
-      for (const [title, x, y, wide] of panels) {
-        const head = h("span", { class: "wb-paneltag" }, title);
-        Object.assign(head.style, {
-          left: `${(100 * x) / columns}%`,
-          top: `${(100 * y) / rows}%`,
-          maxWidth: `${(100 * wide) / columns}%`,
-        });
-        this.rings.append(head);
-      }
     const over = (event: MouseEvent) => nearest(this.layout, this.grid, cellAt(event, canvas, columns, rows));
     const moved = (index: number) => {
       this.cursor = index;
@@ -379,7 +317,7 @@ class MeshPane {
     });
     canvas.addEventListener("keydown", (event) => this.onKey(event, this.cursor, moved));
     for (const event of ["focus", "blur"]) canvas.addEventListener(event, () => this.mark());
-    replace(this.place, caption, this.linkWords, frame, this.tip);
+    return canvas;
   }
 
   private tell(index: number): void {
@@ -406,8 +344,8 @@ class MeshPane {
       card.classList.toggle("wb-group", group.has(i) && i !== chosen);
       card.setAttribute("aria-pressed", String(i === chosen));
     });
-    if (!this.rings) return;
-    for (const old of this.rings.querySelectorAll(".wb-ring")) old.remove();
+    this.rings.replaceChildren();
+    if (!this.canvas) return;
     if (holders.size <= MOST_RINGS) for (const index of holders) this.ring(index, "client");
     for (const index of [...group].slice(0, 4 * MOST_RINGS)) this.ring(index, "group");
     if (chosen >= 0) this.ring(chosen, "chosen");
@@ -415,12 +353,10 @@ class MeshPane {
   }
 
   private ring(index: number, kind: string): void {
-    const { columns, rows } = this.layout;
-    const node = h("span", { class: `wb-ring wb-ring-${kind}` });
-    node.style.left = `${(100 * (this.places[2 * index] + 0.5)) / columns}%`;
-    node.style.top = `${(100 * (this.places[2 * index + 1] + 0.5)) / rows}%`;
-    node.style.width = `max(9px, ${100 / columns}%)`;
-    this.rings?.append(node);
+    const { x, y, half } = this.spotOf(index);
+    const [width, height] = half.map((each) => Math.max(2 * each, LEAST_RING));
+    const box = { x: x - width / 2, y: y - height / 2, width, height, rx: 2 };
+    this.rings.append(s("rect", { ...box, class: `wb-ring wb-ring-${kind}` }));
   }
 
   private follow(): void {

@@ -1,7 +1,7 @@
 // One picture of a program: stages that can be chosen, clients inside of them as dots or as pixels.
 import { h, pictureFrom, setTabIndex } from "../lib/dom";
 import { consume, rove } from "../lib/keyboard";
-import { cellAt } from "../lib/pixels";
+import { boxOf, cellAt, placeOver } from "../lib/pixels";
 
 export interface Picture {
   svg: string;
@@ -66,21 +66,16 @@ function walkClients(event: KeyboardEvent, focus: (stage: SVGElement) => void, c
 }
 
 function overlay(block: Element, size: readonly number[], choose: (client: number) => void): Heat {
-  const box = block.querySelector("rect");
-  const at = (attribute: string) => Number(box?.getAttribute(attribute));
+  const box = boxOf(block.querySelector("rect") ?? block);
   const first = Number((block as SVGElement).dataset.first);
   const count = Number((block as SVGElement).dataset.count);
-  const across = Math.max(1, Math.round(Math.sqrt((count * at("width")) / at("height"))));
+  const across = Math.max(1, Math.round(Math.sqrt((count * box[2]) / box[3])));
   const canvas = h("canvas", {
     class: "wb-heat",
     role: "img",
     "aria-label": `clients ${first} to ${first + count - 1}`,
   });
-  const [width, height] = size;
-  canvas.style.left = `${(100 * at("x")) / width}%`;
-  canvas.style.top = `${(100 * at("y")) / height}%`;
-  canvas.style.width = `${(100 * at("width")) / width}%`;
-  canvas.style.height = `${(100 * at("height")) / height}%`;
+  placeOver(canvas, box, size);
   const under = (event: MouseEvent) => {
     const index = cellAt(event, canvas, across, Math.ceil(count / across));
     return index >= 0 && index < count ? first + index : null;

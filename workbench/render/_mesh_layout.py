@@ -1,14 +1,16 @@
-"""Layouts for the mesh view: devices by their place in the mesh, on the torus, or by host."""
+"""The cell of every device: by its place in the mesh, on the torus, or by host."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from workbench.records.hardware import DeviceRecord, MeshRecord
-from workbench.render import arrange_devices
 
+Layout = Literal["mesh", "torus", "hosts"]
+Axes = list[tuple[str, int]]
 FEW = 128  # maximum number of devices drawn as cards with text
 WIDEST = 160  # maximum number of cells in one row
 CARDS = 12  # maximum number of cards in one row, including panels and gaps
@@ -20,8 +22,6 @@ LONG = 24  # maximum number of rows; more rows are folded into bands side by sid
 class Arrangement:
     """A cell (column, row) for every device, in mesh order; panels are titled groups of cells."""
 
-    key: str
-    label: str
     places: np.ndarray  # [devices, 2]
     columns: int
     rows: int
@@ -29,22 +29,35 @@ class Arrangement:
     reading: str
 
 
-def arrangements(record: MeshRecord) -> list[Arrangement]:
-    """All layouts of the mesh's devices."""
-    devices = record.devices
-    index = {device.id: number for number, device in enumerate(devices)}
-    axes, order, _ = arrange_devices(record, "mesh")
-    layouts = [_arrange("mesh", "mesh axes", axes, [index[device.id] for device in order])]
-    axes, order, became = arrange_devices(record, "torus")
-    if became == "torus":
-        layouts.append(_arrange("torus", "torus coordinates", axes, [index[device.id] for device in order]))
-    by_host = _hosts(devices)
-    if by_host is not None:
-        layouts.append(_arrange("hosts", "hosts", by_host[0], by_host[1]))
-    return layouts
+def arrange_mesh(mesh: MeshRecord) -> dict[Layout, Arrangement]:
+    """All layouts of the mesh's devices; there is none for a mesh without devices."""
+    devices = mesh.devices
+    if not devices:
+        return {}
+    axes = [(axis.name, axis.size) for axis in mesh.axes]
+    if math.prod(size for _, size in axes) != len(devices):
+        axes = [("device", len(devices))]
+    found: dict[Layout, tuple[Axes, list[int]] | None] = {
+        "mesh": (axes, list(range(len(devices)))),
+        "torus": _torus(devices),
+        "hosts": _hosts(devices),
+    }
+    return {key: _arrange(*layout) for key, layout in found.items() if layout is not None}
 
 
-def _hosts(devices: Sequence[DeviceRecord]) -> tuple[list[tuple[str, int]], list[int]] | None:
+def _torus(devices: Sequence[DeviceRecord]) -> tuple[Axes, list[int]] | None:
+    """Devices by coordinates, if the coordinates are a complete block."""
+    if any(device.coords is None for device in devices):
+        return None
+    places = [(d.slice_index or 0, *reversed(d.coords or ()), d.core_on_chip or 0) for d in devices]
+    sizes = [max(axis) - min(axis) + 1 for axis in zip(*places, strict=True)]
+    if not len(set(places)) == len(places) == math.prod(sizes):
+        return None
+    names = ["slice", *"zyx"[3 - (len(sizes) - 2) :], "core"]
+    return list(zip(names, sizes, strict=True)), sorted(range(len(places)), key=places.__getitem__)
+
+
+def _hosts(devices: Sequence[DeviceRecord]) -> tuple[Axes, list[int]] | None:
     hosts: dict[int, list[int]] = {}
     for number, device in enumerate(devices):
         hosts.setdefault(device.host, []).append(number)
@@ -54,7 +67,7 @@ def _hosts(devices: Sequence[DeviceRecord]) -> tuple[list[tuple[str, int]], list
     return [("host", len(hosts)), ("its device", sizes.pop())], [n for host in sorted(hosts) for n in hosts[host]]
 
 
-def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Sequence[int]) -> Arrangement:
+def _arrange(axes: Axes, order: Sequence[int]) -> Arrangement:
     """The last two axes longer than 1 span a panel, and other axes become panels; long panels are folded into bands."""
     sizes = [size for _, size in axes] or [1]
     names = [name for name, _ in axes] or [""]
@@ -97,7 +110,7 @@ def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Seque
     reading = _reading(axes, row, column, outer)
     if bands > 1:
         reading = f"{reading} · {bands} blocks side by side, {height:,} rows each"
-    return Arrangement(key, label, places, int(x.max()) + 1, int(y.max()) + 1, panels, reading)
+    return Arrangement(places, int(x.max()) + 1, int(y.max()) + 1, panels, reading)
 
 
 def _bands(wide: int, tall: int) -> int:
