@@ -17,7 +17,7 @@ _HEAD = 46.0
 _TITLE = 18.0
 _CELL = 44.0
 _CARD = (49.0, 44.0)  # smallest width, and height
-_WIDEST = 160.0
+_WIDEST = 225.0
 _ROOMY = 5  # maximum number of columns whose cards have room for names of placements
 _LINK = 18.0  # room around the devices for links that leave the picture
 
@@ -132,7 +132,7 @@ class _Cell(NamedTuple):
     """The appearance of a device: colour, contents with and without names, and tooltip."""
 
     fill: str
-    held: str
+    contents: str
     short: tuple[str, ...]
     tooltip: str
 
@@ -168,7 +168,7 @@ def _draw_cards(
         names = [str(device.id) for device in mesh.devices]
     cards = []
     for device, name, (x, y), cell in zip(mesh.devices, names, layout.places.tolist(), cells, strict=True):
-        held = _fitting((cell.held, ", ".join(cell.short)), wide - 14, 11)
+        contents = _fitting((cell.contents, ", ".join(cell.short)), wide - 14, 11)
         left, top = xs[x], ys[y]
         number = text(left + wide - 8, top + 18, "", size=11, class_="wb-fill-muted wb-end wb-cardnumber")
         cards.append(
@@ -178,7 +178,7 @@ def _draw_cards(
                 rect(left, top, 5, high, rx=2.5, fill=cell.fill, class_="wb-cardhue"),
                 text(left + 10, top + 18, name, fit=wide - 12, size=12, class_="wb-fill-fg wb-strong"),
                 number if live and roomy else None,
-                text(left + 10, top + 34, held, size=11, class_="wb-fill-muted"),
+                text(left + 10, top + 34, contents, size=11, class_="wb-fill-muted"),
                 data_device=device.id,
                 class_="wb-stage wb-devicecard",
             )
@@ -230,7 +230,7 @@ def _lines(
 
 def _fitting(texts: Sequence[str], width: float, size: float) -> str:
     """The first text that fits, or a part of the last."""
-    return next((each for each in texts if text_width(each, size) <= width), fit_text(texts[-1], width, size))
+    return next((words for words in texts if text_width(words, size) <= width), fit_text(texts[-1], width, size))
 
 
 def _cells(mesh: MeshRecord) -> tuple[list[_Cell], str]:
@@ -242,8 +242,8 @@ def _cells(mesh: MeshRecord) -> tuple[list[_Cell], str]:
         first = mesh.clients[0].placement
         total = max((range_.stop for range_ in mesh.clients if range_.placement == first), default=1)
         meaning = f"colour: lowest number of its {first}, 0 (dark) to {total - 1} (light)"
-        held_first = {range_.device_id: range_ for range_ in mesh.clients if range_.placement == first}
-        shade = functools.partial(_shade_by_client, held_first, total)
+        first_ranges = {range_.device_id: range_ for range_ in mesh.clients if range_.placement == first}
+        shade = functools.partial(_shade_by_client, first_ranges, total)
     else:
         shade, meaning = _shade_by_host(mesh.devices)
     cells = []
@@ -251,11 +251,11 @@ def _cells(mesh: MeshRecord) -> tuple[list[_Cell], str]:
         ranges = clients.get(device.id, ())
         place = zip(mesh.axes, device.position, strict=True)
         if ranges:
-            held = ", ".join(f"{range_.placement} {_short_range(range_)}" for range_ in ranges)
+            contents = ", ".join(f"{range_.placement} {_short_range(range_)}" for range_ in ranges)
         else:
-            held = "no clients" if mesh.clients else ", ".join(f"{axis.name} {at}" for axis, at in place)
+            contents = "no clients" if mesh.clients else ", ".join(f"{axis.name} {at}" for axis, at in place)
         short = tuple(map(_short_range, ranges)) or (() if mesh.clients else (", ".join(map(str, device.position)),))
-        cells.append(_Cell(shade(device), held, short, _tooltip(mesh, device, ranges)))
+        cells.append(_Cell(shade(device), contents, short, _tooltip(mesh, device, ranges)))
     return cells, meaning
 
 

@@ -37,12 +37,12 @@ def arrange_mesh(mesh: MeshRecord) -> dict[Layout, Arrangement]:
     axes = [(axis.name, axis.size) for axis in mesh.axes]
     if math.prod(size for _, size in axes) != len(devices):
         axes = [("device", len(devices))]
-    found: dict[Layout, tuple[Axes, list[int]] | None] = {
+    layouts: dict[Layout, tuple[Axes, list[int]] | None] = {
         "mesh": (axes, list(range(len(devices)))),
         "torus": _torus(devices),
         "hosts": _hosts(devices),
     }
-    return {key: _arrange(*layout) for key, layout in found.items() if layout is not None}
+    return {key: _arrange(*layout) for key, layout in layouts.items() if layout is not None}
 
 
 def _torus(devices: Sequence[DeviceRecord]) -> tuple[Axes, list[int]] | None:

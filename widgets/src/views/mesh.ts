@@ -15,7 +15,7 @@ import { gridOf, Mesh, nearest, neighbour } from "./mesh-data";
 import { drawLinks, linksOf, type Spot, spotIn } from "./mesh-overlay";
 
 const MOST_RINGS = 64; // devices marked around a canvas at once
-const SIZES = [0.85, 1.4]; // of the picture, so that its text can be read
+const SIZES = [0.85, 1.2]; // of the picture, so that its text can be read
 const HEIGHT = 460; // pixels of painted cells
 const LEAST_RING = 9;
 const MOST_SHARDS = 60;
