@@ -1,9 +1,6 @@
-"""Pictures of shardings: every slice once, with the devices that hold it, whatever the rank."""
+"""Shardings and their propagation as text."""
 
 import itertools
-import xml.etree.ElementTree as ET
-
-import pytest
 
 from workbench import render
 from workbench.records.sharding import (
@@ -14,8 +11,6 @@ from workbench.records.sharding import (
     ShardingRecord,
     ShardRecord,
 )
-
-NS = {"svg": "http://www.w3.org/2000/svg"}
 
 
 def leaf(shape, counts, *, replicas=1, path="['w']", **fields):
@@ -50,68 +45,6 @@ def _product(sizes):
     for size in sizes:
         total *= size
     return total
-
-
-def pieces(markup):
-    """Devices and bounds of every drawn slice."""
-    root = ET.fromstring(markup)
-    return [
-        (r.attrib["data-devices"], r.find("svg:title", NS).text)
-        for r in root.iterfind(".//svg:rect[@data-devices]", NS)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("shape", "counts"),
-    [
-        ((), ()),
-        ((8,), (4,)),
-        ((8, 6), (4, 2)),
-        ((8, 6, 4), (2, 2, 2)),
-        ((8, 1, 6, 4, 2), (2, 1, 3, 2, 2)),
-        ((7,), (4,)),
-    ],
-    ids=["scalar", "1d", "2d", "3d", "5d", "uneven"],
-)
-def test_every_slice_is_drawn_once(shape, counts):
-    drawn = pieces(render.svg(leaf(shape, counts)))
-    assert [devices for devices, _ in drawn] == [str(number) for number in range(_product(counts))]
-
-
-def test_a_slice_names_its_bounds_and_all_its_devices():
-    drawn = pieces(render.svg(leaf((8, 6), (2, 1), replicas=4)))
-    assert drawn == [("0–3", "[0:4, 0:6] on devices 0–3"), ("4–7", "[4:8, 0:6] on devices 4–7")]
-
-
-def test_third_dimension_makes_small_multiples():
-    root = ET.fromstring(render.svg(leaf((8, 6, 4), (2, 2, 2))))
-    words = [entry.text for entry in root.iterfind(".//svg:text", NS)]
-    assert {"dim 0 by axis0=0", "dim 0 by axis0=1"} <= set(words)
-
-
-def test_summarised_leaf_is_drawn_from_its_shard_shape():
-    drawn = pieces(render.svg(leaf((8, 6), (4, 2), shards=())))
-    assert [bounds for _, bounds in drawn][:2] == ["[0:2, 0:3]", "[0:2, 3:6]"]
-    assert len(drawn) == 8
-
-
-def test_slices_that_are_no_product_of_cuts_are_listed():
-    odd = (ShardRecord(device_id=0, start=(0, 0), stop=(4, 6)), ShardRecord(device_id=1, start=(4, 0), stop=(8, 3)),
-           ShardRecord(device_id=2, start=(4, 3), stop=(8, 6)))  # fmt: skip
-    assert len(pieces(render.svg(leaf((8, 6), (2, 2), shards=odd, kind="positional")))) == 3
-
-
-def test_only_the_largest_arrays_are_drawn_and_the_rest_is_counted():
-    leaves = tuple(leaf((size,), (2,), path=f"p{size}") for size in (2, 8, 4, 6))
-    markup = render.svg(ShardingRecord(leaves=leaves), leaves_at_most=2)
-    root = ET.fromstring(markup)
-    assert [group.attrib["data-path"] for group in root.iterfind(".//svg:g[@data-path]", NS)] == ["p8", "p6"]
-    assert "and 2 smaller arrays" in markup
-
-
-def test_paths_are_escaped():
-    root = ET.fromstring(render.svg(leaf((2,), (2,), path="['<script>&\"']")))
-    assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
 
 
 def test_line_says_type_spec_shard_bytes_and_copies():

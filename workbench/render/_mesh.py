@@ -304,41 +304,28 @@ def _tooltip(mesh: MeshRecord, device: DeviceRecord, ranges: Sequence[ClientRang
     return ", ".join(part for part in parts if part)
 
 
-def _square_svg(device: DeviceRecord, corner: tuple[float, float], side: float, cell: _Cell) -> Markup:
-    def lines(size: float, font: int) -> list[str]:
-        words = (str(device.id), *cell.short)
-        fitting = [word for word in words if text_width(word, font) <= size + 4]
-        return (fitting or [fit_text(words[0], size, font)])[: 2 if size >= 28 else 1]
-
-    return cell_svg(corner, side, cell.fill, f'data-device="{device.id}"', cell.tooltip, lines)
-
-
-def cell_svg(
-    corner: tuple[float, float],
-    cell: float,
-    fill: str,
-    data: str,
-    tooltip: str,
-    lines: Callable[[float, int], Sequence[str]],
-) -> Markup:
-    """A grid cell: a square with a data attribute and, if it is large enough, text."""
+def _square_svg(device: DeviceRecord, corner: _Point, side: float, cell: _Cell) -> Markup:
+    """A square with a tooltip and, if it is large enough, the device's number and contents."""
     x, y = corner
-    size = cell - (2 if cell > 12 else 0.5)
+    size = side - (2 if side > 12 else 0.5)
     # Formatted directly, because `element` would take most of a second for thousands of devices.
     rounding = ' rx="3"' if size > 12 else ""
     box = Markup(
-        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{rounding} fill="{fill}" '
-        f"{data}><title>{escape(tooltip)}</title></rect>"
+        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{rounding} fill="{cell.fill}" '
+        f'data-device="{device.id}"><title>{escape(cell.tooltip)}</title></rect>'
     )
-    font = 10 if size >= 28 else 8
-    if size < 16 or not (shown := lines(size, font)):
+    if size < 16:
         return box
+    font = 10 if size >= 28 else 8
+    words = (str(device.id), *cell.short)
+    fitting = [word for word in words if text_width(word, font) <= size + 4] or [fit_text(words[0], size, font)]
+    shown = fitting[: 2 if size >= 28 else 1]
     middle = y + size / 2 + font * 0.36 - (len(shown) - 1) * font * 0.6
     return group(
         box,
         *(
-            text(x + size / 2, middle + index * font * 1.2, words, size=font, fill=ink_on(fill), class_="wb-middle",
-                 pointer_events="none")
-            for index, words in enumerate(shown)
+            text(x + size / 2, middle + index * font * 1.2, word, size=font, fill=ink_on(cell.fill),
+                 class_="wb-middle", pointer_events="none")
+            for index, word in enumerate(shown)
         ),
     )  # fmt: skip

@@ -28,7 +28,7 @@ from workbench.render._program import describe_program, render_program_svg
 from workbench.render._propagation import Playback, describe_propagation, render_propagation_svg
 from workbench.render._rounds import describe_rounds
 from workbench.render._rounds_figures import plot_costs, plot_rounds
-from workbench.render._sharding import describe_leaf, describe_sharding, render_sharding_svg
+from workbench.render._sharding import describe_leaf, describe_sharding
 from workbench.render._svg import Markup
 from workbench.render._text import text
 from workbench.render._what_if import describe_what_if
@@ -58,7 +58,7 @@ def svg(record: object, **options: Option) -> Markup:
     """A picture of a record for pages and slides; empty if the record contains nothing that can be drawn.
 
     Args:
-        record: A program, or its module, memory or cost; a mesh or a sharding; a simulated round; a graph of services.
+        record: A program, or its module, memory or cost; a mesh; a simulated round; a graph of services.
         options: For most pictures: `width` in pixels, and `dark`; `dark=None` follows the reader's system setting.
 
     Raises:
@@ -124,7 +124,7 @@ for _kind, _sentence, _draw in (
     (CallTreeRecord, describe_call_tree, None),
     (CostRecord, None, render_roofline_svg),
     (LaunchedRecord, describe_launched, _launched),
-    (LeafShardingRecord, describe_leaf, render_sharding_svg),
+    (LeafShardingRecord, describe_leaf, None),
     (MemoryRecord, describe_memory, render_schedule_memory_svg),
     (MeshRecord, describe_mesh, render_mesh_svg),
     (ModuleRecord, describe_hlo, render_hlo_svg),
@@ -134,7 +134,7 @@ for _kind, _sentence, _draw in (
     (RunOverlayRecord, describe_overlay, None),
     (RunRecord, describe_run, None),
     (Sequence, _describe_list, None),
-    (ShardingRecord, describe_sharding, render_sharding_svg),
+    (ShardingRecord, describe_sharding, None),
     (TimelineRecord, describe_timeline, render_gantt_svg),
     (WhatIfRecord, describe_what_if, None),
 ):

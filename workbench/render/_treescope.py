@@ -8,15 +8,13 @@ from workbench._open_types import Foreign
 from workbench.records import Record
 from workbench.records.hardware import MeshRecord
 from workbench.records.live import TapRecord
-from workbench.records.sharding import LeafShardingRecord, ShardingRecord
 from workbench.render._mesh import render_mesh_svg
-from workbench.render._sharding import render_sharding_svg
 from workbench.render._svg import Markup, escape
 from workbench.render.units import source_text
 
 
 def treescope_record(node: Record, path: str | None, subtree_renderer: Callable) -> Foreign:
-    """A record as a foldable treescope tree, with pictures of meshes and shardings.
+    """A record as a foldable treescope tree, with the picture of a mesh.
 
     A record describes arrays but never contains them, so treescope shows a sharding without reading values.
     (Treescope's own array view fails on large explicitly sharded arrays, treescope 0.1.10.)
@@ -97,9 +95,5 @@ def render_tap_text(tap: TapRecord) -> str:
 
 
 def picture_of(node: object) -> Markup | None:
-    """The picture of a mesh or a sharding; None for other records."""
-    if isinstance(node, MeshRecord):
-        return render_mesh_svg(node)
-    if isinstance(node, ShardingRecord | LeafShardingRecord):
-        return render_sharding_svg(node)
-    return None
+    """The picture of a mesh; None for other records."""
+    return render_mesh_svg(node) if isinstance(node, MeshRecord) else None
