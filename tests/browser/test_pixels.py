@@ -7,7 +7,7 @@ import pytest
 from lab import open_notebook, run_all, write_notebook
 from pixels import faults
 from playwright.sync_api import Browser, Locator, Page
-from visitor import open_every_tab
+from visitor import open_every_tab, open_tab
 
 from workbench.render import display_object
 
@@ -25,12 +25,27 @@ runs, compare = VIEWS["runs"](), VIEWS["compare"]()
 _ = [each.to_html(f"{name}.html") for name, each in {"explorer": explorer, "runs": runs, "compare": compare}.items()]
 display(explorer, runs, compare)"""
 
+# The gradient of a step: one collective for several lines, below two functions.
+COMBINED = """import jax, jax.numpy as jnp
+import workbench as wb
+
+def encoder_of_the_model(weights, x):
+    x = jnp.tanh(x @ weights[0])
+    return jnp.tanh(x @ weights[1])
+
+@jax.jit
+def train_step(weights, x):
+    return jax.grad(lambda w: jnp.mean(encoder_of_the_model(w, x) ** 2))(weights)
+
+rows = jax.NamedSharding(wb.make_mesh(data=8), jax.P("data"))
+display(wb.explore(train_step)([jnp.ones((32, 64)), jnp.ones((64, 32))], jax.device_put(jnp.ones((16, 32)), rows)))"""
+
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, lab: str, lab_root: Path) -> Iterator[Page]:
     page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
-    here = f"import sys; sys.path.append({str(Path(__file__).parent)!r})"
-    open_notebook(page, lab, write_notebook(lab_root, "pixels.ipynb", here, CELL))
+    here = f"import sys, workbench; sys.path.append({str(Path(__file__).parent)!r}); workbench.simulate_devices(8)"
+    open_notebook(page, lab, write_notebook(lab_root, "pixels.ipynb", here, CELL, COMBINED))
     assert run_all(page) == []
     page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
     yield page
@@ -65,6 +80,44 @@ def settled(page: Page, view: Locator) -> list[str]:
 def test_views_in_jupyterlab_are_drawn_and_reachable(page: Page):
     views = page.locator("section.wb")
     assert [fault for number in range(3) for fault in look(page, views.nth(number))] == []
+
+
+# Of every name of a line: its text, its number of lines, and whether it or something else is drawn at its ends.
+PLACES = r"""panel => {
+  const found = [];
+  const walker = document.createTreeWalker(panel, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode())
+    for (const place of node.data.matchAll(/In.\[\d+\]:\d+|encoder_of_the_model|train_step/g)) {
+      const range = document.createRange();
+      range.setStart(node, place.index);
+      range.setEnd(node, place.index + place[0].length);
+      if (!node.parentElement.checkVisibility()) continue;
+      node.parentElement.scrollIntoView({ block: "center" });
+      const boxes = [...range.getClientRects()];
+      const ends = [[boxes[0].left + 2, boxes[0]], [boxes.at(-1).right - 2, boxes.at(-1)]];
+      const drawn = ends.every(([x, box]) =>
+        node.parentElement.contains(document.elementFromPoint(x, box.top + box.height / 2)));
+      found.push([place[0].replace("\u00a0", " "), boxes.length, drawn]);
+    }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_call_path_of_a_collective_is_drawn_and_whole(page: Page, width: int):
+    page.set_viewport_size({"width": width, "height": 900})
+    view = page.locator("section.wb").nth(3)
+    view.scroll_into_view_if_needed()
+    open_tab(view, "Source and HLO")
+    view.get_by_role("treegrid", name="Collectives, largest first").locator("[data-row]").first.click()
+    panel = view.locator(".wb-detail").locator("visible=true").filter(has=page.get_by_label("Call path"))
+    panel.get_by_text("Why", exact=True).wait_for()
+    places = panel.evaluate(PLACES)
+    path = panel.get_by_label("Call path").locator("li").all_inner_texts()
+    assert any("encoder_of_the_model" in step for step in path)
+    assert {name for name, _, _ in places} >= {"In [3]:5", "In [3]:6", "train_step", "encoder_of_the_model"}
+    assert [place for place in places if place[1:] != [1, True]] == []
+    assert settled(page, view) == []  # with a selection, too
 
 
 def test_exported_views_are_drawn_and_reachable(page: Page, browser: Browser, lab_root: Path):

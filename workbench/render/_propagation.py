@@ -3,6 +3,7 @@
 import bisect
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 
 from workbench.records.sharding import AxisArrivalRecord, PlannedValueRecord, PropagationRecord
@@ -12,7 +13,8 @@ from workbench.render.units import count_text, counted_text, source_text
 
 VALUES_AT_MOST = 4000
 _ROW, _HEAD, _GUTTER, _MARGIN = 26.0, 40.0, 118.0, 12.0
-_NAME = 184.0
+_NAME = 230.0
+_ENTRY = re.compile(r"\['(\w+)'\]")  # of a dictionary, in the name of an argument
 _CHIP, _TAG = 18.0, 11.0
 
 
@@ -137,16 +139,23 @@ def _row(
         drawn, wide = _dimension(playback, size, [(axis, frames[axis]) for axis in axes], x, y)
         boxes.append(drawn)
         x += wide + 4
-    strong = " wb-strong" if ends else ""
+    shown, look = (_end_of(name), "wb-fill-fg wb-strong") if ends else (name, "wb-fill-fg")
     return group(
         rect(_GUTTER, y - _ROW / 2 + 1, width - _GUTTER - 2, _ROW - 2, rx=4, class_="wb-fill-panel wb-card"),
-        text(_GUTTER + 8, y + 4, name, size=11.5, fit=_NAME - 16, class_=f"wb-fill-fg{strong}"),
+        text(_GUTTER + 8, y + 4, shown, size=11.5, fit=_NAME - 16, class_=look),
         *boxes,
         text(width - _MARGIN, y + 4, _where(value), size=10.5, fit=width - x - _MARGIN, class_="wb-fill-muted wb-end"),
         data_value=value.name,
         data_label=spoken,
         class_="wb-score",
     )
+
+
+def _end_of(name: str) -> str:
+    """The end of the name of an argument: names of one tree differ there."""
+    short = _ENTRY.sub(r".\1", name)
+    room = int((_NAME - 16) / text_width("m", 11.5))
+    return short if len(short) <= room else "…" + short[1 - room :]
 
 
 def _operation(value: PlannedValueRecord) -> str:

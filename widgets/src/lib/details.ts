@@ -39,10 +39,13 @@ export interface Details {
 
 const LONG = 28; // letters from which a cell takes several lines rather than leave the panel
 
+/** Text whose lines do not end inside the name of a line: "In [1]:53". */
+const unbroken = (text: string) => text.replaceAll("In [", "In\u00a0[");
+
 type Words = Pick<ViewContext, "glossary" | "lessons">;
 
 export function facts(context: Words, rows: FactsBlock["rows"]): HTMLElement {
-  const pairs = rows.map(([name, value]) => [h("dt", {}, term(context, name)), h("dd", {}, value)]);
+  const pairs = rows.map(([name, value]) => [h("dt", {}, term(context, name)), h("dd", {}, unbroken(value))]);
   return h("dl", { class: "wb-facts" }, pairs);
 }
 
@@ -56,7 +59,7 @@ function tableBlock(context: Words, block: TableBlock): Child {
     h(
       "tr",
       {},
-      row.map((value, i) => h("td", { class: value.length > LONG ? "wb-wraps" : look(i) }, value)),
+      row.map((value, i) => h("td", { class: value.length > LONG ? "wb-wraps" : look(i) }, unbroken(value))),
     ),
   );
   const table = h("table", { "aria-label": block.title }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
@@ -82,12 +85,14 @@ export function blockOf(context: Words, block: Block): Child {
   const title = block.title ? h("h3", {}, term(context, block.title)) : null;
   if (block.form === "facts") return [title, facts(context, block.rows)];
   if (block.form === "table") return [title, tableBlock(context, block)];
-  return [title, h("p", { class: "wb-note" }, asSentence(block.text))];
+  return [title, h("p", { class: "wb-note" }, unbroken(asSentence(block.text)))];
 }
 
 /** Text in which `code` stands between backticks. */
 export function codeWords(text: string): Child {
-  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+  return unbroken(text)
+    .split("`")
+    .map((part, i) => (i % 2 ? h("code", {}, part) : part));
 }
 
 /** Fills a detail pane; it starts at its top again when it is about something else. */

@@ -24,12 +24,12 @@ interface Listing {
   editor?: EditorHandle;
 }
 
-function pane(title: string, tools: Child = null): Listing & { place: HTMLElement } {
+function pane(title: string, tools: Child = null, head: Child = title): Listing & { place: HTMLElement } {
   const place = h("div", { class: "wb-editor" });
   const node = h(
     "section",
     { "aria-label": title },
-    h("div", { class: "wb-editorhead" }, h("span", {}, title), tools),
+    h("div", { class: "wb-editorhead" }, h("span", {}, head), tools),
     place,
   );
   return { node, place };
@@ -204,7 +204,7 @@ export class Listings {
         )
       : null;
     const stable = this.language === "stable";
-    const made = pane(stable ? "StableHLO" : "Compiled HLO", [choose, this.find, this.count]);
+    const made = pane(stable ? "StableHLO" : "Compiled HLO", [this.find, this.count], choose ?? undefined);
     this.theirs = made;
     const text = stable ? this.stable : this.compiled;
     if (!text || !this.chunk)

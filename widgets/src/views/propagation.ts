@@ -239,7 +239,9 @@ class Player {
     const { frame, last } = this;
     this.slider.value = String(frame);
     this.slider.setAttribute("aria-valuetext", frame ? `step ${frame} of ${last}` : "specified by the program");
-    this.counter.textContent = frame ? `step ${steps[frame - 1]} · ${frame} of ${last}` : `beginning · 0 of ${last}`;
+    this.counter.textContent = frame
+      ? `${frame} of ${last} · Shardy's step ${steps[frame - 1]}`
+      : `beginning · 0 of ${last}`;
     const only = this.context.selection.axis;
     for (const node of this.moving) {
       const at = Number(node.dataset.frame);
