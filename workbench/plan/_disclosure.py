@@ -31,7 +31,7 @@ def find_disclosed(
     records: Records = {}
     server_inputs = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
     for (path, step, i), record in records.items():
-        if path == "0" and step < 0:
+        if step < 0:
             records[path, step, i] = record.replace(name=inputs[i].name)
     leaving = tuple(records[key] for key in sorted(records, key=_place))
     server_inputs |= _inputs_of_clients(plan, reduced=True).keys() | _exchanged(plan)
@@ -128,7 +128,7 @@ def _follow(plan: Plan, path: str, results: set[int], records: Records) -> set[i
     """Adds a plan's records, assuming that the server reads these results; returns the inputs that the server reads."""
     outputs, inputs = plan.closed.jaxpr.outvars, plan.closed.jaxpr.invars
     server_reads: set[Any] = {outputs[i] for i in results if not isinstance(outputs[i], Literal)}
-    of_clients: set[Any] = set()
+    of_clients: dict[Any, int] = {}  # with the position of the client axis
     for position in reversed(range(len(plan.steps))):
         step = plan.steps[position]
         if step.kind in ("server", "broadcast"):
@@ -138,12 +138,14 @@ def _follow(plan: Plan, path: str, results: set[int], records: Records) -> set[i
                 plan, step, path, {i for i, v in enumerate(step.outputs) if v in server_reads}, records
             )
             server_reads.update(v for i in operands if not isinstance(v := step.equation.invars[i], Literal))
+            inside = _operands_of_clients(plan, step, reduced=False)
+            of_clients |= {step.equation.invars[i]: axis for i, axis in inside.items()}
         else:
-            of_clients.update(step.inputs)
+            of_clients |= dict.fromkeys(step.inputs, 0)
             _of_clients(plan, position, path, server_reads, records)
     for i, v in enumerate(inputs):
-        if v in server_reads and v in of_clients:
-            records[f"{path}0", -1, i] = _record(f"{path}0", f"input {i}", v.aval, 1)
+        if not path and v in server_reads and v in of_clients:  # inputs of a loop are values of the plan around it
+            records["0", -1, i] = _record("0", f"input {i}", v.aval, of_clients[v])
     return {i for i, v in enumerate(inputs) if v in server_reads}
 
 
@@ -152,14 +154,14 @@ def _of_clients(plan: Plan, position: int, path: str, server_reads: set[Any], re
     stage, where = plan.stages[step.stage], f"{path}{step.stage}"
     if step.kind == "reduce":
         alone = single_client(plan, step)
-        records[where, position, 0] = _record(where, stage.name, accumulator_of(step.equation), 0).replace(
+        records[where, position, 0] = _record(where, stage.name, accumulator_of(step.equation), None).replace(
             single_client=alone
         )
         return
     for i, v in enumerate(step.outputs):
         if v in server_reads:
             name = f"{stage.name}[{i}]" if len(step.outputs) > 1 else stage.name
-            records[where, position, i] = _record(where, name, v.aval, 1)
+            records[where, position, i] = _record(where, name, v.aval, 0)
 
 
 def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records: Records) -> set[int]:
@@ -186,8 +188,9 @@ def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records:
         passed = more
 
 
-def _record(stage: str, name: str, aval: Aval, axes: int) -> DisclosedRecord:
-    shape = tuple(aval.shape[axes:])
+def _record(stage: str, name: str, aval: Aval, client_axis: int | None) -> DisclosedRecord:
+    """A row without the client axis, or a partial result if there is no such axis."""
+    shape = tuple(size for axis, size in enumerate(aval.shape) if axis != client_axis)
     size = math.prod(shape) * getattr(aval.dtype, "itemsize", 4)
-    kind = "row" if axes else "partial result"
+    kind = "partial result" if client_axis is None else "row"
     return DisclosedRecord(stage=stage, name=name, shape=shape, dtype=str(aval.dtype), size_bytes=size, kind=kind)
