@@ -124,6 +124,17 @@ def test_memory_is_read_by_keyboard_and_leads_to_the_instruction(harness: Harnes
     assert made.selection["instruction"] == "add.6"
 
 
+def test_memory_is_read_by_pointer_at_every_width(harness: Harness):
+    view = harness.mount(MemoryView(examples.fedavg_record()))
+    for width in (1100, 420):
+        harness.page.set_viewport_size({"width": width, "height": 900})
+        curve = view.locator(".wb-memory [data-instructions] > path").first.bounding_box()
+        assert curve is not None
+        harness.page.mouse.move(curve["x"] + 0.4 * curve["width"], curve["y"] + curve["height"] / 2)
+        expect(view.get_by_role("slider", name="Memory over")).to_have_attribute("aria-valuenow", "11")  # of 26
+        harness.page.mouse.move(0, 0)
+
+
 def test_two_peaks_of_memory_are_both_named(harness: Harness):
     view = harness.mount(MemoryView(examples.fedavg_record()))
     expect(view.locator(".wb-panel")).to_contain_text("Two peaks: the compiler reports 4.86 MiB")

@@ -37,6 +37,7 @@ def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
     chip = record.cost.chip if record.cost is not None else None
     capacity = memory.available_bytes if memory.available_bytes is not None or chip is None else chip.hbm_bytes
     state: MemoryState = {
+        "drawn": render.svg(memory, live=True),
         "facts": _facts(memory),
         "peak": memory.peak_bytes,
         "capacity": capacity,

@@ -48,8 +48,9 @@ class MemoryRow(TypedDict):
 
 
 class MemoryState(TypedDict):
-    """State of the memory view."""
+    """State of the memory view; `drawn` is the curve as SVG."""
 
+    drawn: str
     facts: list[list[str]]
     peak: int | None
     capacity: int | None

@@ -10,6 +10,7 @@ from workbench.render._theme import picture
 from workbench.render.units import bytes_text, flops_text, number
 
 LEFT, RIGHT, TOP, BOTTOM = 80.0, 18.0, 16.0, 40.0
+_POINTS = 1200  # of the curve of memory
 
 
 def render_roofline_svg(
@@ -152,31 +153,37 @@ def _point(
 def render_schedule_memory_svg(
     memory: MemoryRecord, *, width: float = 560.0, height: float = 190.0, dark: bool | None = None, live: bool = False
 ) -> Markup:
-    """One device's live bytes over its module's schedule, with the peak marked; empty if unknown."""
+    """One device's live bytes over its module's schedule, with the peak marked; empty if unknown.
+
+    Places are percentages, and a nested `<svg>` contains the curve in units of instructions. A live page can thus give
+    the picture any size.
+    """
     values = [size for _, size in memory.timeline]
     if len(values) < 2:
         return Markup("")
-    most, at = max(values), values.index(max(values))
-    wide, high = width - LEFT - RIGHT, height - TOP - BOTTOM
-    step = max(1, len(values) // int(wide))
-    # Each pixel shows the maximum over its instructions, so that no peak is lost.
-    maxima = [max(values[i : i + step]) for i in range(0, len(values), step)]
-    xs = [LEFT + wide * i / max(len(maxima) - 1, 1) for i in range(len(maxima))]
-    ys = [TOP + high * (1 - value / max(most, 1)) for value in maxima]
-    outline = "L".join(f"{number(x)} {number(y)}" for x, y in zip(xs, ys, strict=True))
-    base = f"L{number(xs[-1])} {number(TOP + high)}L{number(xs[0])} {number(TOP + high)}Z"
-    peak_x, near_right = LEFT + wide * at / (len(values) - 1), at > len(values) / 2
-    label = f"Memory of one device over {len(values)} instructions: peak {bytes_text(most)} at {memory.timeline[at][0]}"
+    last, most, at = len(values) - 1, max(values), values.index(max(values))
+    step = max(1, len(values) // _POINTS)
+    # Each point shows the maximum over its instructions, so that no peak is lost.
+    tops = [(i, max(values[i : i + step])) for i in range(0, len(values), step)]
+    curve = "".join(f"H{i}V{1 - size / max(most, 1):.3g}" for i, size in tops)
+    name, x, near_right = memory.timeline[at][0], 14 + 84 * at / last, at > last / 2
+    label = f"Memory of one device over {len(values)} instructions: peak {bytes_text(most)} at {name}"
+
+    def words(content: str, x: float, y: float, class_: str, **shift: float) -> Markup:
+        return element("text", content, x=f"{number(x)}%", y=f"{y:g}%", font_size=11, class_=class_, **shift)
+
     parts = [
-        path(f"M{outline}{base}", class_="wb-fill-broadcast-soft"),
-        path(f"M{outline}", class_="wb-stroke-broadcast", fill="none", stroke_width=1.5),
-        line(LEFT, TOP + high, LEFT + wide, TOP + high, class_="wb-stroke-line"),
-        element("circle", cx=peak_x, cy=TOP, r=4, class_="wb-fill-bad"),
-        text(peak_x + (-8 if near_right else 8), TOP - 4, f"peak {bytes_text(most)}", size=11,
-             class_="wb-fill-fg" + (" wb-end" if near_right else "")),
-        text(LEFT - 7, TOP + 4, bytes_text(most), size=11, class_="wb-fill-muted wb-end"),
-        text(LEFT - 7, TOP + high + 4, "0", size=11, class_="wb-fill-muted wb-end"),
-        text(LEFT + wide / 2, height - 14, "instructions in the order in which they run", size=11,
-             class_="wb-fill-muted wb-middle"),
+        element(
+            "svg",
+            path(f"M0 1{curve}H{last}V1Z", class_="wb-fill-broadcast-soft wb-stroke-broadcast", stroke_width=1.5,
+                 vector_effect="non-scaling-stroke"),
+            x="14%", y="12%", width="84%", height="76%", viewBox=f"0 0 {last} 1", preserveAspectRatio="none",
+            data_instructions=len(values),
+        ),
+        element("circle", cx=f"{number(x)}%", cy="12%", r=4, class_="wb-fill-bad"),
+        words(f"most alive at once: {bytes_text(most)}", x, 12, f"wb-fill-fg{' wb-end' * near_right}",
+              dx=-8 if near_right else 8, dy=-6),
+        *(words(bytes_text(share * most), 13, 88 - 76 * share, "wb-fill-muted wb-end", dy=4) for share in (0, 0.5, 1)),
+        words("instructions in the order in which they run", 56, 100, "wb-fill-muted wb-middle", dy=-6),
     ]  # fmt: skip
     return picture(width, height, *parts, label=label, dark=dark, live=live)

@@ -37,8 +37,9 @@ export interface MemoryRow {
   op_name: string;
 }
 
-/** State of the memory view. */
+/** State of the memory view; `drawn` is the curve as SVG. */
 export interface MemoryState {
+  drawn: string;
   facts: readonly (readonly string[])[];
   peak: number | null;
   capacity: number | null;

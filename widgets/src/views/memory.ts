@@ -1,7 +1,6 @@
 // Bytes alive over the schedule, the buffers at the peak, and whether it fits.
-import { liveCanvas } from "../lib/canvas";
 import { type Block, showDetails } from "../lib/details";
-import { button, h } from "../lib/dom";
+import { button, h, pictureFrom, s } from "../lib/dom";
 import { formatBytes, formatCount } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
 import { split } from "../lib/split";
@@ -12,7 +11,7 @@ import type { RenderView, ViewContext } from "../lib/view";
 import { Inspector } from "./inspector";
 import { bufferTreemap } from "./treemap";
 
-const EDGE = { left: 70, right: 16, top: 24, bottom: 26 };
+const UNSCALED = { "vector-effect": "non-scaling-stroke" };
 
 /** The end of a name scope, which says more than what all of a program's have in common. */
 function lastParts(opName: string): string {
@@ -52,11 +51,13 @@ class Memory {
   private readonly peak: number;
   private at: number;
   private marked = new Set<number>();
-  private readonly canvas: HTMLCanvasElement;
+  private plot: SVGSVGElement | null = null; // in units of instructions
+  private readonly slider: HTMLElement;
+  private readonly marks = s("path", { class: "wb-stroke-collective", "stroke-width": 2, ...UNSCALED });
+  private readonly cursor = s("line", { y1: 0, y2: 1, class: "wb-stroke-accent", ...UNSCALED });
   private readonly status = h("p", { class: "wb-note", role: "status" });
   private readonly detail: HTMLElement;
   private readonly inspector: Inspector;
-  private readonly redraw: () => void;
   private readonly table;
 
   constructor(
@@ -72,7 +73,7 @@ class Memory {
     const { node, main, detail } = split(context, "Memory of one device", 0.66);
     this.detail = detail;
     this.inspector = new Inspector(context, detail);
-    this.canvas = h("canvas", {
+    this.slider = h("div", {
       class: "wb-memory",
       tabindex: 0,
       role: "slider",
@@ -80,13 +81,13 @@ class Memory {
       "aria-valuemin": 1,
       "aria-valuemax": this.live.length,
     });
-    this.redraw = liveCanvas(context, this.canvas, (pen, width, height) => this.draw(pen, width, height));
     const fit = fitBar(context.state("peak"), context.state("capacity"), context.state("capacity_of"));
     const curve = this.live.length > 1;
     main.append(
       h("div", { class: "wb-tools" }, fit, curve ? button("Go to the peak", () => this.go(this.peak)) : null),
     );
-    if (curve) main.append(h("div", { class: "wb-memoryplace" }, this.canvas, this.status));
+    if (curve) main.append(h("div", { class: "wb-memoryplace" }, this.slider, this.status));
+    if (curve) this.place(pictureFrom(context.state("drawn")));
     this.table = this.bufferTable();
     if (this.buffers.length) main.append(...this.bufferPanes());
     host.append(node);
@@ -173,17 +174,33 @@ class Memory {
     });
   }
 
+  /** The kernel's picture, as large as its place. */
+  private place(svg: SVGSVGElement): void {
+    svg.removeAttribute("viewBox");
+    svg.setAttribute("aria-hidden", "true");
+    for (const side of ["width", "height"]) svg.setAttribute(side, "100%");
+    this.plot = svg.querySelector("svg");
+    this.plot?.append(this.marks, this.cursor);
+    this.slider.append(svg as unknown as Node);
+  }
+
+  private mark(): void {
+    this.marks.setAttribute("d", [...this.marked].map((i) => `M${i} 0.94V1`).join(""));
+    for (const end of ["x1", "x2"]) this.cursor.setAttribute(end, String(this.at));
+  }
+
   private listen(): void {
     const pointed = (event: MouseEvent) => {
-      const { x, width } = placeIn(event, this.canvas);
-      return Math.round(((x - EDGE.left) / (width - EDGE.left - EDGE.right)) * (this.live.length - 1));
+      const { x, width } = placeIn(event, this.slider);
+      const [left, wide] = ["x", "width"].map((name) => Number.parseFloat(this.plot?.getAttribute(name) ?? "")); // %
+      return Math.round((((100 * x) / width - left) / wide) * (this.live.length - 1));
     };
-    this.canvas.addEventListener("pointermove", (event) => this.go(pointed(event)));
-    this.canvas.addEventListener("click", (event) => {
+    this.slider.addEventListener("pointermove", (event) => this.go(pointed(event)));
+    this.slider.addEventListener("click", (event) => {
       this.go(pointed(event));
       this.choose();
     });
-    this.canvas.addEventListener("keydown", (event) => {
+    this.slider.addEventListener("keydown", (event) => {
       const page = Math.max(1, Math.round(this.live.length / 20));
       const steps: Record<string, number> = {
         ArrowRight: 1,
@@ -210,7 +227,7 @@ class Memory {
   private go(to: number): void {
     this.at = clamp(to, 0, this.live.length - 1);
     this.tell();
-    this.redraw();
+    this.mark();
   }
 
   private tell(): void {
@@ -222,8 +239,8 @@ class Memory {
     const peak = this.at === this.peak ? ` · this is the maximum${more}` : "";
     const position = `${formatCount(this.at + 1)} of ${formatCount(this.live.length)}`;
     this.status.textContent = `${position}: ${formatBytes(this.live[this.at])} alive while ${name} runs${from}${peak}`;
-    this.canvas.setAttribute("aria-valuenow", String(this.at + 1));
-    this.canvas.setAttribute("aria-valuetext", this.status.textContent);
+    this.slider.setAttribute("aria-valuenow", String(this.at + 1));
+    this.slider.setAttribute("aria-valuetext", this.status.textContent);
   }
 
   private follow(): void {
@@ -233,7 +250,7 @@ class Memory {
     this.marked = new Set(this.moments.map((_, i) => i).filter(chosen));
     if (instruction && this.marked.size) this.go([...this.marked][0]);
     this.table.draw();
-    this.redraw();
+    this.mark();
     const here = this.buffers.filter(({ key }) => key && key === line);
     const rows = here.map((each) => [each.name, formatBytes(each.bytes), each.shape]);
     const title = "Buffers of the selected line at the peak";
@@ -247,55 +264,6 @@ class Memory {
       subtitle: "as planned by the compiler",
       blocks,
     });
-  }
-
-  private draw(pen: CanvasRenderingContext2D, width: number, height: number): void {
-    const { live, peak, context } = this;
-    const hue = (name: string) => context.theme.colour(name);
-    const wide = width - EDGE.left - EDGE.right;
-    const high = height - EDGE.top - EDGE.bottom;
-    const most = live[peak] || 1;
-    const base = EDGE.top + high;
-    const x = (i: number) => EDGE.left + (wide * i) / Math.max(live.length - 1, 1);
-    const y = (value: number) => EDGE.top + high * (1 - value / most);
-    const outline = () => {
-      pen.beginPath();
-      pen.moveTo(x(0), y(live[0]));
-      for (let i = 1; i < live.length; i++) {
-        pen.lineTo(x(i), y(live[i - 1]));
-        pen.lineTo(x(i), y(live[i]));
-      }
-    };
-    outline();
-    pen.lineTo(x(live.length - 1), base);
-    pen.lineTo(x(0), base);
-    pen.fillStyle = hue("broadcast-soft");
-    pen.fill();
-    pen.strokeStyle = hue("broadcast");
-    pen.lineWidth = 1.5;
-    outline();
-    pen.stroke();
-    pen.fillStyle = hue("collective");
-    for (const i of this.marked) pen.fillRect(x(i) - 1, base, 2, 7);
-    pen.font = "11px system-ui, sans-serif";
-    pen.fillStyle = hue("muted");
-    pen.textAlign = "right";
-    for (const share of [0, 0.5, 1]) pen.fillText(formatBytes(share * most), EDGE.left - 7, y(share * most) + 4);
-    pen.textAlign = "center";
-    pen.fillText("instructions in the order in which they run", EDGE.left + wide / 2, height - 7);
-    pen.fillStyle = hue("bad");
-    pen.beginPath();
-    pen.arc(x(peak), y(most), 4, 0, 7);
-    pen.fill();
-    const right = x(peak) > width / 2;
-    pen.fillStyle = hue("fg");
-    pen.textAlign = right ? "right" : "left";
-    pen.fillText(`most alive at once: ${formatBytes(most)}`, x(peak) + (right ? -8 : 8), EDGE.top - 9);
-    pen.strokeStyle = hue("accent");
-    pen.beginPath();
-    pen.moveTo(x(this.at), EDGE.top);
-    pen.lineTo(x(this.at), base);
-    pen.stroke();
   }
 }
 
