@@ -286,8 +286,11 @@ def test_masks_of_at_most_64_clients_are_computed(clients: int, found: str) -> N
         (lambda a, b: (jnp.arange(4) == a) & (jnp.arange(4) > 1), "one client"),
         (lambda a, b: ~(jnp.arange(4) != 2), "client 2"), (lambda a, b: 3 - jnp.arange(4) == 1, "client 2"),
         (lambda a, b: jnp.arange(4) * 2 == 4, "client 2"), (lambda a, b: jnp.arange(4) * 0 == 0, ""),
+        (lambda a, b: a == jnp.arange(4), "one client"), (lambda a, b: jnp.int32(2) == jnp.arange(4), "client 2"),
+        (lambda a, b: lax.broadcast(a, (4,)) == jnp.asarray(np.array([3, 1, 0, 2])), "one client"),
+        (lambda a, b: jnp.asarray(np.array([3, 1, 0, 3])) == a, ""),
     ],
-    ids=range(13),
+    ids=range(17),
 )  # fmt: skip
 def test_comparisons_of_client_numbers(mask: Any, found: str) -> None:
     number = s(dtype="int32")
@@ -297,9 +300,16 @@ def test_comparisons_of_client_numbers(mask: Any, found: str) -> None:
 # ---- the loop over clients against numpy
 
 
-@pytest.mark.parametrize("spread", ["shard_map", "vmap", None])
-@pytest.mark.parametrize(("clients", "chunk_size"), [(7, 2), (8, 1), (3, None)])
-def test_padded_clients_change_no_result(clients: int, chunk_size: Any, spread: Any, little_optimized: None) -> None:
+@pytest.mark.parametrize(
+    ("clients", "chunk_size", "spread", "kind"),
+    [
+        (7, 2, "shard_map", AxisType.Auto), (8, 1, "shard_map", AxisType.Explicit), (7, 2, "vmap", AxisType.Auto),
+        (8, 1, "vmap", AxisType.Explicit), (3, None, "vmap", AxisType.Auto), (7, 2, None, AxisType.Auto),
+    ],
+)  # fmt: skip
+def test_padded_clients_change_no_result(
+    clients: int, chunk_size: Any, spread: Any, kind: AxisType, little_optimized: None
+) -> None:
     """Clients whose number the devices and chunks do not divide, with every kind of reduction."""
 
     @wb.program(clients=clients)
@@ -312,11 +322,11 @@ def test_padded_clients_change_no_result(clients: int, chunk_size: Any, spread: 
     x = np.arange(1, 2 * clients + 1, dtype=np.float32).reshape(clients, 2)
     rows = 1 / x
     expected = (rows, rows.sum(0), rows.mean(0), (-rows).max(0), rows.min(0), [rows[0::2].sum(0), rows[1::2].sum(0)])
-    plan = plan_jaxpr(jax.make_jaxpr(fn)(x), "fn")
     form = LoopForm() if spread is None else LoopForm(spread, unroll=2)
-    mesh = jax.make_mesh((1 if spread is None else 4,), ("clients",), axis_types=(AxisType.Auto,))
+    mesh = jax.make_mesh((1 if spread is None else 4,), ("clients",), axis_types=(kind,))
     with jax.set_mesh(mesh):
-        placed = jax.device_put(x, jax.NamedSharding(mesh, P()))
+        placed = jax.device_put(x, jax.NamedSharding(mesh, P("clients") if kind is AxisType.Explicit else P()))
+        plan = plan_jaxpr(jax.make_jaxpr(fn)(placed), "fn")
         found = jax.jit(lambda x: evaluate(plan, [x], chunk_size=chunk_size, form=form))(placed)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)

@@ -222,16 +222,16 @@ def test_a_candidate_that_fails_is_dropped_and_the_rule_never(monkeypatch: pytes
 )  # fmt: skip
 def test_with_fewer_runs_a_larger_margin_is_needed(runs: int, ratio: float, wins: bool) -> None:
     other = Candidate(4, LoopForm(unroll=2))
-    choice = contest({RULE: [(0.002, 1.0)] * 7, other: [(0.001, ratio)] * runs})._winner()
+    choice = contest({RULE: [(0.0022345, 1.0)] * 7, other: [(0.0012345, ratio)] * runs})._winner()
     assert (choice.chunk_size, choice.unroll) == ((4, 2) if wins else ("auto", 1))
     if wins:
         assert choice.why == (
-            f"4 clients together, 2 chunks per iteration took 1 ms, median of {runs} runs: {ratio:.2f} of the time of "
+            f"4 clients together, 2 chunks per iteration took 1.23 ms, median of {runs} runs: {ratio:.2f} of the time of "
             "the rule's choice, in paired runs."
         )
     else:
         assert choice.why == (
-            "The rule's choice took 2 ms, median of 7 runs; none of the 1 other candidates was faster by more than the "
+            "The rule's choice took 2.23 ms, median of 7 runs; none of the 1 other candidates was faster by more than the "
             "measurement noise."
         )
     assert (choice.source, choice.program, len(choice.candidates)) == ("measured", "mean", 2)
