@@ -6,7 +6,7 @@ import pytest
 from records_parts import TOY_CHIP
 
 from workbench.cost import CHIPS, collective_seconds, known_chip
-from workbench.cost._collectives import is_closed_ring, why_unpriced
+from workbench.cost._collectives import why_unpriced
 from workbench.errors import MeshError
 
 HOP = 1e-6
@@ -23,52 +23,6 @@ SWITCH = TORUS.replace(name="toy switch", topology="switch", links=1, domain=8, 
 MEGA = 1e6
 
 
-@pytest.mark.parametrize(
-    ("kind", "seconds"),
-    [
-        # closed ring of 4: two directions of 1e9 B/s; 2 steps reach everybody
-        pytest.param("all-gather", 3 * MEGA / 2e9 + 2 * HOP, id="all-gather: three parts come in"),
-        pytest.param("reduce-scatter", 0.75 * MEGA / 2e9 + 2 * HOP, id="reduce-scatter"),
-        pytest.param("all-reduce", 1.5 * MEGA / 2e9 + 4 * HOP, id="all-reduce: both"),
-        pytest.param("all-to-all", 4 * MEGA / 8 / 1e9 + 2 * HOP, id="all-to-all: n·S/8 through each link"),
-        pytest.param("collective-permute", MEGA / 1e9 + HOP, id="permute: one link"),
-        pytest.param("recv", 0.0, id="receiving"),
-    ],
-)
-def test_seconds_on_a_closed_ring_of_4(kind, seconds):
-    assert collective_seconds(kind, MEGA, 4, TORUS) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("kind", "seconds"),
-    [
-        pytest.param("all-gather", 2 * MEGA / 1e9 + 2 * HOP, id="all-gather"),
-        # through either link: what one end sends to the two others, a third of its operand each
-        pytest.param("all-to-all", 2 * MEGA / 3 / 1e9 + 2 * HOP, id="all-to-all through the middle"),
-    ],
-)
-def test_seconds_on_an_open_line_of_3_use_one_direction(kind, seconds):
-    assert collective_seconds(kind, MEGA, 3, TORUS) == pytest.approx(seconds)
-
-
-def test_seconds_through_a_switch_use_the_whole_port():
-    assert collective_seconds("all-to-all", MEGA, 8, SWITCH) == pytest.approx(7 / 8 * MEGA / 1e9 + 7 * HOP)
-
-
-@pytest.mark.parametrize(
-    ("kind", "inside", "between"),
-    [
-        # Two groups of 64, each a closed ring (2e9 B/s, 32 steps a pass); between them 1e8 B/s for each chip.
-        pytest.param("all-gather", 63 * 2 * MEGA / 2e9 + 32 * HOP, MEGA / 1e8 + HOP, id="all-gather"),
-        pytest.param("reduce-scatter", 63 / 64 * MEGA / 2e9 + 32 * HOP, MEGA / 64 / 2 / 1e8 + HOP, id="reduce-scatter"),
-        pytest.param("all-reduce", 2 * (63 / 64 * MEGA / 2e9 + 32 * HOP), MEGA / 64 / 1e8 + 2 * HOP, id="all-reduce"),
-        pytest.param("all-to-all", 0, 127 / 128 * MEGA / 1e8 + 127 * HOP, id="all-to-all: all over the network"),
-    ],
-)
-def test_groups_beyond_the_domain_take_links_and_the_network(kind, inside, between):
-    assert collective_seconds(kind, MEGA, 128, TORUS) == pytest.approx(inside + between)
-
-
 def test_domains_of_one_device_have_the_network_alone():
     alone = SWITCH.replace(domain=1, dcn_bytes_per_second=1e8)
     inside = SWITCH.replace(domain=64, dcn_bytes_per_second=1e8)
@@ -83,20 +37,12 @@ def test_pairs_with_fast_links_send_less_through_the_network_than_devices_alone(
         assert collective_seconds(kind, MEGA, 8, pairs) < collective_seconds(kind, MEGA, 8, alone)
 
 
-def test_nothing_sent_takes_no_time():
-    assert collective_seconds("all-reduce", 0, 4, TORUS) == 0.0
-
-
 def test_mean_over_pods_of_v5e_has_seconds():
     # 35 pods of 16 × 16 chips: 255/256 of a gigabyte twice over 4 × 50 GB/s, 8 + 8 hops, a 256th of it between pods;
     # links and network reach 88 %, and each of the three parts takes 10 µs to start.
     links = 2 * (255 / 256 * 1e9 / 2e11 / 0.88 + 16 * HOP)
     network = 2 * 34 / 35 * 1e9 / 256 / 3.125e9 / 0.88 + 2 * 34 * HOP
     assert collective_seconds("all-reduce", 1e9, 8960, CHIPS["v5e"]) == pytest.approx(links + network + 3 * 10e-6)
-
-
-def test_groups_beyond_the_domain_without_a_known_network_have_no_time():
-    assert collective_seconds("all-gather", 1.0, 16, SWITCH) is None
 
 
 def exchange_by_routes(size, wraps):
@@ -150,34 +96,6 @@ def test_gather_uses_every_link_of_a_corner_of_its_torus(torus, lanes, hops):
     size = math.prod(chips for chips, _ in torus)
     found = collective_seconds("all-gather", MEGA, size, TORUS.replace(domain=None), torus=torus)
     assert found == pytest.approx((size - 1) * MEGA / (lanes * 1e9) + hops * HOP)
-
-
-def test_two_groups_share_the_links_of_chips_with_two_devices():
-    """4 chips with 2 devices each: groups of one device a chip share; one group of all sends for both at once."""
-    chip, torus = TORUS.replace(devices_per_chip=2), ((4, True),)
-    alone = collective_seconds("all-gather", MEGA, 4, TORUS, torus=torus)
-    assert collective_seconds("all-gather", MEGA, 4, chip, torus=torus) == pytest.approx(2 * alone - 2 * HOP)
-    assert collective_seconds("all-gather", MEGA, 8, chip, torus=torus) == pytest.approx(2 * alone - 2 * HOP)
-    assert collective_seconds("all-reduce", MEGA, 8, chip, torus=torus) == pytest.approx(1.5 * MEGA / 2e9 + 4 * HOP)
-
-
-def test_a_device_alone_sends_nothing():
-    assert collective_seconds("all-reduce", MEGA, 1, TORUS) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("chip", "size", "closed"),
-    [
-        ("v5e", 16, True),
-        ("v5e", 8, False),
-        ("v5p", 4, True),
-        ("v5p", 6, False),
-        ("H100", 3, True),
-    ],
-    ids=lambda value: str(value),
-)
-def test_axes_wrap_around_where_the_torus_does(chip, size, closed):
-    assert is_closed_ring(CHIPS[chip], size) is closed
 
 
 @pytest.mark.parametrize(

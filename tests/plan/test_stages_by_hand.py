@@ -297,6 +297,59 @@ def test_comparisons_of_client_numbers(mask: Any, found: str) -> None:
     assert alone(lambda a, b: mask(a, b).astype("float32"), number, number) == found
 
 
+HUNDRED = jnp.arange(100)
+
+
+def hot(i: Any) -> Any:
+    return (HUNDRED == i).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("fn", "found"),
+    [
+        (lambda x, i: x * (hot(i) > 0.5), "one client"), (lambda x, i: x * (hot(7) > 0), "client 7"),
+        (lambda x, i: x * (hot(i) > -1), ""), (lambda x, i: x * (hot(i) >= 0), ""),
+        (lambda x, i: x * (hot(i) >= 1), "one client"), (lambda x, i: x * (hot(i) == 1), "one client"),
+        (lambda x, i: x * (hot(i) == 0), ""), (lambda x, i: x * (hot(i) != 0), "one client"),
+        (lambda x, i: x * (hot(i) != 1), ""), (lambda x, i: x * (hot(i) < 1), ""),
+        (lambda x, i: jnp.where(HUNDRED == i, x, 0.0), "one client"),
+        (lambda x, i: jnp.where(HUNDRED == i, 0.0, x), ""),
+        (lambda x, i: jnp.where(HUNDRED != 7, 0.0, x), "client 7"), (lambda x, i: jnp.where(HUNDRED == i, x, 1.0), ""),
+        (lambda x, i: jnp.where(~(HUNDRED == i), 0.0, x), "one client"),
+        (lambda x, i: jnp.where(~(HUNDRED != i), x, 0.0), "one client"),
+        (lambda x, i: jnp.where((HUNDRED != i) | (HUNDRED > 50), 0.0, x), "one client"),
+        (lambda x, i: jnp.where((HUNDRED != i) & (HUNDRED > 50), 0.0, x), ""),
+        (lambda x, i: jnp.where((HUNDRED == i) & (x > 0), x, 0.0), "one client"),
+        (lambda x, i: jnp.where((x > 0) & (HUNDRED == i), x, 0.0), "one client"),
+        (lambda x, i: jnp.where((HUNDRED == i) | (HUNDRED == 3), x, 0.0), ""),
+        (lambda x, i: x * (hot(i) * jnp.sqrt(x)), "one client"), (lambda x, i: x * hot(i) / 2, "one client"),
+        (lambda x, i: 2 / (x * hot(i)), ""), (lambda x, i: -(x * hot(i)), "one client"),
+        (lambda x, i: jnp.exp(x * hot(i)), ""), (lambda x, i: (x[:, None] * hot(i)[:, None]), "one client"),
+        (lambda x, i: x.reshape(100, 1) * hot(i).reshape(100, 1), "one client"),
+        (lambda x, i: wb.map_fn(lambda r, n, i: r * (n == i), (x, HUNDRED, wb.broadcast(i))), "one client"),
+        (lambda x, i: wb.map_fn(lambda r, n: r * (n == 7), (x, HUNDRED)), "client 7"),
+        (lambda x, i: wb.map_fn(lambda r, n: r * (n // 2 == 7), (x, HUNDRED)), ""),
+        (lambda x, i: wb.map_fn(lambda r, n: jnp.where(n == r, r, 0.0), (x, HUNDRED.astype("float32"))), ""),
+    ],
+    ids=range(32),
+)  # fmt: skip
+def test_masks_of_many_clients_are_read_operation_by_operation(fn: Any, found: str) -> None:
+    """More than 64 clients, so that no mask is computed."""
+    with jax.numpy_dtype_promotion("standard"):
+        plan = trace(wb.program(clients=100)(lambda x, i: wb.reduce_sum(fn(x, i))), (s(100), s(dtype="int32"))).plan
+    (step,) = [step for step in plan.steps if step.kind == "reduce"]
+    assert single_client(plan, step) == found
+
+
+def test_masks_that_clients_compute_from_a_broadcast_number() -> None:
+    def fn(x: Any, i: Any) -> Any:
+        hot = lambda r, n, i: r * jax.nn.one_hot(i, 4)[n]  # noqa: E731
+        return wb.reduce_sum(wb.map_fn(hot, (x, jnp.arange(4), wb.broadcast(i))))
+
+    plan = trace(wb.program(clients=4)(fn), (s(4), s(dtype="int32"))).plan
+    assert single_client(plan, next(step for step in plan.steps if step.kind == "reduce")) == "one client"
+
+
 # ---- the loop over clients against numpy
 
 

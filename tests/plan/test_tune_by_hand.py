@@ -226,13 +226,13 @@ def test_with_fewer_runs_a_larger_margin_is_needed(runs: int, ratio: float, wins
     assert (choice.chunk_size, choice.unroll) == ((4, 2) if wins else ("auto", 1))
     if wins:
         assert choice.why == (
-            f"4 clients together, 2 chunks per iteration took 1.23 ms, median of {runs} runs: {ratio:.2f} of the time of "
-            "the rule's choice, in paired runs."
+            f"4 clients together, 2 chunks per iteration took 1.23 ms, median of {runs} runs: {ratio:.2f} of the time "
+            "of the rule's choice, in paired runs."
         )
     else:
         assert choice.why == (
-            "The rule's choice took 2.23 ms, median of 7 runs; none of the 1 other candidates was faster by more than the "
-            "measurement noise."
+            "The rule's choice took 2.23 ms, median of 7 runs; none of the 1 other candidates was faster by more than "
+            "the measurement noise."
         )
     assert (choice.source, choice.program, len(choice.candidates)) == ("measured", "mean", 2)
 
