@@ -1,8 +1,15 @@
 """Shardings and their propagation as text."""
 
 import itertools
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import render
+from workbench.inspection import inspect_sharding
 from workbench.records.sharding import (
     LeafShardingRecord,
     PlannedCollectiveRecord,
@@ -83,3 +90,47 @@ def test_propagation_text_has_values_origins_and_collectives():
         "Planned all-reduce over model: 32 B per device, stage 1",
         "Note: odd",
     ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "down", "across"),
+    [
+        ((16, 8), P("data", "model"), 0, 1),
+        ((16, 8), P("model"), None, 0),
+        ((3, 16, 8), P(None, None, ("data", "model")), None, 2),
+        ((4, 2, 4), P("model", None, "data"), 0, 2),
+    ],
+    ids=str,
+)
+def test_grid_has_the_devices_where_jax_puts_the_shards(shape, spec, down, across):
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    array = jax.device_put(np.zeros(shape), NamedSharding(mesh, spec))
+    lines = render.text(inspect_sharding(array)).splitlines()
+    at = next(number for number, line in enumerate(lines) if "Devices by slice" in line)
+    assert f"dimension {across}" in lines[at]
+    columns = re.split(r"\s{2,}", lines[at + 1].strip())
+    told = set()
+    for line in lines[at + 2 :]:
+        row, *cells = re.split(r"\s{2,}", line.strip())
+        told |= {(row, column, cell) for column, cell in zip(columns, cells, strict=True)}
+
+    def name(index: slice, size: int) -> str:
+        start, stop, _ = index.indices(size)
+        return f"{start}:{stop}"
+
+    stored: dict[tuple[str, str], list[int]] = {}
+    for shard in array.addressable_shards:
+        row = "devices" if down is None else name(shard.index[down], shape[down])
+        stored.setdefault((row, name(shard.index[across], shape[across])), []).append(shard.device.id)
+    assert told == {(*place, ", ".join(map(str, sorted(devices)))) for place, devices in stored.items()}
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec"),
+    [((16, 8), P()), ((), P()), ((2, 4, 4), P("a", "b", "c")), ((64, 8), P(("a", "b", "c")))],
+    ids=str,
+)
+def test_grid_is_left_out_without_slices_or_where_it_is_not_flat(shape, spec):
+    mesh = jax.make_mesh((2, 2, 2), ("a", "b", "c"))
+    text = render.text(inspect_sharding(jax.device_put(np.zeros(shape), NamedSharding(mesh, spec))))
+    assert ("Devices by slice" in text) == (shape == (64, 8))

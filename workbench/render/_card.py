@@ -117,7 +117,9 @@ def _buffers(memory: MemoryRecord) -> list[Row] | None:
 
 
 @_rows.register
-def _leaves(sharding: ShardingRecord) -> list[Row]:
+def _leaves(sharding: ShardingRecord) -> list[Row] | None:
+    if len(sharding.leaves) == 1:
+        return None  # the text contains its grid of devices
     return [
         {
             "array": leaf.path,

@@ -13,6 +13,8 @@ from workbench.records.sharding import (
 from workbench.render._mesh import describe_mesh
 from workbench.render.units import bytes_text, count_text, counted_text, line_text, shape_text, spec_text
 
+LARGEST_GRID = 16  # slices along a dimension of the grid of devices
+
 
 def describe_sharding(record: ShardingRecord) -> str:
     """Summarizes shardings in one sentence: number of arrays, bytes in total and on the fullest device.
@@ -64,8 +66,37 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
         lines += [f"    note: {note}" for note in first.notes]
     if len(alike) > leaves_at_most:
         lines.append(f"  … and {counted_text(len(alike) - leaves_at_most, 'more kind')} of arrays")
+    if len(sharding.leaves) == 1:
+        lines += _grid_lines(sharding.leaves[0])
     lines += [f"Note: {note}" for note in sharding.notes]
     return "\n".join(lines)
+
+
+def _grid_lines(leaf: LeafShardingRecord) -> list[str]:
+    """The devices that store each slice, as a grid over the last two sharded dimensions; empty for larger grids."""
+    devices: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for shard in leaf.shards:
+        devices.setdefault(tuple(zip(shard.start, shard.stop, strict=True)), []).append(shard.device_id)
+    ranges = [sorted(set(column)) for column in zip(*devices, strict=True)]
+    sharded = [dimension for dimension, slices in enumerate(ranges) if len(slices) > 1]
+    if len(devices) < 2 or len(sharded) > 2 or any(len(ranges[dimension]) > LARGEST_GRID for dimension in sharded):
+        return []
+    *down, across = sharded
+
+    def cell(*chosen: tuple[int, int]) -> str:
+        there = dict(zip(sharded, chosen, strict=True))
+        slices = tuple(there.get(dimension, ranges[dimension][0]) for dimension in range(len(ranges)))
+        return ", ".join(str(device) for device in sorted(devices.get(slices, ())))
+
+    rows = [("", *(f"{start}:{stop}" for start, stop in ranges[across]))]
+    for row in ranges[down[0]] if down else [()]:
+        name = "devices" if not row else f"{row[0]}:{row[1]}"
+        rows.append((name, *(cell(*filter(None, (row, column))) for column in ranges[across])))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    over = f"dimension {down[0]} down and dimension {across} across" if down else f"dimension {across}"
+    return [f"  Devices by slice, {over}:"] + [
+        "    " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows
+    ]
 
 
 def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, most: int = 16) -> list[str]:
