@@ -1,6 +1,7 @@
 """A mesh as a picture: devices by their place in the mesh, on the torus or by host, with their clients."""
 
 import functools
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -57,9 +58,10 @@ def render_mesh_svg(
     right, bottom = start = (margin, margin if live else _HEAD)
     if layouts:
         arrangement = layouts.get(layout, layouts["mesh"])
-        cells, key = _cells(mesh)
+        few = len(mesh.devices) <= FEW
+        cells, key = _cells(mesh) if few or not live else ([], "")
         reading = "; ".join(filter(None, (arrangement.reading, key)))
-        draw = _draw_cards if len(mesh.devices) <= FEW else _draw_cells
+        draw = _draw_cards if few else _draw_cells
         drawn, right, bottom = draw(mesh, arrangement, cells, width, start, links=links, live=live)
     if live:
         return picture(right + start[0], bottom + start[1], drawn, label=label, live=True)
@@ -162,7 +164,11 @@ def _draw_cards(
     xs, right = _lines(start[0], layout.places[:, 0], layout.columns, wide, across)
     heads = {y for _, _, y, *_ in layout.panels if titled}
     ys, bottom = _lines(start[1], layout.places[:, 1], layout.rows, high, down, heads)
-    titles = [text(xs[x], ys[y] - 6, title, size=11, class_="wb-fill-muted") for title, x, y, *_ in layout.panels]
+    titles = [
+        text(xs[x], ys[y] - 6, _fitting((title, re.sub(r"[^,]+ (?=\d+(,|$))", " ", title).strip()),
+                                        xs[x + count - 1] + wide - xs[x], 11), size=11, class_="wb-fill-muted")
+        for title, x, y, count, _ in layout.panels
+    ]  # fmt: skip
     names = [f"{device.platform or 'device'}:{device.id}" for device in mesh.devices]
     if any(text_width(name, 12) > wide - 12 for name in names):
         names = [str(device.id) for device in mesh.devices]
