@@ -312,6 +312,7 @@ def hot(i: Any) -> Any:
         (lambda x, i: x * (hot(i) >= 1), "one client"), (lambda x, i: x * (hot(i) == 1), "one client"),
         (lambda x, i: x * (hot(i) == 0), ""), (lambda x, i: x * (hot(i) != 0), "one client"),
         (lambda x, i: x * (hot(i) != 1), ""), (lambda x, i: x * (hot(i) < 1), ""),
+        (lambda x, i: x * (i == HUNDRED), "one client"), (lambda x, i: x * (jnp.int32(7) == HUNDRED), "client 7"),
         (lambda x, i: jnp.where(HUNDRED == i, x, 0.0), "one client"),
         (lambda x, i: jnp.where(HUNDRED == i, 0.0, x), ""),
         (lambda x, i: jnp.where(HUNDRED != 7, 0.0, x), "client 7"), (lambda x, i: jnp.where(HUNDRED == i, x, 1.0), ""),
@@ -331,7 +332,7 @@ def hot(i: Any) -> Any:
         (lambda x, i: wb.map_fn(lambda r, n: r * (n // 2 == 7), (x, HUNDRED)), ""),
         (lambda x, i: wb.map_fn(lambda r, n: jnp.where(n == r, r, 0.0), (x, HUNDRED.astype("float32"))), ""),
     ],
-    ids=range(32),
+    ids=range(34),
 )  # fmt: skip
 def test_masks_of_many_clients_are_read_operation_by_operation(fn: Any, found: str) -> None:
     """More than 64 clients, so that no mask is computed."""
