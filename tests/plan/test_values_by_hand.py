@@ -12,12 +12,27 @@ from jax import lax
 
 import workbench as wb
 from workbench.errors import InspectionError, ProgramError
-from workbench.plan import REDUCTION_OF, Interpreter, PythonInterpreter, control_flow, deliver, listen, trace
+from workbench.plan import (
+    REDUCTION_OF,
+    Interpreter,
+    LoopForm,
+    PythonInterpreter,
+    control_flow,
+    deliver,
+    listen,
+    trace,
+)
+from workbench.plan._alike import AlikeRows
 from workbench.plan._arguments import check_call, nesting_problem
 from workbench.plan._emissions import Emission, _below_loop, with_emissions
 from workbench.plan._jit import _argument_name
 from workbench.plan._reductions import accumulator_of
 from workbench.primitives import program
+from workbench.records.program import PlanChoiceRecord
+
+CHOICE = PlanChoiceRecord(
+    program="f", chunk_size=4, spread="vmap", kept_bytes=10, unroll=2, source="given", why="by hand"
+)
 
 
 def s(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
@@ -428,3 +443,94 @@ def test_arguments_are_named_as_in_the_function() -> None:
     assert names(lambda x: x, 1, 2) == ["x", "args[1]"]
     assert names(object(), [1]) == ["args[0][0]"]
     assert trace(f, (A, {"b": A})).in_names == ("x", "y['b']")
+
+
+# ---- options of jit
+
+
+@pytest.mark.parametrize(
+    ("fn", "options", "message"),
+    [
+        (5, {}, "`jit` received an object of type int, which is not a function. `jit` compiles a program: pass the "
+                "function, and its arguments in the second call, as in `jit(fn)(*args)`."),
+        (f, {"spread": "pmap"}, "`jit` received spread='pmap'. `spread` is the method that spreads clients over a mesh"
+                                ': pass "shard_map" or "vmap", or "auto" to let the workbench choose.'),
+        (f, {"tune_seconds": 0}, "`jit` received tune_seconds=0. `tune_seconds` is the time for trying candidates, in "
+                                 "seconds: pass a positive number."),
+        (f, {"tune_seconds": "1"}, "`jit` received tune_seconds='1'. `tune_seconds` is the time for trying candidates, "
+                                   "in seconds: pass a positive number."),
+        (f, {"plan": CHOICE, "chunk_size": 2},
+         "`jit` received an object of type PlanChoiceRecord as `plan`, with chunk_size=2 and spread='auto'. A plan is "
+         "the `plan_choice` of a tuned program, and includes the other two options: pass only the plan, or read a plan "
+         "from JSON with `workbench.records.program.PlanChoiceRecord.from_json`."),
+        (f, {"plan": CHOICE, "spread": "vmap"}, None), (f, {"plan": {"chunk_size": 2}}, None),
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_options_that_jit_refuses(fn: Any, options: Any, message: str | None) -> None:
+    with pytest.raises(ProgramError) as caught:
+        wb.jit(fn, **options)
+    assert message is None or str(caught.value) == message
+    assert caught.value.args
+
+
+def test_options_that_jit_takes() -> None:
+    for made in (wb.jit(f, chunk_size=3, spread="vmap"), wb.jit(chunk_size=3, spread="vmap")(f)):
+        assert (made.fn, made.chunk_size, made.form) == (f, 3, LoopForm("vmap"))
+    assert (wb.jit(f).chunk_size, wb.jit(f).form, wb.jit(f).plan_choice) == ("auto", LoopForm(), None)
+    planned = wb.jit(f, plan=CHOICE)
+    assert (planned.chunk_size, planned.form, planned.plan_choice) == (4, LoopForm("vmap", 10, 2), CHOICE)
+    tuned = wb.jit(f, chunk_size="tune", tune_seconds=1e-9, spread="vmap")
+    assert (tuned.seconds, tuned.form, tuned.chunk_size) == (1e-9, LoopForm("vmap"), "auto")
+    assert wb.jit(f, chunk_size="tune").seconds == 20.0
+
+
+# ---- rows that are the same for all clients, and constants
+
+
+def test_rows_that_do_not_depend_on_the_client() -> None:
+    """Of the six rows of clients, those from `w` alone are found, with what computes them."""
+
+    @program(clients=4)
+    def fn(w: Any, x: Any) -> Any:
+        own, common = wb.map_fn(lambda w, row: (w * row, 2 * w), (wb.broadcast(w), x))
+        again, constant = wb.map_fn(lambda c, row: (c + 1, jnp.float32(7)), (common, x))
+        mixed = wb.map_fn(jnp.add, (again, own))
+        return (
+            wb.reduce_sum(own),
+            wb.reduce_sum(common),
+            wb.reduce_sum(again),
+            wb.reduce_sum(constant),
+            wb.reduce_sum(mixed),
+        )
+
+    plan = trace(fn, (s(3), s(4, 3))).plan
+    rows = AlikeRows(plan)
+    clients = [step for step in plan.steps if step.kind == "clients"]
+    alike = [[rows.find(v) is not None for v in step.outputs] for step in clients]
+    assert alike == [[False, True], [True, True], [False]]
+    again = rows.find(clients[1].outputs[0])
+    assert again is not None
+    (source,) = again.inputs
+    assert source is rows.find(clients[0].outputs[1])
+    assert rows.find(plan.closed.jaxpr.invars[0]) is None
+    assert rows.find(next(step for step in plan.steps if step.kind == "broadcast").outputs[0]) is None
+    (value,) = jax.extend.core.jaxpr_as_fun(source.jaxpr)(jnp.array([1.0, 2, 3]))
+    assert value.tolist() == [2.0, 4.0, 6.0]
+
+
+def test_constants_are_made_where_they_are_read_first() -> None:
+    @program(clients=4)
+    def fn(x: Any) -> Any:
+        late, unread, early = jnp.arange(3.0), jnp.arange(5.0), jnp.arange(4.0)
+        mean = wb.reduce_mean(x)
+        return mean + late, unread, wb.reduce_max(wb.map_fn(jnp.add, (x, early)))
+
+    plan = trace(fn, (s(4),)).plan
+    made = {
+        v.aval.shape: step.level
+        for step in plan.steps
+        if step.kind == "server" and not step.inputs
+        for v in step.outputs
+    }
+    assert made == {(3,): 1, (5,): 0, (4,): 0}
