@@ -17,8 +17,14 @@ START_SECONDS = 120.0  # Ray itself gives its node 30 s, which is too little on 
 
 @contextlib.contextmanager
 def running_ray() -> Iterator[Any]:
-    """Starts a cluster of four places whose workers import what this process does; ends it afterwards."""
+    """Starts a cluster of four places whose workers import what this process does; ends it afterwards.
+
+    A cluster that this process has already started is shared, because `ray.init` refuses to start two.
+    """
     ray = importlib.import_module("ray")
+    if ray.is_initialized():
+        yield ray
+        return
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "JAX_PLATFORMS": "cpu"}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of its own default
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

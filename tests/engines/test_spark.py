@@ -490,8 +490,6 @@ def test_a_table_that_changes_between_writer_and_reader_ends_the_run(
 def test_a_folder_that_executors_do_not_see_is_refused_before_anything_runs(
     local: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workbench.engines.spark._worker import See
-
     monkeypatch.setattr(_jobs, "_ON_THIS_MACHINE", "nowhere")  # local mode as if it were a cluster
     data = {"x": np.arange(12, dtype=np.float32)}
 
@@ -501,7 +499,8 @@ def test_a_folder_that_executors_do_not_see_is_refused_before_anything_runs(
             return wb.reduce_sum(wb.map_fn(lambda x, total: x - total, (kept, wb.broadcast(wb.reduce_sum(kept)))))
 
     assert float(local.run(stateful, data).results) == 132 - 12 * 132
-    monkeypatch.setattr(See, "__init__", lambda see, path, text: see.__dict__.update(path=path + "-not", text=text))
+    see = _worker.see
+    monkeypatch.setattr(_worker, "see", lambda path, text, batches: see(f"{path}-not", text, batches))
     fact = rf"{socket.gethostname()} \(FileNotFoundError for user \d+\) cannot see that folder"
     with pytest.raises(EngineError, match=fact):
         local.run(stateful, data)

@@ -183,17 +183,12 @@ def test_workers_of_dask_pack_and_hold_clients(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("ray_cluster")
 def test_workers_of_ray_pack_and_hold_clients(monkeypatch: pytest.MonkeyPatch):
-    ray = pytest.importorskip("ray")
-    data = pytest.importorskip("ray.data")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        table = data.from_pandas([FRAME[:3], FRAME[3:]])
-        clients = clients_from(table, order="at", columns=["x", "y"])
-        buckets = clients_from(table, order="at", columns=["x", "y"], buckets=[2, 3])
-        check_clients_stay_on_the_workers(Ray(clients_per_task=2), clients, buckets, monkeypatch)
-    finally:
-        ray.shutdown()
+    table = pytest.importorskip("ray.data").from_pandas([FRAME[:3], FRAME[3:]])
+    clients = clients_from(table, order="at", columns=["x", "y"])
+    buckets = clients_from(table, order="at", columns=["x", "y"], buckets=[2, 3])
+    check_clients_stay_on_the_workers(Ray(clients_per_task=2), clients, buckets, monkeypatch)
 
 
 def check_predictions(engine: Spark, frame: Any, w: Any):

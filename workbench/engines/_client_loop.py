@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from workbench._types import type_of
-from workbench.engines._clients import Batch, ReadRows, batches
+from workbench.engines._clients import Batch, ReadRows, RemoteRows, batches
 from workbench.engines._cohorts import Cohorts, Quorum, absent_rows
 from workbench.engines._remote import token
 from workbench.engines._run_recorder import RunRecorder, brief, find_nan
@@ -258,8 +258,16 @@ class Pass:
         )
         return EngineError(message, stage=self.stage)
 
-    def hold(self, rows: Sequence[Any]) -> None:
-        self._kept = list(rows)
+    def hold(
+        self,
+        names: Sequence[str],
+        bring: Callable[[Sequence[RemoteRows]], list[Any]],
+        dropped: Callable[[str], Any],
+    ) -> None:
+        """Registers the kept rows, which stay outside this process under the given names."""
+        rows = zip(names, self.phase.kept, self._names, strict=False)
+        remote = functools.partial(RemoteRows, placement=self.phase.placement, bring=bring, dropped=dropped)
+        self._kept = [remote(name, v.aval, made_by=(self.stage, label)) for name, v, label in rows]
 
     def reduced(self, totals: Sequence[Any], *, check_nan: bool = False) -> None:
         """Adds partial results that were merged elsewhere."""

@@ -1,8 +1,9 @@
 """Quorums for rounds, and the clients that answered in each round."""
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -50,6 +51,14 @@ class Cohorts:
     def present(self, placement: Placement) -> np.ndarray | None:
         """Clients that answered, bool `[clients]`; None before the first pass of the round."""
         return self._present.get((self.round, placement))
+
+    @contextlib.contextmanager
+    def in_round(self, number: int) -> Iterator[None]:
+        self.round = number
+        try:
+            yield
+        finally:
+            self.round = None
 
     def decide(self, placement: Placement, present: np.ndarray) -> None:
         self._present[self.round, placement] = present

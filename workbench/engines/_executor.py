@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import random
+import threading
 import time
 import uuid
 from collections import Counter
@@ -21,7 +22,7 @@ from workbench._version import __version__
 from workbench.engines._client_loop import Pass, list_clients, name_clients
 from workbench.engines._clients import Batch, ReadRows
 from workbench.engines._engine import Engine, check_batch_size
-from workbench.engines._remote import Reply, Task, Values, fingerprint, run_task
+from workbench.engines._remote import Reply, StoredValues, Task, Values, fingerprint, run_task
 from workbench.engines._run_recorder import brief
 from workbench.engines._tables import HeldClients
 from workbench.errors import EngineError, ProgramError
@@ -98,17 +99,16 @@ class Executor(Engine):
 
     def _compute(self, work: Pass) -> None:
         workers = _count_workers(self.pool)
-        size = self._size(work.clients, workers)
+        most = max(1, min(32, math.ceil(work.clients / workers)))
+        size = most if self.clients_per_task == "auto" else min(int(self.clients_per_task), work.clients)
         size = size if work.cohorts is None else work.cohorts.size(work.phase.placement, size)
-        digest = "" if self._local else work.exported(size, self.platforms)[0]
-        inputs: dict[int, tuple[Any, ...]] = {}
-        answers = _Answers(self, work, size, self._sender(work, size, inputs), digest, inputs)
+        answers = _Answers(self, work, size)
         try:
             answers.collect(workers)
         finally:  # also cancels pending tasks after a cancellation or an interrupt
             answers.cancel()
 
-    def _sender(self, work: Pass, size: int, inputs: dict[int, tuple[Any, ...]]) -> Callable[[Batch], Future]:
+    def _sender(self, work: Pass, size: int, inputs: dict[int, Any]) -> Callable[[Batch], Future]:
         """Returns a function that sends a batch of `size` clients to a worker and records the batch's checksums."""
         if self._local:
             compiled = work.compiled(size)
@@ -128,13 +128,9 @@ class Executor(Engine):
 
         def send(batch: Batch) -> Future:
             operands = [np.int32(batch.index), *batch.rows]
-            task = Task(digest, b"", operands, fingerprint(operands, digest))
-            if reader is None:
-                inputs[batch.index] = task.inputs(shared)
-                return self.pool.submit(run_task, task, values)
             first = batch.index * size
-            parts, slices = reader.slices(first, first + len(batch.clients))
-            task = dataclasses.replace(task, held=holdings, slices=slices, size=size)
+            parts, slices = ((), ()) if reader is None else reader.slices(first, first + len(batch.clients))
+            task = Task(digest, b"", operands, fingerprint(operands, digest), holdings, slices, size)
             inputs[batch.index] = task.inputs(shared)
             return self.pool.submit(run_task, task, values, *parts)
 
@@ -167,35 +163,16 @@ class Executor(Engine):
         if client is not None:  # of Dask
             _check_dask(client)
             return _scattered(client, values)
-        if isinstance(self.pool, concurrent.futures.ProcessPoolExecutor) or _is_loky(self.pool):
-            return values.stored() if values.nbytes > _MOST_SENT_BYTES else values
-        return values
-
-    def _size(self, clients: int, workers: int) -> int:
-        if self.clients_per_task == "auto":
-            return max(1, min(32, math.ceil(clients / workers)))
-        return min(int(self.clients_per_task), clients)
-
-    def _submitted(self, submit: Callable[[Batch], Future], batch: Batch, work: Pass) -> Future:
-        try:
-            return submit(batch)
-        except concurrent.futures.BrokenExecutor as error:
-            raise self._broken(work, error) from error
-        except RuntimeError as error:  # a closed pool raises here
-            raise work.failed(batch, error, "the pool") from error
+        on_this_machine = isinstance(self.pool, concurrent.futures.ProcessPoolExecutor) or _is_loky(self.pool)
+        return StoredValues(values) if on_this_machine and values.nbytes > _MOST_SENT_BYTES else values
 
     def _broken(self, work: Pass, error: Exception) -> EngineError:
         """Creates the error for a lost worker and, if possible, a new pool for the next run."""
-        new = _remade(self.pool)
-        self.pool = new or self.pool
         remedy = (
-            "This engine has created a new pool: run the round again."
-            if new is not None
-            else (
-                "A pool that lost a worker accepts no more tasks: create a new pool, and a new `Executor` with this "
-                "pool."
-            )
+            "A pool that lost a worker accepts no more tasks: create a new pool, and a new `Executor` with this pool."
         )
+        if (new := _remade(self.pool)) is not None:
+            self.pool, remedy = new, "This engine has created a new pool: run the round again."
         message = (
             f"stage {work.stage} (`{work.name}`) lost a worker process of {self.name}: {type(error).__name__}. The "
             f"process exited or was killed, most often because memory ran out: give a task fewer clients. {remedy}"
@@ -220,17 +197,11 @@ class Executor(Engine):
 class _Answers:
     """The answers of one pass, received in any order and added in batch order."""
 
-    def __init__(
-        self,
-        engine: Executor,
-        work: Pass,
-        size: int,
-        submit: Callable[[Batch], Future],
-        digest: str,
-        inputs: dict[int, tuple[Any, ...]],
-    ) -> None:
-        self.engine, self.work, self.size, self.submit = engine, work, size, submit
-        self.digest, self.inputs = digest, inputs
+    def __init__(self, engine: Executor, work: Pass, size: int) -> None:
+        self.engine, self.work, self.size = engine, work, size
+        self.digest = "" if engine._local else work.exported(size, engine.platforms)[0]
+        self.inputs: dict[int, Any] = {}  # checksums of each batch's inputs
+        self.submit = engine._sender(work, size, self.inputs)
         self.waiting: dict[Future, tuple[Batch, int]] = {}  # with the number of copies sent
         self.replies: dict[int, tuple[Batch, Reply]] = {}  # early answers
         self.missing: dict[int, tuple[Batch, str]] = {}
@@ -253,7 +224,7 @@ class _Answers:
                     self.missing[batch.index] = batch, ""
                     self._add()
                 else:
-                    self.waiting[self.engine._submitted(self.submit, batch, self.work)] = batch, 1
+                    self._send(batch, 1)
             if exhausted and self.engine.backups:
                 self._back_up(workers - len(self.waiting))
             self._wait()
@@ -267,6 +238,14 @@ class _Answers:
             self.work.decide(self.missing, self.size)
         self._add()
 
+    def _send(self, batch: Batch, tries: int) -> None:
+        try:
+            self.waiting[self.submit(batch)] = batch, tries
+        except concurrent.futures.BrokenExecutor as error:
+            raise self.engine._broken(self.work, error) from error
+        except RuntimeError as error:  # a closed pool raises here
+            raise self.work.failed(batch, error, "the pool") from error
+
     def cancel(self, number: int | None = None) -> None:
         """Cancels all pending tasks, or the remaining copy of one batch."""
         for future in [x for x, (batch, _) in self.waiting.items() if number in (None, batch.index)]:
@@ -278,7 +257,7 @@ class _Answers:
         copies = Counter(batch.index for batch, _ in self.waiting.values())
         late = [(batch, tries) for batch, tries in self.waiting.values() if copies[batch.index] == 1]
         for batch, tries in late[: max(idle, 0)]:
-            self.waiting[self.engine._submitted(self.submit, batch, self.work)] = batch, tries
+            self._send(batch, tries)
 
     def _wait(self) -> None:
         """Receives finished answers; checks `cancel` and the deadline ten times a second."""
@@ -319,18 +298,11 @@ class _Answers:
             raise single or self.work.failed(batch, error, "a worker") from error
         if not reply.is_of(self.digest, batch.index, self.inputs.get(batch.index, ())):
             if tries == _TRIES:
-                clients = name_clients(batch.clients)
-                fact = (
-                    f"the answer for {clients} was changed in transit, or belonged to another batch, in each of "
-                    f"{_TRIES} tries"
-                )
+                answer = f"the answer for {name_clients(batch.clients)}"
+                fact = f"{answer} was changed in transit, or belonged to another batch, in each of {_TRIES} tries"
                 raise self.work.miscounted(fact)
-            _LOG.warning(
-                "stage %s: batch %d received the answer to another batch and is sent again",
-                self.work.stage,
-                batch.index,
-            )
-            self.waiting[self.engine._submitted(self.submit, batch, self.work)] = batch, tries + 1
+            _LOG.warning("stage %s: batch %d got a foreign answer and is sent again", self.work.stage, batch.index)
+            self._send(batch, tries + 1)
             return
         self.cancel(batch.index)
         self.replies[batch.index] = batch, reply
@@ -360,16 +332,14 @@ class _Answers:
 
 def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
     """Creates a new pool with a broken pool's settings, or returns None if these settings are not known."""
-    executor: Any = pool
     if type(pool) is concurrent.futures.ProcessPoolExecutor:
-        return concurrent.futures.ProcessPoolExecutor(
-            executor._max_workers, executor._mp_context, executor._initializer, executor._initargs,
-            max_tasks_per_child=executor._max_tasks_per_child,
-        )  # fmt: skip
+        old: Foreign = pool  # its settings have no public names
+        settings = old._max_workers, old._mp_context, old._initializer, old._initargs
+        return concurrent.futures.ProcessPoolExecutor(*settings, max_tasks_per_child=old._max_tasks_per_child)
     if type(pool).__name__ == "_ReusablePoolExecutor":  # a loky pool, which stores its settings
         from loky import get_reusable_executor  # pyright: ignore[reportMissingImports] -- installed with the pool
 
-        return get_reusable_executor(executor._max_workers, reuse=False, kill_workers=True)  # pyright: ignore
+        return get_reusable_executor(pool._max_workers, reuse=False, kill_workers=True)  # pyright: ignore
     return None
 
 
@@ -418,8 +388,6 @@ def _scattered(client: Foreign, values: Values) -> object:
 
 
 def _run_here(compiled: jax.stages.Compiled, operands: list[Any]) -> Reply:
-    import threading
-
     started = time.perf_counter()
     outputs = jax.block_until_ready(compiled(*operands))
     return Reply(outputs, threading.current_thread().name, time.perf_counter() - started, 0.0)

@@ -19,7 +19,7 @@ from workbench._types import Atom, PyTree
 from workbench.engines._engine import plan_of
 from workbench.engines._federated_evaluator import evaluate
 from workbench.engines._interpreter import Server
-from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
+from workbench.engines._stage import at_edges, dtype_of, edge_aval, from_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, holds_clients, source_line
 from workbench.primitives import bind_here, calls_back, max_p, mean_p, min_p, sum_p
@@ -286,17 +286,15 @@ class _Translation:
         return self.framework.create_federated_value(literal, self.language.SERVER)
 
     def _bind(self, v: Var, name: str, value: Block) -> None:
-        label = f"{_identifier(name)}_{len(self.symbols)}"
-        self.symbols.append((label, value))
-        self.values[v] = self.framework.Reference(label, value.type_signature)
+        self.values[v] = self._name(name, value)
 
     def _serve(self, level: int) -> None:
         for stage in self.plan.stages:
             if stage.kind == "server" and any(step.level == level for step in stage.steps):
                 server = Server(self.plan, stage.index)
                 operands = [self._read(v, False) for v in server.inputs]
-                call = _at_edges(server, [dtype_of(v) for v in server.inputs])
-                self._local(stage.name or "server", call, (operands, server.inputs, server.outputs), placed=False)
+                call = at_edges(server, server.inputs)
+                self._local(stage.name or "server", call, operands, server.outputs, placed=False)
 
     def _broadcast(self, step: Step) -> None:
         (value,) = step.equation.invars
@@ -307,9 +305,8 @@ class _Translation:
         atoms = [a for a in step.equation.invars if not (step.glue and isinstance(a, Literal))]
         operands = [self._read(atom, True) for atom in atoms]
         fn = jaxpr_as_fun(step.jaxpr)
-        call = _at_edges(lambda values: fn(*values), [dtype_of(a) for a in atoms])
         name = self.plan.stages[step.stage].name or "client"
-        self._local(name, call, (operands, atoms, step.outputs), placed=True)
+        self._local(name, at_edges(lambda values: fn(*values), atoms), operands, step.outputs, placed=True)
 
     def _reduce(self, step: Step) -> None:
         equation = step.equation
@@ -336,24 +333,26 @@ class _Translation:
 
     def _extreme(self, rows: Block, largest: bool) -> Block:
         intrinsic = self.framework.FEDERATED_MAX if largest else self.framework.FEDERATED_MIN
-        result = self.language.FederatedType(rows.type_signature.member, self.language.SERVER)
         plain = self.language.FederatedType(rows.type_signature.member, self.language.CLIENTS)
-        called = self.framework.Intrinsic(intrinsic.uri, self.language.FunctionType(plain, result))
-        return self.framework.Call(called, rows)
+        return self._at_server(intrinsic, plain, rows.type_signature.member, rows)
+
+    def _at_server(self, intrinsic: Block, argument_type: Type, member: Type, argument: Block) -> Block:
+        kind = self.language.FunctionType(argument_type, self.language.FederatedType(member, self.language.SERVER))
+        return self.framework.Call(self.framework.Intrinsic(intrinsic.uri, kind), argument)
 
     def _name(self, name: str, value: Block) -> Block:
-        label = f"{name}_{len(self.symbols)}"
+        label = f"{_identifier(name)}_{len(self.symbols)}"
         self.symbols.append((label, value))
         return self.framework.Reference(label, value.type_signature)
 
-    def _local(self, name: str, fn: Callable, ends: tuple[Any, Any, Any], *, placed: bool) -> None:
-        operands, _, outputs = ends
-        results = [_of_one(v, placed) for v in outputs]
+    def _local(self, name: str, fn: Callable, operands: list[Block], outputs: Sequence[Var], *, placed: bool) -> None:
+        avals = [edge_aval(v.aval) for v in outputs]
+        results = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) if placed else x for x in avals]
         value = self._compute(name, fn, operands, placed=placed, results=results)
         if len(outputs) == 1:
             self._bind(outputs[0], name, value)
             return
-        tuple_value = self._name(_identifier(name), value)
+        tuple_value = self._name(name, value)
         member = tuple_value.type_signature.member
         for i, v in enumerate(outputs):
             label = f"all_{len(self.symbols)}"
@@ -367,13 +366,10 @@ class _Translation:
         shapes = [jax.ShapeDtypeStruct(tuple(t.shape), t.dtype) for t in avals]
         local = self._compiled(name, fn, shapes, [edge_aval(y) for y in results])
         if not operands:
-            result = self.language.FederatedType(local.type_signature.result, self.language.SERVER)
             evaluate = self.framework.FEDERATED_EVAL_AT_SERVER
-            called = self.framework.Intrinsic(evaluate.uri, self.language.FunctionType(local.type_signature, result))
-            return self.framework.Call(called, local)
-        argument = operands[0]
-        if len(operands) > 1:
-            argument = self.framework.create_federated_zip(self.framework.Struct(operands))
+            return self._at_server(evaluate, local.type_signature, local.type_signature.result, local)
+        several = len(operands) > 1
+        argument = self.framework.create_federated_zip(self.framework.Struct(operands)) if several else operands[0]
         return self.framework.create_federated_map_or_apply(local, argument)
 
     def _compiled(self, name: str, fn: Callable, shapes: Sequence[Any], results: Sequence[Any]) -> Block:
@@ -402,20 +398,6 @@ class _Translation:
     def _types(self, avals: Sequence[Any]) -> Type:
         types = [self.language.TensorType(np.dtype(aval.dtype), aval.shape) for aval in avals]
         return types[0] if len(types) == 1 else self.language.StructType(types)
-
-
-def _at_edges(fn: Callable[[list[Any]], list[Any]], dtypes: Sequence[Any]) -> Callable:
-    """Wraps a function so that it takes plain arrays, with PRNG keys as integers."""
-
-    def call(*values: jax.Array) -> list[Any]:
-        return [to_edge(y) for y in fn([from_edge(x, dtype) for x, dtype in zip(values, dtypes, strict=True)])]
-
-    return call
-
-
-def _of_one(v: Atom, placed: bool) -> jax.ShapeDtypeStruct:
-    aval = edge_aval(v.aval)
-    return jax.ShapeDtypeStruct(aval.shape[1:], aval.dtype) if placed else aval
 
 
 def _identifier(name: str) -> str:

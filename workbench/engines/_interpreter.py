@@ -1,5 +1,6 @@
 """Interprets a plan with compiled server stages, Python loops, and client passes run by an engine."""
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -225,10 +226,17 @@ class PlanInterpreter(PythonInterpreter):
         return super().scan(flow, operands)
 
     def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
-        first = flow.consts
-        with _Round(self, operands[first : first + flow.carries], number) as finished:
+        """Runs one iteration; for the outermost loop, the recorder stores the iteration's time and carry."""
+        recorder, cohorts = self.shared_run.recorder, self.shared_run.cohorts
+        if self.shared_run.loops > 1:
+            return self.body(flow, flow.body, operands)
+        if recorder.carried is None:
+            recorder.carried = list(operands[flow.consts : flow.consts + flow.carries])
+        started = time.perf_counter()
+        with cohorts.in_round(number) if cohorts is not None else contextlib.nullcontext():
             results = self.body(flow, flow.body, operands)
-            finished(results[: flow.carries])
+        recorder.round_seconds.append(time.perf_counter() - started)
+        recorder.carried = list(results[: flow.carries])
         return results
 
     def stack(self, values: list[Any], aval: object) -> Argument:
@@ -255,28 +263,3 @@ class Server:
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
         return self._call(*operands)
-
-
-class _Round:
-    """Runs one iteration; for the outermost loop, the recorder stores the iteration's time and carry."""
-
-    def __init__(self, walk: PlanInterpreter, carry: Sequence[Any], number: int) -> None:
-        self.recorder, self.outermost = walk.shared_run.recorder, walk.shared_run.loops == 1
-        self.cohorts, self.number = walk.shared_run.cohorts, number
-        if self.outermost and self.recorder.carried is None:
-            self.recorder.carried = list(carry)
-
-    def __enter__(self) -> Callable[[Sequence[Any]], None]:
-        self.started = time.perf_counter()
-        if self.outermost and self.cohorts is not None:
-            self.cohorts.round = self.number
-        return self._finished
-
-    def _finished(self, carry: Sequence[Any]) -> None:
-        if self.outermost:
-            self.recorder.round_seconds.append(time.perf_counter() - self.started)
-            self.recorder.carried = list(carry)
-
-    def __exit__(self, *_: object) -> None:
-        if self.outermost and self.cohorts is not None:
-            self.cohorts.round = None

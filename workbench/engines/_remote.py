@@ -61,13 +61,9 @@ class Values:
     def nbytes(self) -> int:
         return len(self.stage) + sum(x.nbytes for x in self.arrays)
 
-    def stored(self) -> "StoredValues":
-        """Writes the stage and values to a file, for workers on this machine."""
-        return StoredValues(self)
-
 
 class StoredValues:
-    """Values in a file that each worker reads once; the file is removed with this object."""
+    """Values in a file that each worker on this machine reads once; the file is removed with this object."""
 
     def __init__(self, values: Values) -> None:
         folder = tempfile.mkdtemp(prefix="workbench-values-")

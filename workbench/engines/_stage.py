@@ -3,7 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -140,9 +140,12 @@ def _plain(aval: Aval) -> jax.ShapeDtypeStruct:
 # numpy cannot represent the dtype of PRNG keys, so inputs and outputs use their integer data instead.
 def edge_aval(aval: Aval) -> jax.ShapeDtypeStruct:
     """The type that a value has outside the function."""
-    if not is_key(aval.dtype):
-        return aval
-    return jax.eval_shape(jax.random.key_data, aval)
+    return _plain(jax.eval_shape(jax.random.key_data, aval) if is_key(aval.dtype) else aval)
+
+
+def at_edges(fn: Callable[[list[Any]], Sequence[Any]], inputs: Sequence[Atom]) -> Callable[..., list[Any]]:
+    """Wraps a function of a list so that it takes plain arrays, with PRNG keys as integers."""
+    return lambda *values: [to_edge(y) for y in fn([*map(from_edge, values, map(dtype_of, inputs))])]
 
 
 def to_edge(x: jax.Array) -> jax.Array:

@@ -25,10 +25,13 @@ from workbench.errors import ProgramError
 
 @dataclasses.dataclass(frozen=True)
 class HeldPart:
-    """A part of the clients, stored on one worker: ids, leaves `[clients, ...]`, and a checksum of both."""
+    """A part of the clients, stored on one worker: ids, leaves `[clients, ...]`, and a checksum of both.
+
+    In a label of a part, which is for the driver, the leaves are one client's shapes.
+    """
 
     ids: tuple[Any, ...]
-    leaves: list[np.ndarray]
+    leaves: Sequence[Any]
     mark: int
 
     @classmethod
@@ -39,16 +42,8 @@ class HeldPart:
         return cls(ids, leaves, fingerprint(leaves, ids))
 
 
-class _Label(NamedTuple):
-    """A part's ids, checksum and shapes, for the driver."""
-
-    ids: tuple[Any, ...]
-    mark: int
-    avals: tuple[Any, ...]
-
-
-def label_of(part: HeldPart) -> _Label:
-    return _Label(part.ids, part.mark, as_avals(part.leaves, rows=True))
+def label_of(part: HeldPart) -> HeldPart:
+    return dataclasses.replace(part, leaves=as_avals(part.leaves, rows=True))
 
 
 class Cluster(NamedTuple):
@@ -116,11 +111,11 @@ def cluster_of_ray() -> Cluster:
 class HeldClients(ClientReader):
     """Clients stored in parts on a cluster; engines outside the cluster read one part at a time in this process."""
 
-    def __init__(self, cluster: Cluster, parts: Sequence[Any], labels: Sequence[_Label], structure: PyTreeDef) -> None:
+    def __init__(self, cluster: Cluster, parts: Sequence[Any], labels: Sequence[HeldPart], form: PyTreeDef) -> None:
         full = [(part, label) for part, label in zip(parts, labels, strict=True) if label.ids]
         self.cluster, self.parts, self.labels = cluster, [x for x, _ in full], [x for _, x in full]
         self.ids = tuple(identity for label in self.labels for identity in label.ids)
-        self.clients, self.structure, self.avals = len(self.ids), structure, self.labels[0].avals
+        self.clients, self.structure, self.avals = len(self.ids), form, tuple(self.labels[0].leaves)
         self._ends = np.cumsum([len(label.ids) for label in self.labels])
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -215,34 +210,21 @@ def clients_from(
     """
     if buckets is not None:
         _check_buckets(buckets, length)
-    if type(frame).__module__.startswith("apache_beam."):
-        readers = _of_beam(frame, by, columns, order, length, buckets)
-        return readers if buckets is not None else readers[0]
-    is_ray = type(frame).__module__.startswith("ray.data")
-    labels = [str(name) for name in (frame.columns() if is_ray else frame.columns)]
-    names = _checked_columns(labels, by, columns, order)
-    if type(frame).__module__.startswith("pyspark."):
-        from workbench.engines.spark import table_of_examples
-
-        if buckets is None:
-            return table_of_examples(frame, by, names, order, length)
-        sizes = frame.groupBy(by).count().select("count").distinct().toArrow()
-        counts = sizes.column("count").to_numpy()
-        return tuple(
-            table_of_examples(_of_sizes(frame, by, low, high), by, names, order, top)
-            for low, high, top in _used(buckets, counts)
-        )
-    if is_ray or hasattr(frame, "npartitions"):
-        cluster = cluster_of_ray() if is_ray else cluster_of_dask()
-        if not is_ray:
-            _check_texts(frame, names)
-        readers = _held(cluster, _whole_clients(cluster, frame, by), by, names, order, length, buckets)
-        return readers if buckets is not None else readers[0]
-    readers = tuple(
-        ClientReader(functools.partial(_clients_of, frame, by, names, order, range_), clients=range_.clients)
-        for range_ in _ranges(frame.groupby(by).size().to_numpy(), length, buckets)
-    )
-    return readers[0] if buckets is None else readers
+    ranges, library = functools.partial(_ranges, length=length, buckets=buckets), type(frame).__module__
+    if library.startswith("apache_beam."):
+        readers = _of_beam(frame, by, columns, order, ranges)
+    else:
+        labels = frame.columns() if library.startswith("ray.data") else frame.columns
+        names = _checked_columns(list(map(str, labels)), by, columns, order)
+        if library.startswith("pyspark."):
+            readers = _of_spark(frame, by, names, order, length, ranges if buckets is not None else None)
+        elif library.startswith("ray.data") or hasattr(frame, "npartitions"):
+            readers = _held(frame, Columns(by, tuple(names), order), ranges)
+        else:
+            wanted = functools.partial(_clients_of, frame, Columns(by, tuple(names), order))
+            counts = frame.groupby(by).size().to_numpy()
+            readers = [ClientReader(functools.partial(wanted, x), clients=x.clients) for x in ranges(counts)]
+    return readers[0] if buckets is None else tuple(readers)
 
 
 def _checked_columns(labels: Sequence[str], by: str, columns: Sequence[str] | None, order: str | None) -> list[str]:
@@ -258,14 +240,28 @@ def _checked_columns(labels: Sequence[str], by: str, columns: Sequence[str] | No
     return names
 
 
+class Columns(NamedTuple):
+    """The column of the clients' ids, the columns to read, and the column of the order."""
+
+    by: str
+    names: tuple[str, ...]
+    order: str | None
+
+
+def _of_spark(
+    frame: Foreign, by: str, names: Sequence[str], order: str | None, length: int | None, ranges: Callable | None
+) -> list[ClientReader]:
+    from workbench.engines.spark import table_of_examples
+
+    if ranges is None:
+        return [table_of_examples(frame, by, names, order, length)]
+    sizes = frame.groupBy(by).count().select("count").distinct().toArrow().column("count").to_numpy()
+    return [table_of_examples(_of_sizes(frame, by, x.low, x.high), by, names, order, x.length) for x in ranges(sizes)]
+
+
 def _of_beam(
-    frame: Foreign,
-    by: str,
-    columns: Sequence[str] | None,
-    order: str | None,
-    length: int | None,
-    buckets: Sequence[int] | None,
-) -> tuple[ClientReader, ...]:
+    frame: Foreign, by: str, columns: Sequence[str] | None, order: str | None, ranges: Callable[..., list["_Range"]]
+) -> list[ClientReader]:
     """Makes readers for a PCollection of rows, or a Beam DataFrame."""
     from workbench.engines.beam import count_examples
 
@@ -274,7 +270,7 @@ def _of_beam(
 
         frame = to_pcollection(frame)
     table = count_examples(frame, by, columns, order)
-    ranges = _ranges(table.counts, length, buckets)
+    used = ranges(table.counts)
     names = _checked_columns(table.known, by, columns, order)
     if fact := table.wrong_ids(by, order) or (table.uneven and f"rows with only the columns {table.uneven[0]}"):
         message = (
@@ -286,7 +282,7 @@ def _of_beam(
     for name in names:
         if (problem := table.wrong_value(name)) is not None:
             raise _wrong_values(*problem, name)
-    return tuple(table.reader(by, names, order, *range_) for range_ in ranges)
+    return [table.reader(by, names, order, *range_) for range_ in used]
 
 
 class _Range(NamedTuple):
@@ -305,26 +301,18 @@ def _ranges(counts: np.ndarray, length: int | None, buckets: Sequence[int] | Non
     if buckets is None:
         longest = int(counts.max())  # no client has more examples, unless the table changes
         return [_Range(0, longest if length is None else np.inf, longest if length is None else length, len(counts))]
-    used = _used(buckets, counts)
-    return [_Range(*bounds, clients=int(np.sum((bounds[0] < counts) & (counts <= bounds[1])))) for bounds in used]
+    bounds = zip([0, *buckets[:-1]], [*buckets[:-1], np.inf], buckets, strict=True)
+    ranges = [_Range(low, high, top, int(np.sum((low < counts) & (counts <= high)))) for low, high, top in bounds]
+    return [range_ for range_ in ranges if range_.clients]
 
 
-def _clients_of(
-    piece: Foreign, by: str, names: Sequence[str], order: str | None, range_: _Range
-) -> Iterator[tuple[Any, Any]]:
+def _clients_of(piece: Foreign, columns: Columns, range_: _Range) -> Iterator[tuple[Any, Any]]:
     """Packs those clients of a pandas DataFrame whose number of examples is in a range."""
+    by, names, order = columns
     ordered = piece.sort_values([by, order] if order else by, kind="stable")
     for client, rows in ordered.groupby(by, sort=True):
         if range_.low < len(rows) <= range_.high:
             yield client, padded({name: _values(client, name, rows[name]) for name in names}, range_.length)
-
-
-def _whole_clients(cluster: Cluster, frame: Foreign, by: str) -> list[Any]:
-    if hasattr(frame, "to_pandas_refs"):  # of Ray Data
-        places = max(1, int(cluster.owner.cluster_resources().get("CPU", 1)))
-        return frame.repartition(2 * places, keys=[by]).to_pandas_refs()
-    placed = frame.shuffle(on=by).to_delayed()
-    return placed if cluster.owner is None else cluster.owner.compute(placed)
 
 
 def _check_texts(frame: Foreign, names: Sequence[str]) -> None:
@@ -340,22 +328,24 @@ def _check_texts(frame: Foreign, names: Sequence[str]) -> None:
         raise ProgramError(message)
 
 
-def _held(
-    cluster: Cluster,
-    frames: Sequence[Any],
-    by: str,
-    names: Sequence[str],
-    order: str | None,
-    length: int | None,
-    buckets: Sequence[int] | None,
-) -> tuple[ClientReader, ...]:
+def _held(frame: Foreign, columns: Columns, ranges: Callable[..., list[_Range]]) -> list[ClientReader]:
     """Creates readers for clients; the workers pack the clients from their DataFrames, and store them."""
-    sizes = cluster.gather([cluster.start(_sizes, piece, by) for piece in frames])
+    if hasattr(frame, "to_pandas_refs"):  # of Ray Data
+        cluster = cluster_of_ray()
+        places = max(1, int(cluster.owner.cluster_resources().get("CPU", 1)))
+        frames = frame.repartition(2 * places, keys=[columns.by]).to_pandas_refs()
+    else:
+        cluster = cluster_of_dask()
+        _check_texts(frame, columns.names)
+        frames = frame.shuffle(on=columns.by).to_delayed()
+        frames = frames if cluster.owner is None else cluster.owner.compute(frames)
+    sizes = cluster.gather([cluster.start(_sizes, piece, columns.by) for piece in frames])
+    form = jax.tree.structure(dict.fromkeys([*columns.names, COUNT], 0))
     readers = []
-    for range_ in _ranges(np.concatenate(sizes), length, buckets):
-        parts = cluster.store([cluster.start(_pack, piece, by, names, order, range_) for piece in frames])
+    for range_ in ranges(np.concatenate(sizes)):
+        parts = cluster.store([cluster.start(_pack, piece, columns, range_) for piece in frames])
         labels = cluster.gather([cluster.start(label_of, part) for part in parts])
-        reader = HeldClients(cluster, parts, labels, jax.tree.structure(dict.fromkeys([*names, COUNT], 0)))
+        reader = HeldClients(cluster, parts, labels, form)
         if reader.clients != range_.clients or len(set(reader.ids)) != reader.clients:
             message = (
                 f"`clients_from` counted {range_.clients} clients and packed {reader.clients}, {len(set(reader.ids))} "
@@ -364,15 +354,15 @@ def _held(
             )
             raise ProgramError(message)
         readers.append(reader)
-    return tuple(readers)
+    return readers
 
 
 def _sizes(piece: Foreign, by: str) -> np.ndarray:
     return piece.groupby(by).size().to_numpy() if len(piece) else np.zeros(0, int)
 
 
-def _pack(piece: Foreign, by: str, names: Sequence[str], order: str | None, range_: _Range) -> HeldPart:
-    return HeldPart.of(list(_clients_of(piece, by, names, order, range_)) if len(piece) else [])
+def _pack(piece: Foreign, columns: Columns, range_: _Range) -> HeldPart:
+    return HeldPart.of(list(_clients_of(piece, columns, range_)) if len(piece) else [])
 
 
 def _check_buckets(buckets: Sequence[int], length: int | None) -> None:
@@ -385,13 +375,6 @@ def _check_buckets(buckets: Sequence[int], length: int | None) -> None:
         "`buckets` without `length`."
     )
     raise ProgramError(message)
-
-
-def _used(buckets: Sequence[int], counts: np.ndarray) -> list[tuple[int, float, int]]:
-    """Returns (more than, at most, padded length) for each bucket that contains clients."""
-    tops = [*buckets[:-1], np.inf]
-    ranges = zip([0, *buckets[:-1]], tops, buckets, strict=True)
-    return [(low, high, top) for low, high, top in ranges if ((low < counts) & (counts <= high)).any()]
 
 
 def _of_sizes(frame: Foreign, by: str, low: int, high: float) -> Foreign:

@@ -126,7 +126,7 @@ def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, or
         examples = ExampleRows.of(collection)
         with scratch_folder("clients-", None) as folder:
             _here.run("run_counting", (str(folder), examples, by, names, order), runner, options, lambda: None)
-            columns, counts, kinds = json.loads((folder / "table.json").read_text())
+            facts = json.loads((folder / "table.json").read_text())
     except Exception as error:
         message = (
             f"`clients_from` was given a PCollection, and found {source_fact(error)}. "
@@ -134,6 +134,11 @@ def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, or
             "PCollection: append a `beam.Map` that converts the elements, or correct the earlier steps."
         )
         raise ProgramError(message) from error
+    columns = [some for (label, *some), _ in facts if label == "columns"]
+    counts = [(some[0], clients) for (label, *some), (_, clients) in facts if label == "examples"]
+    kinds: dict[str, dict[str, tuple[Any, int]]] = {}
+    for (_, name, kind), entry in (fact for fact in facts if fact[0][0] == "kind"):
+        kinds.setdefault(name, {})[kind] = entry
     labels = list(dict.fromkeys(name for some in columns for name in some))
     uneven = [some for some in columns if set(some) != set(labels)] if names is None else []
     sizes = np.repeat([size for size, _ in counts], [clients for _, clients in counts]).astype(int)

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -109,14 +108,11 @@ class Beam(TableEngine):
 
             def pack(source: Foreign, struct: Foreign) -> ClientFiles:
                 is_table = isinstance(source, BeamExamples)
-                reading = partial(self._read_source, source.packed if is_table else source)
-                label = "`clients_from`" if is_table else "`read_from`"
+                pairs, label = (source.packed, "`clients_from`") if is_table else (source, "`read_from`")
+                reading = lambda folder, row: self._do("run_reading", folder, pairs, row)  # noqa: E731
                 return files.enter_context(client_files(struct, self.folder, reading, self.name, label))
 
             yield pack
-
-    def _read_source(self, source: Foreign, folder: str, struct: object) -> None:
-        self._do("run_reading", folder, source, struct)
 
     def _end_child(self) -> None:
         if self._child is not None:
@@ -130,13 +126,11 @@ class Beam(TableEngine):
 
     def _do(self, job: str, *arguments: object, check: Callable[[], Any] = lambda: None) -> None:
         """Runs one pipeline, in this process or in the child process."""
-        if not self.own_process:
-            from workbench.engines.beam import _here
+        from workbench.engines.beam import _here
 
-            _here.run(job, arguments, self.runner, self.options, check)
-            return
-        self._child = self._child or Child()
-        self._child.run(job, arguments, self.runner, self.options, check)
+        if self.own_process:
+            self._child = self._child or Child()
+        (self._child or _here).run(job, arguments, self.runner, self.options, check)
 
     def _compute(self, work: Pass) -> None:
         size = min(self.clients_per_batch, work.clients)

@@ -27,14 +27,14 @@ _log = logging.getLogger("workbench.engines")
 
 
 def run(job: str, arguments: Sequence[Any], runner: object, flags: Foreign, check: Callable[[], Any]) -> None:
-    """Runs one pipeline; `check` is called ten times a second and may raise."""
+    """Runs one pipeline, the function `job` of `_worker`; `check` is called ten times a second and may raise."""
     from workbench.engines.beam import _worker
 
     raised: list[BaseException] = []
 
     def work() -> None:
         try:
-            _do(job, arguments, runner, flags)
+            getattr(_worker, job)(*arguments, runner, flags)
         except BaseException as error:  # raised in the waiting thread
             raised.append(error)
 
@@ -54,15 +54,10 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Foreign, chec
         except BaseException:
             _end(place(arguments[0]) / _worker.CANCELLED, before)
             if not lost:  # otherwise Beam's thread may wait forever
-                _wait(thread)
+                thread.join(_ENDING_SECONDS)
+                if thread.is_alive():
+                    _log.warning("a cancelled Beam pipeline is still computing a batch, and stops after this batch")
             raise
-
-
-def _do(job: str, arguments: Sequence[Any], runner: object, flags: Foreign) -> None:
-    """Runs one pipeline, which passes over the clients, reads or counts a source, or writes to a sink."""
-    from workbench.engines.beam import _worker
-
-    getattr(_worker, job)(*arguments, runner, flags)
 
 
 @contextlib.contextmanager
@@ -113,9 +108,3 @@ def _end(mark: Path, before: set[int]) -> None:
         if process.pid not in before:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-
-
-def _wait(thread: threading.Thread) -> None:
-    thread.join(_ENDING_SECONDS)
-    if thread.is_alive():
-        _log.warning("a cancelled Beam pipeline is still computing a batch, and stops after this batch")

@@ -5,8 +5,7 @@
 import dataclasses
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,19 +99,18 @@ def _write_group(element: Any, folder: str) -> None:
     save_arrays(f"{folder}/groups-{number}-{key}.npz", total)
 
 
-def _empty(runner: object, options: PipelineOptions) -> tuple[beam.Pipeline, None]:
-    return beam.Pipeline(runner=runner, options=options), None
-
-
 def make_pipeline(
-    folder: str, runner: object, flags: Sequence[str] | PipelineOptions, make: Callable[..., Any] = _empty
+    folder: str, runner: object, flags: Sequence[str] | PipelineOptions, proto: Foreign = None
 ) -> tuple[beam.Pipeline, Any]:
-    """Creates a pipeline with its temporary files in `folder`; returns the result of `make`.
+    """Creates a pipeline, empty or from `proto`, with its temporary files in `folder`; returns it with its context.
 
     Otherwise, Beam would leave temporary files behind in IPython, and after every unfinished pipeline.
     """
     options = flags if isinstance(flags, PipelineOptions) else PipelineOptions(list(flags), save_main_session=False)
-    pipeline, context = make(runner, options)
+    if proto is None:
+        pipeline, context = beam.Pipeline(runner=runner, options=options), None
+    else:
+        pipeline, context = beam.Pipeline.from_runner_api(proto, runner, options, return_context=True)
     work_folder = place(folder) / "beam"
     if not hasattr(work_folder, "fs"):
         Path(pipeline.local_tempdir).rmdir()
@@ -182,8 +180,7 @@ class ExampleRows:
     def rows(self, folder: str, runner: object, flags: Sequence[str]) -> tuple[beam.Pipeline, Any]:
         """Rebuilds the pipeline; returns it with the PCollection in a single window."""
         proto = beam_runner_api_pb2.Pipeline.FromString(self.pipeline)
-        make = lambda runner, options: beam.Pipeline.from_runner_api(proto, runner, options, return_context=True)  # noqa: E731
-        pipeline, context = make_pipeline(folder, runner, flags, make)
+        pipeline, context = make_pipeline(folder, runner, flags, proto)
         rows = context.pcollections.get_by_id(self.collection)
         return pipeline, rows | "clients_from: one window" >> beam.WindowInto(beam.window.GlobalWindows())
 
@@ -221,7 +218,7 @@ def run_counting(
     runner: object,
     flags: Sequence[str],
 ) -> None:
-    """Writes `table.json` with the columns, the clients per number of examples, and the kinds of values per column."""
+    """Writes `table.json` with facts: the columns, the clients per number of examples, and the kinds of values."""
     pipeline, rows = examples.rows(folder, runner, flags)
     with pipeline:
         facts = rows | "clients_from: describe" >> beam.Map(_describe, by, names, order)
@@ -231,59 +228,37 @@ def run_counting(
         _ = table_facts | "clients_from: write" >> beam.Map(_write_facts, folder)
 
 
-class _Facts:
-    """Facts about rows: column lists, kinds of values (with a client for each), and clients per number of examples."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.columns: dict[tuple[str, ...], None] = {}
-        self.kinds: dict[str, dict[str, tuple[Any, int]]] = {}  # column → kind → a client, and its number of rows
-        self.counts: Counter[int] = Counter()
-
-    def add(self, other: "_Facts") -> None:
-        self.rows += other.rows
-        self.columns |= other.columns
-        self.counts += other.counts
-        for name, kinds in other.kinds.items():
-            clients = self.kinds.setdefault(name, {})
-            for kind, (client, rows) in kinds.items():
-                first, before = clients.get(kind, (client, 0))
-                clients[kind] = (
-                    (first, before + rows) if first == client else min((first, before), (client, rows), key=str)
-                )
-
-
 def _describe(element: Any, by: str, names: Sequence[str] | None, order: str | None) -> tuple[Any, Any]:
-    """Returns the facts about one row, keyed by its client."""
-    row, facts = as_row(element), _Facts()
-    client = _id(row.get(by))
-    facts.rows, facts.columns = 1, {tuple(row): None}
-    kinds = {
-        name: kind_of(row.get(name)) for name in ([x for x in row if x not in (by, order)] if names is None else names)
-    }
+    """Returns the facts about one row, keyed by its client: fact → a client (or None), and its number of rows."""
+    row = as_row(element)
+    client, others = _id(row.get(by)), [name for name in row if name not in (by, order)]
+    kinds = {name: kind_of(row.get(name)) for name in (others if names is None else names)}
     kinds[by] = CLIENT if client is not None else f"{MISSING} {type(row.get(by)).__name__}"
     if order is not None:
         kinds[order] = MISSING if row.get(order) is None else CLIENT
-    facts.kinds = {name: {kind: (client, 1)} for name, kind in kinds.items()}
-    return client, facts
+    facts = {("kind", name, kind): (client, 1) for name, kind in kinds.items()}
+    return client, {("rows",): (None, 1), ("columns", *row): (None, 1), **facts}
 
 
 def _merge_facts(parts: Iterable[Any]) -> Any:
-    total = _Facts()
+    """Adds the numbers of one client; of several clients, keeps the first."""
+    total: dict[tuple[str, ...], tuple[Any, int]] = {}
     for part in parts:
-        total.add(part)
+        for fact, entry in part.items():
+            first = total.get(fact, (entry[0], 0))
+            total[fact] = (first[0], first[1] + entry[1]) if first[0] == entry[0] else min(first, entry, key=str)
     return total
 
 
 def _client_facts(element: tuple[Any, Any]) -> Any:
-    facts = element[1]
-    facts.counts = Counter({facts.rows: 1})
-    return facts
+    facts = dict(element[1])
+    _, rows = facts.pop(("rows",))
+    return {**facts, ("examples", rows): (None, 1)}
 
 
 def _write_facts(facts: Any, folder: str) -> None:
     with whole_file(place(folder) / "table.json") as file:
-        file.write(json.dumps([list(facts.columns), list(facts.counts.items()), facts.kinds]).encode())
+        file.write(json.dumps(list(facts.items())).encode())
 
 
 def _encode(element: Any, packed: PackedExamples) -> tuple[Any, Any]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jax.extend.core import Var
 
 from workbench._types import Aval
 from workbench.engines._client_loop import Pass, list_clients
@@ -22,7 +21,7 @@ from workbench.engines._cohorts import absent_rows
 from workbench.engines._engine import Engine, Progress
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import edge_aval, from_edge, to_host
-from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
+from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply, ToDrop
 from workbench.engines.flower._app.stages import as_plain
 from workbench.engines.flower._export import export_app
 from workbench.engines.flower._runtime import Deployment, FlowerSimulation, Runtime, check_users
@@ -106,7 +105,7 @@ class Flower(Engine):
         self._numbers = itertools.count()
         # kept rows without references in this process; their names are sent to every node
         self._dropped: list[str] = []
-        self._to_drop: dict[int, list[str]] = {}
+        self._to_drop = ToDrop()
         self._absent: dict[str, set[int]] = {}  # nodes that lack these kept rows because they were late
         self._inputs_by_id: dict[int, Any] = {}
         self._columns: dict[Any, tuple[str, Any]] = {}
@@ -163,9 +162,9 @@ class Flower(Engine):
 
     def _new_runtime(self, nodes: int) -> Runtime:
         if self.runtime == "deployment":
-            return Deployment(nodes, port=self.port, start_seconds=self.start_seconds, insecure=self.insecure)
+            return Deployment(nodes, self.start_seconds, port=self.port, insecure=self.insecure)
         workers = min(self.workers or os.cpu_count() or 1, nodes)
-        return FlowerSimulation(nodes, workers=workers, ray_options=self.ray_options, start_seconds=self.start_seconds)
+        return FlowerSimulation(nodes, self.start_seconds, workers=workers, ray_options=self.ray_options)
 
     def _compute(self, work: Pass) -> None:
         size = min(self.clients_per_node, work.clients)
@@ -185,7 +184,11 @@ class Flower(Engine):
         except NodeFailure as error:
             raise work.failed(all_asked[error.slot][1], error, self._place(error.slot)) from error
         work.recorder.stage(work.stage, "messages", time.perf_counter() - started)
-        self._note_sent(work)
+        if made_here := [x for x in work.rows if self._source(x)[0] == "sent"]:
+            shapes = ", ".join(f"{x.dtype}{list(x.shape)}" for x in made_here)
+            work.recorder.note(
+                f"stage {work.stage} reads rows that the server computed and sent, one to each client: {shapes}"
+            )
         reply_of = {ask.slot: reply for (ask, _), reply in zip(requests, replies, strict=True)}
         failed = {slot: str(reply.reported["error"]) for slot, reply in reply_of.items() if reply.reported["error"]}
         if missing := {slot: (all_asked[slot][1], reason) for slot, reason in failed.items()}:
@@ -198,12 +201,12 @@ class Flower(Engine):
                 self._add(work, batch, reply_of[slot], slot, work.partial_avals)
         out = {slot for slot, (_, batch) in enumerate(all_asked) if work.is_out(batch, size)}
         self._absent.update(dict.fromkeys(row_names, out) if out else {})
-        labels = zip(row_names, work.phase.kept, work.function(1).out_names, strict=False)
-        work.hold([self._held(name, v, work, label) for name, v, label in labels])
+        work.hold(row_names, self._bring, self._dropped.append)
 
     def _asks(self, work: Pass, size: int, common: Ask) -> list[tuple[Ask, Batch]]:
         """Creates one request per node, with its clients. Client data are written to the nodes' files once per run."""
-        self._forget()
+        assert self._running is not None
+        self._to_drop.forget(self._dropped, self._running.nodes)
         sources = [self._source(x) for x in work.rows]
         rows = [x for x in work.rows if not isinstance(x, RemoteRows)]
         requests = []
@@ -215,8 +218,7 @@ class Flower(Engine):
             for kind, name in sources:
                 part = next(parts) if kind != "held" else None
                 if kind == "own" and name not in written:
-                    assert part is not None
-                    self._save(slot, name, part)
+                    np.save(self._running.data / str(slot) / f"{name}.npy", part)  # pyright: ignore[reportArgumentType]
                 elif kind == "sent":
                     payload.append(part)
                 named.append(f"sent:{len(payload) - 1}" if kind == "sent" else f"{kind}:{name}")
@@ -236,14 +238,6 @@ class Flower(Engine):
         elsewhere = isinstance(x, RemoteRows) and x.placement != work.phase.placement
         return to_host(materialize([x])[0]) if elsewhere else x
 
-    def _note_sent(self, work: Pass) -> None:
-        made_here = [x for x in work.rows if self._source(x)[0] == "sent"]
-        if made_here:
-            shapes = ", ".join(f"{x.dtype}{list(x.shape)}" for x in made_here)
-            work.recorder.note(
-                f"stage {work.stage} reads rows that the server computed and sent, one to each client: {shapes}"
-            )
-
     def _source(self, x: "np.ndarray | RemoteRows | ReadRows") -> tuple[str, str]:
         """Returns where a node gets a row: from its kept rows, its data, or the server."""
         if isinstance(x, RemoteRows):
@@ -259,26 +253,15 @@ class Flower(Engine):
         """Identifies a slice of an argument by its memory address, because slice objects are recreated."""
         return x.__array_interface__["data"], x.shape, x.strides
 
-    def _save(self, slot: int, name: str, rows: np.ndarray) -> None:
-        assert self._running is not None
-        np.save(self._running.data / str(slot) / f"{name}.npy", rows)
-
     def _add(self, work: Pass, batch: Batch, reply: NodeReply, slot: int, expected: Sequence[Any]) -> None:
         where = f"{self._place(slot)}, {reply.reported['where']}"
-        values = []
-        for x, aval in itertools.zip_longest(reply.values, expected):
-            values.append(_as_expected(x, aval, work, batch, where))
+        pairs = itertools.zip_longest(reply.values, expected)
+        values = [_as_expected(x, aval, work, batch, where) for x, aval in pairs]
         compiling = float(reply.reported["compile_seconds"])
         if compiling:
             work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
         seconds = float(reply.reported["seconds"])
         work.add(batch, values, seconds=seconds, where=where, check_nan=self.check_nan, on_worker=True)
-
-    def _held(self, name: str, v: Var, work: Pass, label: str) -> RemoteRows:
-        made_by = work.stage, label
-        return RemoteRows(
-            name, v.aval, work.phase.placement, made_by=made_by, bring=self._bring, dropped=self._dropped.append
-        )
 
     def _bring(self, remote_rows: Sequence[RemoteRows]) -> list[np.ndarray]:
         """Fetches rows that the server or the caller reads; this discloses the clients' rows."""
@@ -300,11 +283,8 @@ class Flower(Engine):
                 "let the program reduce the rows."
             )
             raise EngineError(message, client=error.slot) from error
-        arrays = {
-            (ask.slot, y): x
-            for ask, z in zip(asks, replies, strict=True)
-            for y, x in zip(ask.fetch, z.values, strict=True)
-        }
+        answers = zip(asks, replies, strict=True)
+        arrays = {(ask.slot, y): x for ask, z in answers for y, x in zip(ask.fetch, z.values, strict=True)}
         fetched_arrays = []
         for rows, count in pairs:
             aval = edge_aval(rows.aval)
@@ -323,21 +303,11 @@ class Flower(Engine):
         assert self._running is not None
         try:
             return self._running.ask(asks, self.timeout_seconds, check, enough)
-        except NodeFailure as error:
-            if (self.runtime == "simulation" and error.worker_lost) or self._running.processes.ended:
+        except (NodeFailure, EngineError) as error:
+            is_lost = self.runtime == "simulation" and getattr(error, "worker_lost", False)
+            if is_lost or self._running.processes.ended:
                 self.close()  # it would wait for lost and busy workers; the next run starts a new runtime
             raise
-        except EngineError:
-            if self._running.processes.ended:
-                self.close()
-            raise
-
-    def _forget(self) -> None:
-        assert self._running is not None
-        while self._dropped:
-            name = self._dropped.pop()
-            for slot in range(self._running.nodes):
-                self._to_drop.setdefault(slot, []).append(name)
 
     def _place(self, slot: int) -> str:
         return f"node {slot}" if self.runtime == "simulation" else f"supernode {slot}"

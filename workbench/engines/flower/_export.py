@@ -5,7 +5,6 @@ The plan becomes `program.json`: numbered operations with StableHLO functions.
 
 import base64
 import dataclasses
-import hashlib
 import importlib.util
 import json
 import re
@@ -20,13 +19,13 @@ from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench._jax_compat.exported import without_folders
 from workbench._types import AnyArray, Atom
-from workbench.engines._artifact import pack, read_header
+from workbench.engines._artifact import read_header
 from workbench.engines._engine import plan_of
 from workbench.engines._interpreter import PlanInterpreter, Server
-from workbench.engines._stage import BatchFunction, Totals, dtype_of, edge_aval, from_edge, to_edge, to_host
+from workbench.engines._stage import BatchFunction, Totals, at_edges, dtype_of, edge_aval, exported_stage, to_host
 from workbench.engines.flower import _app as _flower_app
 from workbench.engines.flower._runtime import project_file
-from workbench.errors import MissingDependencyError, ProgramError
+from workbench.errors import EngineError, MissingDependencyError, ProgramError
 from workbench.plan import Cond, ControlFlow, Jitted, Phase, PlannedCall, Scan, Step, While, control_flow
 from workbench.primitives import bind_here
 from workbench.records import folders_pattern
@@ -59,16 +58,10 @@ class Stages:
     def add(self, name: str, stage: str, fn: Callable[..., Any], avals: Sequence[Any]) -> str:
         try:
             with without_folders(folders_pattern()):
-                module = jax.export.export(jax.jit(fn), platforms=self.platforms)(*avals)
-            data = pack(module, name=name)
-        except Exception as error:
-            message = (
-                f"`Flower.export` could not write stage {stage} (`{name}`): jax.export raised {type(error).__name__}: "
-                f"{error}. A stage of an app is StableHLO, which contains no Python: remove callbacks "
-                "(`jax.debug.print`, `jax.pure_callback`), and use platforms that JAX supports."
-            )
+                digest, data = exported_stage(fn, avals, name, stage, self.platforms)
+        except EngineError as error:
+            message = f"`Flower.export` could not write stage {stage} (`{name}`): {error}"
             raise ProgramError(message) from error
-        digest = hashlib.sha256(data).hexdigest()
         self.bytes[digest] = data
         return digest
 
@@ -114,7 +107,7 @@ class FlowerBlock:
             self.uses[atom].join(Use(**{reader: True}))
         if atom not in self._numbers:  # broadcast rows that are read outside the clients
             step = self.walk.broadcasts[atom]
-            self._server_op("broadcast", step.stage, lambda x: bind_here(step.equation, x), (step.inputs, [atom]))
+            self._server_op("broadcast", step.stage, lambda x: bind_here(step.equation, x), step.inputs, [atom])
         return self._numbers[atom]
 
     def _serve(self, level: int) -> None:
@@ -125,22 +118,17 @@ class FlowerBlock:
                 continue
             if stage.kind == "server":
                 server = Server(plan, stage.index)
-                self._server_op(stage.name or "server", stage.index, server, (server.inputs, server.outputs))
-                continue
-            for step in steps:
-                self._follow(step)
+                self._server_op(stage.name or "server", stage.index, server, server.inputs, server.outputs)
+            else:
+                for step in steps:
+                    self._follow(step)
 
     def _server_op(
-        self, name: str, stage: int, fn: Callable[..., Any], ends: tuple[Sequence[Var], Sequence[Var]]
+        self, name: str, stage: int, fn: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var]
     ) -> None:
-        inputs, outputs = ends
-
-        def call(*operands: jax.Array) -> list[Any]:
-            return [to_edge(y) for y in fn([from_edge(x, dtype_of(v)) for x, v in zip(operands, inputs, strict=True)])]
-
         numbers = [self._read(v, "server") for v in inputs]
         path = f"{self.walk.path}{stage}"
-        digest = self.stages.add(name, path, call, [_edge(v) for v in inputs])
+        digest = self.stages.add(name, path, at_edges(fn, inputs), [edge_aval(v.aval) for v in inputs])
         out = [self._number(v) for v in outputs]
         self._ops.append({"op": "server", "stage": path, "name": name, "digest": digest, "in": numbers, "out": out})
 
@@ -170,7 +158,7 @@ class FlowerBlock:
             "digest": self.stages.add(function.name, function.stage, function, function.in_avals),
             "rows": len(phase.rows),
             "names": [*(f"row {i}" for i in range(len(phase.rows))), *(f"shared {i}" for i in range(len(shared)))],
-            "kept_avals": [describe(_edge(v)) for v in phase.kept],
+            "kept_avals": [describe(edge_aval(v.aval)) for v in phase.kept],
             "partial_avals": [describe(aval) for aval in partial],
             "leaves": [
                 {"name": name, **describe(aval)}
@@ -222,11 +210,6 @@ class FlowerBlock:
         numbers = [self._read(atom, "held") for atom in step.equation.invars]
         out = [self._number(v) for v in step.outputs]
         self._ops.append({"op": kind, "stage": f"{self.walk.path}{step.stage}", "in": numbers, "out": out, **more})
-
-
-def _edge(v: Atom) -> jax.ShapeDtypeStruct:
-    aval = edge_aval(v.aval)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def describe(x: jax.ShapeDtypeStruct | AnyArray) -> dict[str, Any]:
@@ -283,23 +266,19 @@ def export_app(
         stages, constants = Stages(platforms), {}
         block = FlowerBlock(walk, stages, constants)
     inputs, values = _inputs(traced, walk, block, args)
+    results = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(results)[0]]
     described = {
         "name": walk.plan.name,
         "nodes": max((op["clients"] for op in client_stages(block.described)), default=1),
         "inputs": inputs,
-        "results": _names([f"result{jax.tree_util.keystr(path)}" for path, _ in _results(traced)]),
+        "results": _names([f"result{jax.tree_util.keystr(path)}" for path in paths]),
         "body": block.described,
     }
     _check_size(stages, walk.plan.name)
     _write(folder / package, described, stages, {**values, **constants})
     _write_data(folder, inputs, jax.tree.leaves(args))
     return folder
-
-
-def _results(traced: PlannedCall) -> list[Any]:
-    return jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves)))[
-        0
-    ]
 
 
 def _names(texts: Sequence[str]) -> list[str]:
@@ -381,9 +360,8 @@ def _write(package: Path, described: dict[str, Any], stages: Stages, values: dic
     (folder / "inputs").mkdir()
     for name, x in values.items():
         np.save(folder / "inputs" / f"{name}.npy", x)
-    config = {
-        name: name for name in ("data", "inputs", "results")
-    }  # relative to the working folder, or passed to `flwr run`
+    # relative to the working folder, or passed to `flwr run`
+    config = {name: name for name in ("data", "inputs", "results")}
     name = re.sub(r"[^a-z0-9]+", "-", described["name"].lower()).strip("-") or "program"
     (folder / "pyproject.toml").write_text(project_file(name, package.name, {**config, "timeout-seconds": 600}))
     (folder / "README.md").write_text(_readme(name, package.name, described))
@@ -412,62 +390,15 @@ def client_stages(block: dict[str, Any]) -> list[dict[str, Any]]:
 def _readme(name: str, package: str, described: dict[str, Any]) -> str:
     client_inputs = [x for x in described["inputs"] if x["own"]]
     stages = client_stages(described["body"])
-    leaves = [f"- stage {op['stage']} (`{op['name']}`): {_value(x)}" for op in stages for x in op["leaves"]]
+    pairs = [(f"- stage {op['stage']} (`{op['name']}`)", x) for op in stages for x in op["leaves"]]
+    leaves = [f"{stage}: {x['name']}, {x['dtype']}{x['shape']}" for stage, x in pairs]
     if any(op["kept_avals"] for op in stages):
         leaves.append("- rows that a server stage reads or that are a result; all other rows stay on the node")
     needed = [f"- `{x['name']}.npy`: {x['dtype']}{_of_one(x)} ({x['argument']})" for x in client_inputs]
-    count = described["nodes"]
-    return _README.format(
-        name=name,
-        package=package,
-        nodes=count,
-        data="\n".join(needed) or "- nothing",
-        leaves="\n".join(leaves) or "- nothing",
-    )
-
-
-def _value(x: dict[str, Any]) -> str:
-    return f"{x['name']}, {x['dtype']}{x['shape']}"
+    facts = {"data": "\n".join(needed) or "- nothing", "leaves": "\n".join(leaves) or "- nothing"}
+    template = (Path(__file__).parent / "_project" / "README.md.txt").read_text()
+    return template.format(name=name, package=package, nodes=described["nodes"], **facts)
 
 
 def _of_one(x: dict[str, Any]) -> list[int]:
     return [1 if i == x["axis"] else size for i, size in enumerate(x["shape"])]
-
-
-_README = """# {name}: an exported program as a Flower app
-
-The app has one ServerApp, which interprets the plan, and one ClientApp, which runs one stage per request. Every
-function is StableHLO in `{package}/stages/` and is checked before it runs. Needed on every machine: flwr, jax,
-flatbuffers, numpy.
-
-## Try it on this machine
-
-    flwr run . --stream --federation-config "num-supernodes={nodes}" \\
-      --run-config "data='$PWD/data' inputs='$PWD/inputs' results='$PWD/results'"
-
-`flwr run` leaves a SuperLink running, for the next run; `pkill flower-superlink` ends it. Results go to `results/`.
-
-## Deploy it
-
-    flower-superlink --insecure
-    flower-supernode --insecure --superlink HOST:8000 --node-config 'partition-id=0 data="/folder/of/this/client"'
-
-one SuperNode for each of the {nodes} clients, then `flwr run . NAME-OF-YOUR-SUPERLINK --stream`. Use TLS instead of
-`--insecure` across machines. `inputs` and `results` are folders on the server's machine.
-
-## Add it to your Flower project
-
-Copy the package `{package}/`, and add its handlers to your ClientApp:
-`from {package}.client import add_to; add_to(app)`.
-Your `train`, `evaluate` and `query` functions still work, and you can add other exported programs under other names.
-
-## What a node reads, from its own folder
-
-{data}
-
-Replace `column` in `{package}/data.py` with a reader for your data.
-
-## What a client discloses
-
-{leaves}
-"""

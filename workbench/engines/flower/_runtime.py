@@ -77,7 +77,7 @@ class FlowerProcesses(SupervisedProcesses):
 class Runtime:
     """Running nodes; each node reads the folder `<its partition>/` in `data`."""
 
-    def __init__(self, nodes: int, *, start_seconds: float = _PATIENCE_SECONDS) -> None:
+    def __init__(self, nodes: int, start_seconds: float = _PATIENCE_SECONDS) -> None:
         self.nodes, self.start_seconds = nodes, start_seconds
         self.folder = Path(tempfile.mkdtemp(prefix="workbench-flower-"))
         remove_with_this_process(self.folder)
@@ -205,9 +205,9 @@ class FlowerSimulation(Runtime):
     """Virtual nodes in the worker processes of a Ray cluster that requires a token."""
 
     def __init__(
-        self, nodes: int, *, workers: int, ray_options: Mapping[str, Any] | None, start_seconds: float
+        self, nodes: int, start_seconds: float, *, workers: int, ray_options: Mapping[str, Any] | None
     ) -> None:
-        super().__init__(nodes, start_seconds=start_seconds)
+        super().__init__(nodes, start_seconds)
         self.workers, self.ray_options = workers, dict(ray_options or {})
 
     def _environment(self) -> dict[str, str]:
@@ -223,22 +223,16 @@ class FlowerSimulation(Runtime):
 class Deployment(Runtime):
     """A SuperLink, and a SuperNode for each node, on the loopback interface; each message starts a process."""
 
-    def __init__(self, nodes: int, *, port: int, start_seconds: float, insecure: bool = False) -> None:
+    def __init__(self, nodes: int, start_seconds: float, *, port: int, insecure: bool = False) -> None:
         if not insecure:
             check_users()
-        super().__init__(nodes, start_seconds=start_seconds)
+        super().__init__(nodes, start_seconds)
         self.port, self.insecure = port or free_port(), insecure
 
-    def ask(
-        self,
-        asks: Sequence[Ask],
-        seconds: float,
-        check: Callable[[], Any],
-        enough: tuple[int, float | None] | None = None,
-    ) -> list[NodeReply]:
+    def ask(self, *request: Any) -> list[NodeReply]:
         """Sends requests to the nodes; detects the exit of a SuperNode without waiting for Flower's heartbeats."""
         try:
-            return super().ask(asks, seconds, check, enough)
+            return super().ask(*request)
         except ProcessEndedError as error:
             kind, _, slot = error.process.partition(" ")
             if kind != "supernode":
@@ -255,15 +249,8 @@ class Deployment(Runtime):
 
     def start_nodes(self, check: Callable[[], Any]) -> None:
         check_port(self.port)
-        link = [
-            "--insecure",
-            "--disable-runtime-dependency-installation",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-        ]
-        self.processes.start("superlink", [*self._server("flower-superlink"), *link])
+        link = f"--insecure --disable-runtime-dependency-installation --host 127.0.0.1 --port {self.port}"
+        self.processes.start("superlink", [*self._server("flower-superlink"), *link.split()])
         self.processes.wait(lambda: True if _answers(self.port) else None, "the SuperLink", check, self.start_seconds)
         for node in range(self.nodes):
             node_config = f'partition-id={node} num-partitions={self.nodes} data="{self.data / str(node)}"'
@@ -346,29 +333,5 @@ def write_bridge(project: Path) -> None:
 
 def project_file(name: str, package: str, config: Mapping[str, Any]) -> str:
     settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items())
-    return f"""[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "{name}"
-version = "1.0.0"
-description = "A program of sharded MapReduce in JAX, exported from Workbench"
-license = "Apache-2.0"
-requires-python = ">=3.11"
-dependencies = ["flwr>=1.41", "jax>=0.10", "flatbuffers>=24.3", "numpy>=2"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["{package}"]
-
-[tool.flwr.app]
-publisher = "workbench"
-flwr-version-target = "1.41.0"
-
-[tool.flwr.app.components]
-serverapp = "{package}.server:app"
-clientapp = "{package}.client:app"
-
-[tool.flwr.app.config]
-{settings}
-"""
+    template = (Path(__file__).parent / "_project" / "pyproject.toml.txt").read_text()
+    return template.format(name=name, package=package, settings=settings)

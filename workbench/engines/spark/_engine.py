@@ -237,13 +237,11 @@ class Spark(TableEngine):
         self._jobs.write(ids, rows, self.write_to)
 
 
-def table_of_examples(
-    frame: Foreign, by: str, names: Sequence[str], order: str | None, length: int | None
-) -> ClientReader:
-    """Reads clients from a Spark table of examples; executors group, order and pad them."""
+def table_of_examples(*arguments: Any) -> ClientReader:
+    """Calls `_readers.table_of_examples`, whose module needs the extra `spark`."""
     from workbench.engines.spark import _readers
 
-    return _readers.table_of_examples(frame, by, names, order, length)
+    return _readers.table_of_examples(*arguments)
 
 
 def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:

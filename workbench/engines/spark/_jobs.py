@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import itertools
@@ -14,6 +15,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,7 +106,8 @@ class Jobs:
         mark.write_text(text)
         tasks = 4 * self.tasks  # several tasks for each executor
         with warnings.catch_warnings(action="ignore"):
-            answers = self.session.range(0, tasks, 1, tasks).mapInArrow(_worker.See(str(mark), text), "fact string")
+            look = partial(_worker.see, str(mark), text)
+            answers = self.session.range(0, tasks, 1, tasks).mapInArrow(look, "fact string")
             facts = {row["fact"] for row in answers.collect() if row["fact"]}
         if facts:
             message = (
@@ -167,7 +170,7 @@ class Jobs:
         def job() -> Foreign:
             rows = computed
             if path is not None:
-                rows = self._stored(rows, path).select(*_worker.column_names())
+                rows = self._stored(rows, path).select(*_worker.COLUMNS)
             if spec.groups:
                 level = rows.repartition(spec.groups, "grp").sortWithinPartitions("kind", "number", "key", "part")
                 rows = level.mapInArrow(_worker.Merge(spec), rows.schema)
@@ -215,14 +218,14 @@ class Jobs:
             work.enough(0, missing, started)
             work.decide(missing, spec.size)
         files = [for_arrow(path / f"{i}.parquet") for i in sorted(numbers)]
-        return pa.concat_tables(pq.read_table(**file, columns=_worker.column_names()) for file in files)
+        return pa.concat_tables(pq.read_table(**file, columns=list(_worker.COLUMNS)) for file in files)
 
     def _stored(self, frame: Foreign, path: Path) -> Foreign:
         """Writes a frame to a folder on the executors, and reads it back."""
         if not hasattr(path, "fs"):
             frame.write.parquet(str(path))
             return self.session.read.schema(frame.schema).parquet(str(path))  # without a job that reads the schema
-        written = frame.mapInArrow(_worker.WriteFiles(str(path)), "file string").toArrow()
+        written = frame.mapInArrow(partial(_worker.write_file, str(path)), "file string").toArrow()
         files = self._files[str(path)] = written.column("file").to_pylist()  # without files of failed attempts
         return self._of_files(files, frame.schema)
 
@@ -236,7 +239,7 @@ class Jobs:
         schema = schema or from_arrow_schema(pq.ParquetFile(**for_arrow(place(files[0]))).schema_arrow)
         with warnings.catch_warnings(action="ignore"):
             names = self.session.createDataFrame(pa.table({"file": sorted(files)})).repartition(len(files))
-        return names.mapInArrow(_worker.ReadFiles(), schema)
+        return names.mapInArrow(_worker.read_files, schema)
 
     def _spec(
         self, work: Pass, size: int, digest: str, sources: Sequence[str], separate_rows: Sequence[Any], checks: Foreign
@@ -257,9 +260,7 @@ class Jobs:
             kept=len(work.phase.kept),
             merges=tuple(work.merges),
             keyed=keyed,
-            groups=0
-            if work.undecided
-            else max(_second_level(partitions), partitions if any(axis >= 0 for axis in keyed) else 0),
+            groups=0 if work.undecided else max(_second_level(partitions), partitions * (max(keyed, default=-1) >= 0)),
             check_nan=self.engine.check_nan,
         )
 
@@ -364,14 +365,9 @@ class Jobs:
     ) -> Result:
         """Waits for a job; checks ten times a second whether the run was cancelled, and then cancels the job."""
         watched = work.watched(self.engine.name, self.engine.timeout_seconds)
-
-        def check() -> None:
-            look()
-            watched()
-
         label = f"workbench: {work.recorder.name}, stage {work.stage}"
         with self._errors_reported(work, named):
-            return _in_group(self.context, label, job, check)
+            return _in_group(self.context, label, job, lambda: (look(), watched()))
 
     @contextlib.contextmanager
     def _errors_reported(self, work: Pass, named: Sequence[Batch] = ()) -> Iterator[None]:
@@ -417,7 +413,7 @@ class Jobs:
         work.check_partials(here, counted[_worker.PARTIAL], counted[_worker.KEYED][:2])
         totals = partials or [] if work.undecided else work.joined(partials or [], groups)
         work.reduced(totals, check_nan=self.engine.check_nan)
-        work.hold([])
+        work.hold([], self._bring, self._dropped)
 
     def _reply(self, work: Pass, batch: Batch, report: Sequence[Any]) -> None:
         where, seconds, compiling, sent_bytes, nan = report
@@ -437,16 +433,8 @@ class Jobs:
         files = [str(x) for x in apart] or self._files.get(str(path), [str(path)])
         frame = self._of_files(files).where(f"kind = {_worker.REPLY}")
         names = {f"{path.name}-{i}": f"k{i}" for i in range(len(work.phase.kept))}
-        state = _State(path, frame, size, names, numbers)
-        row_list = []
-        for (name, _), v, label in zip(state.names.items(), work.phase.kept, work.function(1).out_names, strict=False):
-            self._states[name] = state
-            made_by = work.stage, label
-            rows = RemoteRows(
-                name, v.aval, work.phase.placement, made_by=made_by, bring=self._bring, dropped=self._dropped
-            )
-            row_list.append(rows)
-        work.hold(row_list)
+        self._states.update(dict.fromkeys(names, _State(path, frame, size, names, numbers)))
+        work.hold(list(names), self._bring, self._dropped)
 
     def _dropped(self, name: str) -> None:
         state = self._states.pop(name, None)
@@ -569,11 +557,8 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
     double = [client for batch in named if times[batch.index] > 1 for client in batch.clients]
     facts = [f"{name_clients(missing)} did not answer"] if missing else []
     facts += [f"{name_clients(double)} answered more than once"] if double else []
-    facts += (
-        [f"batches {foreign} do not belong to this pass"]
-        if (foreign := sorted(set(times) - {batch.index for batch in named}))
-        else []
-    )
+    if foreign := sorted(set(times) - {batch.index for batch in named}):
+        facts.append(f"batches {foreign} do not belong to this pass")
     if facts:
         raise work.miscounted("; ".join(facts))
 
@@ -593,34 +578,28 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
     raise EngineError(message, stage=rows.stage)
 
 
-def _in_group(context: Foreign, label: str, job: Callable[[], Result], check: Callable[[], None]) -> Result:
+def _in_group(context: Foreign, label: str, job: Callable[[], Result], check: Callable[[], Any]) -> Result:
     """Runs a job in a thread; cancels the job whenever waiting ends early."""
-    group, event = f"workbench-{uuid.uuid4().hex}", threading.Event()
-    results: list[Any] = []
-    failures: list[BaseException] = []
+    group, future = f"workbench-{uuid.uuid4().hex}", concurrent.futures.Future[Result]()
 
     def target() -> None:
         try:
             context.setJobGroup(group, label, interruptOnCancel=True)
-            results.append(job())
+            future.set_result(job())
         except BaseException as error:
-            failures.append(error)
-        finally:
-            event.set()
+            future.set_exception(error)
 
     InheritableThread(target=target, daemon=True).start()
     try:
-        while not event.wait(0.1):
+        while not concurrent.futures.wait([future], 0.1).done:
             check()
     finally:
-        if not event.is_set():  # a JVM that does not answer must not block this thread
+        if not future.done():  # a JVM that does not answer must not block this thread
             cancelling = threading.Thread(target=_cancel, args=(context, group), daemon=True)
             cancelling.start()
             cancelling.join(5)
-            event.wait(5)
-    if failures:
-        raise failures[0]
-    return results[0]
+            concurrent.futures.wait([future], 5)
+    return future.result()
 
 
 def sent_once(context: Foreign, data: bytes) -> Foreign:
@@ -670,4 +649,4 @@ def _listed(x: np.ndarray) -> Foreign:
     """Converts rows to a column of numbers or flat lists; dtypes that Spark lacks become float32."""
     is_supported = x.dtype.kind in "biuf" and x.dtype.name not in ("float16", "bfloat16")
     plain = x if is_supported else x.astype(np.float32)
-    return pa.array(plain) if plain.ndim == 1 else pa.array(list(plain.reshape(len(plain), -1)))
+    return _worker.flat_column(plain)

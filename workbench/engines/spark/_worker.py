@@ -35,7 +35,7 @@ COUNTS = ("answers", "tokens", "keyed", "keyed_tokens")
 """Columns of partial results that merging adds: the number of batches and of rows by key, and the sums of their tokens.
 """
 
-_COLUMNS = {
+COLUMNS = {
     **dict.fromkeys(("kind", "number", "key", "part", "grp"), pa.int32()),
     **dict.fromkeys((*COUNTS, "crc"), pa.int64()),
     "report": pa.string(),
@@ -97,16 +97,8 @@ def decode(data: bytes, shapes: Shapes) -> list[np.ndarray]:
 
 
 def schema_of(row_count: int) -> str:
-    return ", ".join(
-        [
-            *(f"{name} {_SQL_TYPES[kind]}" for name, kind in _COLUMNS.items()),
-            *(f"k{i} binary" for i in range(row_count)),
-        ]
-    )
-
-
-def column_names() -> list[str]:
-    return list(_COLUMNS)
+    columns = [f"{name} {_SQL_TYPES[kind]}" for name, kind in COLUMNS.items()]
+    return ", ".join([*columns, *(f"k{i} binary" for i in range(row_count))])
 
 
 @functools.cache
@@ -140,10 +132,10 @@ class Compute:
         spec, totals = self.spec, None
         rows: list[list[Any]] = []
         answers: list[int] = []
-        shared, separate_rows = self._values()
+        server = self._values()
         for record in batches:
             for slot, number in enumerate(record.column("batch").to_pylist()):
-                row, partial = self._answer(record, slot, number, part, separate_rows, shared)
+                row, partial = self._answer(record, slot, number, part, server)
                 rows.append(row)
                 answers.append(number)
                 totals = partial if totals is None else merged(spec.merges, totals, partial)
@@ -152,9 +144,12 @@ class Compute:
                     rows = []
         keyed: list[int] = []
         if totals:
-            for row in self._keyed(part, totals):
-                keyed.append(token(*row[1:4]))
-                yield _as_batch([row], spec)
+            for number, key, values in groups_of(totals, spec.keyed):
+                keyed.append(token(number, key, part))
+                counts = 1, keyed[-1], 0, 0
+                yield _as_batch(
+                    [self._row(KEYED, number, part, key=key, payload=encode([values]), counts=counts)], spec
+                )
             arrays = [x for x, axis in zip(totals, spec.keyed, strict=True) if axis < 0]
             counts = len(answers), sum(map(token, answers)), len(keyed), sum(keyed)
             rows.append(self._row(PARTIAL, 0, part, payload=encode(arrays), counts=counts))
@@ -167,16 +162,10 @@ class Compute:
         return values[: len(self.spec.shared)], values[len(self.spec.shared) :]
 
     def _answer(
-        self,
-        record: pa.RecordBatch,
-        slot: int,
-        number: int,
-        part: int,
-        separate_rows: list[np.ndarray],
-        shared: list[np.ndarray],
+        self, record: pa.RecordBatch, slot: int, number: int, part: int, server: tuple[list[Any], list[Any]]
     ) -> tuple[list[Any], list[Any]]:
         """Computes the reply row of a batch, and its partial results."""
-        spec = self.spec
+        spec, (shared, separate_rows) = self.spec, server
         try:
             self._check(record, slot)
             operands = [np.int32(number), *self._rows(record, slot, number, separate_rows), *shared]
@@ -206,10 +195,8 @@ class Compute:
 
     def _check(self, record: pa.RecordBatch, slot: int) -> None:
         for check, columns in self.spec.checks:
-            if (
-                crc_of([record.column(name)[slot].as_buffer() for name in columns])
-                != record.column(check)[slot].as_py()
-            ):
+            cells = [record.column(name)[slot].as_buffer() for name in columns]
+            if crc_of(cells) != record.column(check)[slot].as_py():
                 message = "the rows of its clients changed between the writing and the reading of the table"
                 raise ValueError(message)
 
@@ -226,11 +213,6 @@ class Compute:
             rows.append(np.concatenate([some, fill]) if len(fill) else some)
         return rows
 
-    def _keyed(self, part: int, totals: Sequence[Any]) -> Iterator[list[Any]]:
-        for number, key, values in groups_of(totals, self.spec.keyed):
-            counts = 1, token(number, key, part), 0, 0
-            yield self._row(KEYED, number, part, key=key, payload=encode([values]), counts=counts)
-
     def _row(
         self,
         kind: int,
@@ -245,18 +227,8 @@ class Compute:
     ) -> list[Any]:
         group = (number * 31 + key if kind == KEYED else part) % max(self.spec.groups, 1)
         crc = crc_of(encoded_rows) if encoded_rows else _mark(payload, kind, number, key, counts)
-        return [
-            kind,
-            number,
-            key,
-            part,
-            group,
-            *counts,
-            crc,
-            report,
-            payload,
-            *(encoded_rows or [None] * self.spec.kept),
-        ]
+        cells = encoded_rows or [None] * self.spec.kept
+        return [kind, number, key, part, group, *counts, crc, report, payload, *cells]
 
 
 class ComputeApart(Compute):
@@ -267,12 +239,11 @@ class ComputeApart(Compute):
         self.folder = folder
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        shared, separate_rows = self._values()
+        server, path = self._values(), place(self.folder)
         for record in batches:
             for slot, number in enumerate(record.column("batch").to_pylist()):
-                path = place(self.folder)
                 try:
-                    row, partial = self._answer(record, slot, number, 0, separate_rows, shared)
+                    row, partial = self._answer(record, slot, number, 0, server)
                 except RuntimeError as error:
                     with whole_file(path / f"{number}.failed") as file:
                         file.write(str(error).encode())
@@ -285,7 +256,7 @@ class ComputeApart(Compute):
 
 
 def _as_batch(rows: Sequence[Sequence[Any]], spec: SparkPass) -> pa.RecordBatch:
-    names, types = [*_COLUMNS, *(f"k{i}" for i in range(spec.kept))], [*_COLUMNS.values(), *[pa.binary()] * spec.kept]
+    names, types = [*COLUMNS, *(f"k{i}" for i in range(spec.kept))], [*COLUMNS.values(), *[pa.binary()] * spec.kept]
     columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=names)
 
@@ -297,27 +268,24 @@ class Merge:
         self.spec = spec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        open_row: tuple[tuple[int, ...], pa.RecordBatch] | None = None
-        total: list[np.ndarray] = []
-        counts = [0] * len(COUNTS)
-        for record in batches:
-            kinds, numbers, keys = (record.column(name).to_pylist() for name in ("kind", "number", "key"))
-            for slot, (kind, number, key) in enumerate(zip(kinds, numbers, keys, strict=True)):
-                row = record.slice(slot, 1)
-                if kind == REPLY:
-                    yield row
-                    continue
-                names, shapes = merges_of(self.spec, kind, number)
-                values, row_counts = read_partial(record, slot, shapes)
-                if open_row is not None and open_row[0] == (kind, number, key):
-                    total = merged(names, total, values)
-                    counts = [a + b for a, b in zip(counts, row_counts, strict=True)]
-                    continue
-                if open_row is not None:
-                    yield _with_payload(open_row[1], total, counts)
-                open_row, total, counts = ((kind, number, key), row), values, row_counts
-        if open_row is not None:
-            yield _with_payload(open_row[1], total, counts)
+        rows = (batch.slice(slot, 1) for batch in batches for slot in range(batch.num_rows))
+        group_of = lambda row: tuple(row.column(name)[0].as_py() for name in ("kind", "number", "key"))  # noqa: E731
+        for (kind, number, key), group in itertools.groupby(rows, group_of):
+            if kind == REPLY:
+                yield from group
+                continue
+            names, shapes = merges_of(self.spec, kind, number)
+            others = iter(group)
+            first = next(others)
+            total, counts = read_partial(first, 0, shapes)
+            for row in others:
+                values, row_counts = read_partial(row, 0, shapes)
+                total = merged(names, total, values)
+                counts = [a + b for a, b in zip(counts, row_counts, strict=True)]
+            payload = encode(total)
+            crc = _mark(payload, kind, number, key, counts)
+            cells = {**first.to_pylist()[0], "payload": payload, "crc": crc, **dict(zip(COUNTS, counts, strict=True))}
+            yield pa.RecordBatch.from_pylist([cells], first.schema)
 
 
 def read_partial(record: Foreign, slot: int, shapes: Shapes) -> tuple[list[np.ndarray], list[int]]:
@@ -335,18 +303,6 @@ def _mark(payload: bytes | memoryview, kind: int, number: int, key: int, counts:
     return crc_of([payload, repr((kind, number, key, *counts)).encode()])
 
 
-def _with_payload(row: pa.RecordBatch, total: Sequence[Any], counts: Sequence[int]) -> pa.RecordBatch:
-    payload = encode(total)
-    kind, number, key = (row.column(name)[0].as_py() for name in ("kind", "number", "key"))
-    crc = _mark(payload, kind, number, key, counts)
-    new = {"payload": payload, "crc": crc, **dict(zip(COUNTS, counts, strict=True))}
-    columns = [
-        pa.array([new[field.name]], field.type) if field.name in new else column
-        for field, column in zip(row.schema, row.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=row.schema)
-
-
 def merges_of(spec: SparkPass, kind: int, number: int) -> tuple[Sequence[str], Shapes]:
     if kind == KEYED:
         (name, shape), axis = spec.partial[number], spec.keyed[number]
@@ -355,51 +311,33 @@ def merges_of(spec: SparkPass, kind: int, number: int) -> tuple[Sequence[str], S
     return [spec.merges[i] for i in plain], tuple(spec.partial[i] for i in plain)
 
 
-class See:
-    """Reads a file that the driver wrote, to find executors with a different file system."""
-
-    def __init__(self, path: str, text: str) -> None:
-        self.path, self.text = path, text
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        fact = ""
+def see(path: str, text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Reads a file that the driver wrote; yields why this executor has a different file system, or ""."""
+    for _ in batches:
         try:
-            if place(self.path).read_text() != self.text:
-                fact = "it contains other files"
+            fact = "" if place(path).read_text() == text else "it contains other files"
         except Exception as error:
             fact = f"{type(error).__name__} for user {os.getuid()}"
-        host = socket.gethostname()
-        yield pa.RecordBatch.from_pydict({"fact": pa.array([fact and f"{host} ({fact})"])})
+        yield pa.RecordBatch.from_pydict({"fact": [fact and f"{socket.gethostname()} ({fact})"]})
 
 
-class WriteFiles:
-    """Writes each partition as one Parquet file in a folder of any file system."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one partition, for `mapInArrow`; returns the name of its file."""
-        first = next(batches, None)
-        if first is None:
-            return
-        name = f"{self.folder}/part-{uuid.uuid4().hex}.parquet"
-        with whole_file(place(name)) as file, pq.ParquetWriter(file, first.schema) as writer:
-            for batch in (first, *batches):
-                writer.write_batch(batch)
-        yield pa.RecordBatch.from_pydict({"file": pa.array([name])})
+def write_file(folder: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Writes a partition as one Parquet file in a folder of any file system; yields the file's name."""
+    if (first := next(batches, None)) is None:
+        return
+    name = f"{folder}/part-{uuid.uuid4().hex}.parquet"
+    with whole_file(place(name)) as file, pq.ParquetWriter(file, first.schema) as writer:
+        for batch in (first, *batches):
+            writer.write_batch(batch)
+    yield pa.RecordBatch.from_pydict({"file": [name]})
 
 
-class ReadFiles:
+def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Reads Parquet files by name, from any file system."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for name in batch.column("file").to_pylist():
-                with place(name).open("rb") as file:
-                    yield from pq.ParquetFile(file).iter_batches(batch_size=8)
+    for batch in batches:
+        for name in batch.column("file").to_pylist():
+            with place(name).open("rb") as file:
+                yield from pq.ParquetFile(file).iter_batches(batch_size=8)
 
 
 class Pack:
@@ -467,6 +405,11 @@ class Pack:
         return pa.RecordBatch.from_pydict(columns)
 
 
+def flat_column(rows: np.ndarray) -> pa.Array:
+    """Converts rows to a column of numbers or flat lists."""
+    return pa.array(rows if rows.ndim == 1 else list(rows.reshape(len(rows), -1)))
+
+
 class Predict:
     """Adds a column that a stage computes from each row's other columns."""
 
@@ -487,8 +430,5 @@ class Predict:
                     filled[: len(some)] = read_column(some.column(name), name, (leaf[0], leaf[1][1:]))
                 reply = run_task(Task(self.digest, self.stage.value, [np.int32(0), *rows, *values]))
                 predictions = reply.outputs[0][: some.num_rows]
-                flat = pa.array(
-                    predictions if predictions.ndim == 1 else list(predictions.reshape(len(predictions), -1))
-                )
-                yield pa.RecordBatch.from_arrays([*some.columns, flat], [*some.schema.names, ""])
+                yield pa.RecordBatch.from_arrays([*some.columns, flat_column(predictions)], [*some.schema.names, ""])
         shorten_collections()

@@ -21,6 +21,17 @@ class NodeFailure(RuntimeError):
         self.slot, self.worker_lost = slot, worker_lost
 
 
+class ToDrop(dict[int, list[str]]):
+    """For each node, the names of its kept rows that nothing refers to any more; `pop` gives them to a request."""
+
+    def forget(self, dropped: list[str], nodes: int) -> None:
+        """Moves the names of dropped rows to the lists of all nodes."""
+        while dropped:
+            name = dropped.pop()
+            for slot in range(nodes):
+                self.setdefault(slot, []).append(name)
+
+
 @dataclass
 class Ask:
     """Request to one node, with a stage (as bytes or digest), the source of each row, and the values to keep.

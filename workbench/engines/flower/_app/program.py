@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .asks import Ask, NodeReply
+from .asks import Ask, NodeReply, ToDrop
 from .stages import as_typed, load_stage, stage_bytes
 
 AskAll = Callable[[Sequence[Ask]], list[NodeReply]]
@@ -59,7 +59,7 @@ class FlowerProgram:
         self.finished_rounds, self.carried, self._loops = 0, [], 0
         self._names = itertools.count()
         self._dropped: list[str] = []
-        self._to_drop: dict[int, list[str]] = {}
+        self._to_drop = ToDrop()
 
     def run(self) -> dict[str, np.ndarray]:
         """Returns the results keyed by name, after fetching the rows that they contain."""
@@ -102,10 +102,7 @@ class FlowerProgram:
         return [*held_rows, *(finish(totals) if finish else [])]
 
     def _ask_of(self, op: dict[str, Any], slot: int, rows: list[Any], shared: list[Any], row_names: list[str]) -> Ask:
-        while self._dropped:
-            name = self._dropped.pop()
-            for node in range(self.described["nodes"]):
-                self._to_drop.setdefault(node, []).append(name)
+        self._to_drop.forget(self._dropped, self.described["nodes"])
         payload, sources = [], []
         for x in rows:
             sources.append(x.source if isinstance(x, Own | HeldRows) else f"sent:{len(payload)}")
