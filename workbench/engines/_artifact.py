@@ -88,13 +88,6 @@ class BodyReader:
         return f"the checking process was killed by {name}{why}"
 
 
-def _read_body(body: bytes) -> dict[str, object]:
-    try:
-        return {"unknown": unknown_custom_calls(jax.export.deserialize(bytearray(body)))}
-    except Exception as error:  # a damaged body can make JAX raise any error
-        return {"error": f"JAX {jax.__version__} raised {type(error).__name__}: {str(error)[:2000]}"}
-
-
 def serve() -> None:
     """Answers requests until stdin closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -106,7 +99,11 @@ def serve() -> None:
         (length,) = _LENGTH.unpack(head)
         body = sys.stdin.buffer.read(length)
         _limit(length)
-        answers.write(json.dumps(_read_body(body)).encode() + b"\n")
+        try:
+            answer = {"unknown": unknown_custom_calls(jax.export.deserialize(bytearray(body)))}
+        except Exception as error:  # a damaged body can make JAX raise any error
+            answer = {"error": f"JAX {jax.__version__} raised {type(error).__name__}: {str(error)[:2000]}"}
+        answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
 
 

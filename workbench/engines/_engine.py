@@ -94,14 +94,17 @@ class Engine(abc.ABC):
             )
             raise ProgramError(message)
         fn = fn.fn if isinstance(fn, Jitted) else fn
-        check_call(f"`{type(self).__name__}.run`", fn, args, {})
-        refused = _jax_compat.needs_compiler(f"`{type(self).__name__}.run`")
-        if refused:
-            raise EngineError(refused)
+        self._check(fn, args)
         recorder = RunRecorder(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
         # Engines compute clients outside the mesh of this process, so the program is traced without the mesh.
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             return self._run(fn, args, recorder)
+
+    def _check(self, fn: Callable, args: tuple[Any, ...]) -> None:
+        method = f"`{type(self).__name__}.run`"
+        check_call(method, fn, args, {})
+        if refused := _jax_compat.needs_compiler(method):
+            raise EngineError(refused)
 
     def _run(self, fn: Callable, args: tuple[Any, ...], recorder: RunRecorder) -> tuple[RunRecord, PlanInterpreter]:
         shapes = jax.tree.map(

@@ -183,7 +183,9 @@ class Executor(Engine):
         """Creates the error for a late batch; if the pool's settings are known, kills and replaces the pool."""
         new = _remade(self.pool)
         if new is not None:
-            _end_workers(self.pool)
+            for process in list((getattr(self.pool, "_processes", None) or {}).values()):
+                process.kill()  # while they compute, they ignore requests to stop
+            self.pool.shutdown(wait=False, **({} if _is_loky(self.pool) else {"cancel_futures": True}))
             self.pool = new
         message = (
             f"stage {work.stage} (`{work.name}`) did not answer for {list_clients(batch.clients)} within "
@@ -345,13 +347,6 @@ def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
 
 def _is_loky(pool: object) -> bool:
     return type(pool).__module__.startswith("loky.")
-
-
-def _end_workers(pool: Foreign) -> None:
-    """Kills a pool's processes, which ignore requests to stop while they compute."""
-    for process in list((getattr(pool, "_processes", None) or {}).values()):
-        process.kill()
-    pool.shutdown(wait=False, cancel_futures=True) if not _is_loky(pool) else pool.shutdown(wait=False)
 
 
 def _check_dask(client: Foreign) -> None:

@@ -52,7 +52,7 @@ class _Flow:
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.spans = {id(equation): _spans(equation) for equation in jaxpr.eqns}
-        self.backward = {id(equation) for equation in jaxpr.eqns if _is_backward(equation)}
+        self.backward = {id(e) for e in jaxpr.eqns if "transpose(" in str(e.source_info.name_stack)}
         self.readers: dict[Any, list[Any]] = {}
         for equation in jaxpr.eqns:
             for atom in equation.invars:
@@ -92,10 +92,6 @@ def _spans(equation: JaxprEqn) -> tuple[SourceSpan, ...]:
     return tuple(
         SourceSpan(*frame) for frame in _jax_compat.user_frames(equation.source_info) if is_user_file(frame[0])
     )
-
-
-def _is_backward(equation: JaxprEqn) -> bool:
-    return "transpose(" in str(equation.source_info.name_stack)
 
 
 def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[bool]) -> list[str]:

@@ -130,7 +130,8 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
         _check(plan)
         translation = _Translation(plan, traced.in_names)
         tree = translation.tree()
-    notes = [*_notes(plan), *translation.platform_notes()]
+    inner = any(step.jaxpr is not None and holds_clients(step.jaxpr) for step in plan.steps)
+    notes = [*["an inner placement becomes local work of a client"] * inner, *translation.platform_notes()]
     return FederatedComputation(plan.name, _validated(tree), notes, plan.placements[0].size if plan.placements else 1)
 
 
@@ -168,11 +169,6 @@ def _refuse(name: str, wrong: Sequence[str]) -> None:
             "with `workbench.engines`, which do not have these limits."
         )
         raise ProgramError(message)
-
-
-def _notes(plan: Plan) -> list[str]:
-    inner = any(step.jaxpr is not None and holds_clients(step.jaxpr) for step in plan.steps)
-    return ["an inner placement becomes local work of a client"] if inner else []
 
 
 def _validated(tree: Block) -> Block:

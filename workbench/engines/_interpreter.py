@@ -142,11 +142,8 @@ class PlanInterpreter(PythonInterpreter):
         all_clients = np.ones(phase.placement.size, bool)
         rows = [self._read(v, values, "a pass", rows=True) for v in phase.rows]
         rows = [x if not isinstance(x, PresentRows) else all_clients if decided is None else decided for x in rows]
-        rows = [
-            x if isinstance(x, RemoteRows) else materialize([x])[0]
-            for x in (rows if phase.divisible else materialize(rows))
-        ]
-        rows = [x if isinstance(x, ReadRows | RemoteRows) else to_host(x) for x in rows]
+        rows = rows if phase.divisible else materialize(rows)
+        rows = [x if isinstance(x, ReadRows | RemoteRows) else to_host(materialize([x])[0]) for x in rows]
         shared = [self._read(atom, values, "a broadcast") for atom in phase.shared.values()]
         functions = functools.partial(self._function, phase)
         work = Pass(phase, rows, shared, functions=functions, reduced=self._reduction(phase), recorder=recorder)

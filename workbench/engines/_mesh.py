@@ -4,7 +4,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from workbench.engines._engine import KEPT_PLANS, Engine, check_batch_size
 from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stream import StreamedPass, stream
 from workbench.errors import EngineError, WorkbenchError
-from workbench.plan import ChunkSize, check_call, jit, listeners
+from workbench.plan import ChunkSize, jit, listeners
 from workbench.records.run import RunRecord
 
 
@@ -75,14 +75,14 @@ class MeshEngine(Engine):
         Without a `ClientReader`, progress is reported and `cancel` is checked only before and after the computation.
         With a `ClientReader`, both happen after every batch.
         """
-        check_call("`MeshEngine.run`", fn, args, {})
-        refused = _jax_compat.needs_compiler("`MeshEngine.run`")
-        if refused:
-            raise EngineError(refused)
+        self._check(fn, args)
         if any(isinstance(x, ClientReader) for x in jax.tree.leaves(args, is_leaf=_is_reader)):
             mesh = self.mesh if self.mesh is not None else jax.sharding.get_mesh()
-            with self._streaming(None if mesh.empty else mesh):
+            token = _MESH.set(None if mesh.empty else mesh)
+            try:
                 return super().run(fn, *args, progress=progress, cancel=cancel)
+            finally:
+                _MESH.reset(token)
         recorder = RunRecorder(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
         try:
             recorder.check("", 0.0)
@@ -118,14 +118,6 @@ class MeshEngine(Engine):
             jitted = jit(fn, chunk_size=self.chunk_size)
             self._programs[key] = functools.partial(jitted.run_compiled, jitted.lower(*args).compile())
         return self._programs[key]
-
-    @contextlib.contextmanager
-    def _streaming(self, mesh: object) -> Iterator[None]:
-        token = _MESH.set(mesh)
-        try:
-            yield
-        finally:
-            _MESH.reset(token)
 
     def _compute(self, work: Pass) -> None:
         mesh, function = _MESH.get(), work.function(1)

@@ -11,7 +11,7 @@ from jax.extend.core import Literal, Var
 from workbench._types import AnyArray, Atom, PyTree
 from workbench.engines._stage import dtype_of, is_key
 from workbench.errors import InspectionError
-from workbench.plan import Plan, PlannedCall, Step, describe_plan, trace
+from workbench.plan import Plan, PlannedCall, describe_plan, trace
 from workbench.primitives import bind_here
 from workbench.records.program import StageRecord
 from workbench.records.run import PlayedCourseRecord, PlayedStageRecord, PlayedValueRecord, PlayRecord
@@ -73,14 +73,9 @@ def _evaluate(plan: Plan, inputs: Sequence[Any]) -> dict[Var, Any]:
     closed = plan.closed
     values = dict(zip([*closed.jaxpr.constvars, *closed.jaxpr.invars], [*closed.consts, *inputs], strict=True))
     for step in plan.steps:  # in program order, so that the inputs of a step are available
-        values.update(
-            zip(step.outputs, bind_here(step.equation, [_read(a, values) for a in _inputs(step)]), strict=True)
-        )
+        operands = [_read(atom, values) for atom in step.equation.invars]
+        values.update(zip(step.outputs, bind_here(step.equation, operands), strict=True))
     return values
-
-
-def _inputs(step: Step) -> Sequence[Any]:
-    return step.equation.invars
 
 
 def _read(atom: Atom, values: dict[Var, AnyArray]) -> AnyArray:

@@ -78,8 +78,14 @@ class Ray(Executor):
         self.name = "ray"
 
     def _put(self, values: Values) -> object:
-        pool: _RayPool = self.pool  # pyright: ignore[reportAssignmentType]
-        return pool.put(values)
+        ray: ModuleType = self.pool._ray  # pyright: ignore[reportAttributeAccessIssue]
+        if not ray.is_initialized():  # every other call would start a cluster
+            message = (
+                "`Ray` has lost its cluster: Ray was shut down in this process. Stages are sent to the cluster that "
+                "`ray.init` connected to: call `ray.init` again, then create a new `Ray()`."
+            )
+            raise EngineError(message)
+        return ray.put(values)
 
 
 class _Reference(Protocol):
@@ -123,21 +129,7 @@ class _RayPool(concurrent.futures.Executor):
             )
             raise ProgramError(message)
         self._retries = retries
-        self._count()
-
-    @property
-    def _max_workers(self) -> int:
-        """Number of tasks that the cluster can currently run at the same time."""
-        return self._count()
-
-    def put(self, values: Values) -> object:
-        if not self._ray.is_initialized():  # every other call would start a cluster
-            message = (
-                "`Ray` has lost its cluster: Ray was shut down in this process. Stages are sent to the cluster that "
-                "`ray.init` connected to: call `ray.init` again, then create a new `Ray()`."
-            )
-            raise EngineError(message)
-        return self._ray.put(values)
+        assert self._max_workers > 0
 
     def submit(self, fn: Callable, /, *args: Argument, **kwargs: Argument) -> Future:  # as `Executor.submit`
         needs = dict(self._needs)
@@ -147,7 +139,9 @@ class _RayPool(concurrent.futures.Executor):
         )  # fmt: skip
         return _Answer(self._ray, call.remote(*args, **kwargs))
 
-    def _count(self) -> int:
+    @property
+    def _max_workers(self) -> int:
+        """Number of tasks that the cluster can currently run at the same time."""
         lost = has_lost_raylet()  # Ray itself notices this seconds later
         nodes = [] if lost else [node.get("Resources", {}) for node in self._ray.nodes() if node.get("Alive")]
         if not nodes:

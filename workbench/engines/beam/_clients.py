@@ -116,9 +116,10 @@ class BeamTable:
 def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, order: str | None) -> BeamTable:
     """Counts the examples of each client, on the workers of the PCollection's pipeline."""
     from workbench.engines.beam import _here
-    from workbench.engines.beam._worker import ExampleRows, runner_and_options
+    from workbench.engines.beam._worker import ExampleRows
 
-    runner, options = runner_and_options(collection.pipeline, IN_PROCESS)
+    runner, options = collection.pipeline.runner, collection.pipeline.options
+    runner = IN_PROCESS if "direct_runner" in type(runner).__module__ else runner
     try:
         if not collection.is_bounded:
             message = "[source] an unbounded PCollection"

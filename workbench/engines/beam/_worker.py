@@ -225,7 +225,9 @@ def run_counting(
         client_facts = facts | "clients_from: describe clients" >> beam.CombinePerKey(_merge_facts)
         counted = client_facts | "clients_from: count" >> beam.Map(_client_facts)
         table_facts = counted | "clients_from: describe table" >> beam.CombineGlobally(_merge_facts)
-        _ = table_facts | "clients_from: write" >> beam.Map(_write_facts, folder)
+        _ = table_facts | "clients_from: write" >> beam.Map(
+            lambda facts: _write_json(list(facts.items()), f"{folder}/table.json")
+        )
 
 
 def _describe(element: Any, by: str, names: Sequence[str] | None, order: str | None) -> tuple[Any, Any]:
@@ -256,9 +258,9 @@ def _client_facts(element: tuple[Any, Any]) -> Any:
     return {**facts, ("examples", rows): (None, 1)}
 
 
-def _write_facts(facts: Any, folder: str) -> None:
-    with whole_file(place(folder) / "table.json") as file:
-        file.write(json.dumps(list(facts.items())).encode())
+def _write_json(value: object, path: str) -> None:
+    with whole_file(place(path)) as file:
+        file.write(json.dumps(value).encode())
 
 
 def _encode(element: Any, packed: PackedExamples) -> tuple[Any, Any]:
@@ -318,12 +320,6 @@ def _steps(transforms: Foreign, name: str) -> Iterator[str]:
         yield from _steps(transforms, part)
 
 
-def runner_and_options(pipeline: Foreign, default: str) -> tuple[object, PipelineOptions]:
-    """The runner of a pipeline (`default` replaces Beam's direct runner), and the pipeline's options."""
-    direct = "direct_runner" in type(pipeline.runner).__module__
-    return default if direct else pipeline.runner, pipeline.options
-
-
 def run_reading(folder: str, source: Foreign, struct: PyTree[Array], runner: object, flags: Sequence[str]) -> None:
     """Writes all clients of a source to one file each, and their ids and file names to `clients.json`."""
     if isinstance(source, PackedExamples):
@@ -372,9 +368,7 @@ def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]
 
 
 def _write_list(clients: list[tuple[Any, str]], folder: str) -> None:
-    ordered = sorted(clients, key=lambda client: (isinstance(client[0], str), client[0]))
-    with whole_file(place(folder) / "clients.json") as file:
-        file.write(json.dumps(ordered).encode())
+    _write_json(sorted(clients, key=lambda client: (isinstance(client[0], str), client[0])), f"{folder}/clients.json")
 
 
 def _load_rows(batch: int, folder: str) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import os
-import queue
 import secrets
 import shutil
 import socket
@@ -13,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,10 +86,9 @@ class Runtime:
             (self.data / str(node)).mkdir(parents=True)
         key = secrets.token_bytes(32)
         self._listener = Listener(authkey=key)
-        self._accepted: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        self._accepted: Future[Connection] = Future()
         self._engine: Connection | None = None
-        self._number = 0
-        self._key = key
+        self._number, self._key = 0, key
         threading.Thread(target=self._accept, daemon=True).start()
         self.processes = FlowerProcesses(self.folder, self._environment())
 
@@ -117,7 +116,8 @@ class Runtime:
         raise NotImplementedError
 
     def _connect(self, check: Callable[[], Any]) -> None:
-        self._engine = self.processes.wait(self._arrived, "its ServerApp", check, self.start_seconds)
+        arrived = lambda: self._accepted.result() if self._accepted.done() else None  # noqa: E731
+        self._engine = self.processes.wait(arrived, "its ServerApp", check, self.start_seconds)
         _, ready, error = self._receive(0, check, self.start_seconds + 90)
         if ready is None:
             message = (
@@ -126,18 +126,13 @@ class Runtime:
             )
             raise EngineError(message)
 
-    def _arrived(self) -> Connection | None:
-        try:
-            return self._accepted.get_nowait()
-        except queue.Empty:
-            return None
-
     def ask(
         self,
         asks: Sequence[Ask],
         seconds: float,
         check: Callable[[], Any],
         enough: tuple[int, float | None] | None = None,
+        /,
     ) -> list[NodeReply]:
         """Returns the replies of the nodes, in request order; see `ask_nodes`."""
         assert self._engine is not None
@@ -198,7 +193,7 @@ class Runtime:
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError, EOFError):
-            self._accepted.put(self._listener.accept())
+            self._accepted.set_result(self._listener.accept())
 
 
 class FlowerSimulation(Runtime):

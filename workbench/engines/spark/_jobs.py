@@ -97,7 +97,7 @@ class Jobs:
                 if frame.is_cached:
                     frame.unpersist()
             for stage in self._stages.values():
-                _forget(stage)
+                stage.destroy()
 
     def _check_folder(self) -> None:
         if self._folder_is_shared or re.match(_ON_THIS_MACHINE, str(self.context.master)):
@@ -143,7 +143,7 @@ class Jobs:
                 table = compute(work, named, spec, frame, server, path)
         finally:
             with contextlib.suppress(Exception):
-                _forget(server)
+                server.destroy()
         work.recorder.stage(work.stage, "jobs", time.perf_counter() - started)
         here = self._here(work, named, size)
         try:
@@ -607,11 +607,6 @@ def sent_once(context: Foreign, data: bytes) -> Foreign:
     return _worker.Inline(data) if len(data) <= _MOST_INLINE_BYTES else context.broadcast(data)
 
 
-def _forget(broadcast: Foreign) -> None:
-    if hasattr(broadcast, "destroy"):
-        broadcast.destroy()
-
-
 def _cancel(context: Foreign, group: str) -> None:
     with contextlib.suppress(Exception):
         context.cancelJobGroup(group)
@@ -636,13 +631,7 @@ def _record(batch: Batch) -> Foreign:
                 "A table cell can store at most 2 GiB: lower `clients_per_batch`."
             )
             raise EngineError(message)
-    cells = [_worker.encode([x]) for x in batch.rows]
-    columns: dict[str, Any] = {
-        "batch": pa.array([batch.index], pa.int32()),
-        "acrc": pa.array([_worker.crc_of(cells)], pa.int64()),
-        **{f"a{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)},
-    }
-    return pa.RecordBatch.from_pydict(columns)
+    return _worker.record_of(batch.index, "a", [_worker.encode([x]) for x in batch.rows])
 
 
 def _listed(x: np.ndarray) -> Foreign:

@@ -136,8 +136,8 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
     settings = {**_settings(master, folder, here=here), **conf}
     sigint = signal.getsignal(signal.SIGINT)
     try:
-        with _environment(here), log.open("wb") as output, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PySpark 4.3 warns about pandas 3, although no plan uses pandas
+        # PySpark 4.3 warns about pandas 3, although no plan uses pandas.
+        with _environment(here), log.open("wb") as output, warnings.catch_warnings(action="ignore"):
             gateway = launch_gateway(launch, {"stdout": output, "stderr": output})
             spark_conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("workbench")
             for name, value in settings.items():  # set after the launch, so that no secret is on a command line
@@ -196,30 +196,23 @@ def _environment(here: bool) -> Iterator[None]:
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if here:
         variables["SPARK_LOCAL_IP"] = "127.0.0.1"
-    before = {name: os.environ.get(name) for name in variables}
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in variables.keys() - before:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _end(started: Started) -> None:
     global _started
-    process = _process()
     work = _work_folder(started)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # hides warnings about a JVM that has already exited
+    with warnings.catch_warnings(action="ignore"):  # about a JVM that has already exited
         stopping = threading.Thread(target=_stop_quietly, args=(started.session,), daemon=True)
-        if process is None or process.poll() is None:
-            stopping.start()
-            stopping.join(20)
-        else:
-            _stop_quietly(started.session)
+        stopping.start()
+        stopping.join(20)
     _end_jvm()
     for folder in (started.log.parent, work):
         if folder is not None:
@@ -243,19 +236,13 @@ def _stop_quietly(session: object) -> None:
         session.stop()
 
 
-def _process() -> Foreign:
-    from pyspark import SparkContext
-
-    return getattr(SparkContext._gateway, "proc", None)
-
-
 def _end_jvm() -> None:
     """Terminates the JVM, which `SparkSession.stop` would keep running until this process exits."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    gateway, process = SparkContext._gateway, _process()
-    context = SparkContext._active_spark_context
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context
+    process = getattr(gateway, "proc", None)
     if context is not None and getattr(context, "_accumulatorServer", None) is not None:
         context._accumulatorServer.shutdown()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None

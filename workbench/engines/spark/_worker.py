@@ -67,7 +67,11 @@ class SparkPass:
 
 @dataclasses.dataclass(frozen=True)
 class Inline:
+    """Bytes with the interface of a broadcast variable."""
+
     value: bytes
+
+    def destroy(self) -> None: ...
 
 
 def crc_of(cells: Sequence[bytes | memoryview | None]) -> int:
@@ -340,6 +344,14 @@ def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 yield from pq.ParquetFile(file).iter_batches(batch_size=8)
 
 
+def record_of(number: int, prefix: str, cells: Sequence[bytes], **columns: pa.Array) -> pa.RecordBatch:
+    """A table row for a batch, with the checksum of its cells."""
+    columns = {"batch": pa.array([number], pa.int32()), **columns}
+    columns[f"{prefix}crc"] = pa.array([crc_of(cells)], pa.int64())
+    columns |= {f"{prefix}{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)}
+    return pa.RecordBatch.from_pydict(columns)
+
+
 class Pack:
     """Packs sorted rows into batches of clients, stored as bytes.
 
@@ -395,14 +407,8 @@ class Pack:
                     array[slots] = values
             array[len(starts) :] = array[:1]
             cells.append(encode([array]))
-        columns: dict[str, Any] = {
-            "batch": pa.array([number], pa.int32()),
-            "held": pa.array([index[starts] if self.examples else index], pa.list_(pa.int64())),
-            "rows": pa.array([len(index)], pa.int64()),
-            "ccrc": pa.array([crc_of(cells)], pa.int64()),
-            **{f"c{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)},
-        }
-        return pa.RecordBatch.from_pydict(columns)
+        held = pa.array([index[starts] if self.examples else index], pa.list_(pa.int64()))
+        return record_of(number, "c", cells, held=held, rows=pa.array([len(index)], pa.int64()))
 
 
 def flat_column(rows: np.ndarray) -> pa.Array:

@@ -36,7 +36,7 @@ def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], di
     # Flower's deployment starts a process per message; a node that only reports its partition does not need JAX.
     from .stages import as_plain, as_typed, load_stage, stage_bytes
 
-    store = _held(context)
+    store: dict[str, Array] = dict(context.state["held"].items()) if "held" in context.state else {}
     for name in ask["drop"]:
         store.pop(name, None)
     if ask["fetch"]:
@@ -55,10 +55,6 @@ def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], di
     if store or "held" in context.state:
         context.state["held"] = ArrayRecord(store)
     return [as_plain(x) for x in outputs[len(names) :]], _reported(seconds, stage.compile_seconds)
-
-
-def _held(context: Context) -> dict[str, Array]:
-    return dict(context.state["held"].items()) if "held" in context.state else {}
 
 
 def _row(source: str, arrays: list[np.ndarray], store: dict[str, Array], context: Context) -> np.ndarray:

@@ -170,7 +170,7 @@ class FlowerProgram:
         ]
         streams = [iter(reply.values) for reply in self.ask(asks)]
         arrays = {
-            name: _restored(np.concatenate([next(streams[slot]) for slot in range(rows.clients)]), rows.aval)
+            name: _typed([np.concatenate([next(streams[slot]) for slot in range(rows.clients)])], [rows.aval])[0]
             for name, rows in rows_by_name.items()
         }
 
@@ -197,11 +197,6 @@ def _aval(described: dict[str, Any]) -> SimpleNamespace:
 
 def _typed(values: Sequence[np.ndarray], avals: Sequence[dict[str, Any]]) -> list[np.ndarray]:
     return [as_typed(x, _aval(a), "a reply") for x, a in zip(values, avals, strict=True)]
-
-
-def _restored(x: np.ndarray, described: dict[str, Any]) -> np.ndarray:
-    dtype = np.dtype(described["dtype"])
-    return x.view(dtype) if x.dtype != dtype else x
 
 
 def _stacked(values: list[Any], described: dict[str, Any]) -> "np.ndarray | Stack":
