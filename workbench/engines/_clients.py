@@ -150,11 +150,6 @@ class ReadRows:
     reader: ClientReader
     index: int
 
-    @property
-    def nbytes(self) -> int:
-        aval = self.reader.avals[self.index]
-        return self.reader.clients * int(np.prod(aval.shape)) * aval.dtype.itemsize
-
 
 def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDtypeStruct, ...]:
     """Shapes and dtypes of one client's leaves; with `rows`, the leaves `[clients, ...]` contain many clients."""

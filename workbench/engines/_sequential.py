@@ -36,12 +36,8 @@ class Observed:
     steps: tuple[int, ...] = ()
 
 
-def trace_client(work: Pass, batch: Batch, *, watch: Callable[[Observed], None] | None, check_nan: bool) -> list[Any]:
-    return interpret_client(work, batch, TracedClient(work.stage, work.name, batch.clients[0], watch, check_nan))
-
-
 def interpret_client(work: Pass, batch: Batch, client: "TracedClient") -> list[Any]:
-    """Runs `trace_client` with a custom `client` interpreter."""
+    """Runs one client's stages, one operation at a time."""
     phase, path = work.phase, work.function(1).path
     values: dict[Any, Any] = {}
     for v, rows in zip(phase.rows, batch.rows, strict=True):
@@ -169,7 +165,8 @@ class Sequential(Engine):
                 if compiled is not None:
                     outputs = jax.block_until_ready(compiled(*work.operands(batch)))
                 else:
-                    outputs = trace_client(work, batch, watch=self.watch, check_nan=self.check_nan)
+                    client = TracedClient(work.stage, work.name, batch.clients[0], self.watch, self.check_nan)
+                    outputs = interpret_client(work, batch, client)
             except EngineError:
                 raise
             except Exception as error:

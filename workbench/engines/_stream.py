@@ -86,11 +86,8 @@ class StreamedPass(ClientLoop):
         """Compiles the batch function; all batches have the same shapes as the first batch."""
         if self._compiled is None:
             compiled = self._run.lower(jnp.int32(0), totals, rows, shared).compile()
-            self._compiled = functools.partial(self._call, compiled)
+            self._compiled = lambda *operands: self._errors.call(compiled, operands, {})
         return self._compiled
-
-    def _call(self, compiled: Callable, *operands: object) -> tuple[list[Any], list[Any]]:
-        return self._errors.call(compiled, operands, {})
 
     def _batch(
         self, number: jax.Array, totals: list[jax.Array], rows: list[jax.Array], shared: list[jax.Array]

@@ -148,7 +148,7 @@ class _Tap(Engine):
     def take(self, value: Array, **described: Option) -> None:
         self.reached = True
         source = None if described["operation"] == _EMIT else described["source"]
-        if self.files and source is not None and not self._is_asked_for(source.file):
+        if self.files and source is not None and not any(map(PurePath(source.file).match, self.files)):
             self.elsewhere[source.file] += 1
             return
         array = np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)
@@ -180,10 +180,6 @@ class _Tap(Engine):
         if before is None or described["operation"] != _EMIT or array.dtype.kind == "V":
             return False
         return np.array_equal(before, array, equal_nan=array.dtype.kind in "fc")
-
-    def _is_asked_for(self, file: str) -> bool:
-        path = PurePath(file)
-        return any(path.match(pattern) for pattern in self.files)
 
     def known(self) -> str:
         listed = [f"{size} clients of {name!r}" for name, size in self._sizes.items()]

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from workbench._open_types import Foreign
-from workbench._types import PyTreeDef
 from workbench.engines._clients import COUNT, ClientReader
 from workbench.engines._places import load_arrays, save_arrays, scratch_folder
 from workbench.engines._table_engine import TableReader, check_clients, source_fact
@@ -126,7 +125,7 @@ def count_examples(collection: Foreign, by: str, names: Sequence[str] | None, or
             raise ValueError(message)
         examples = ExampleRows.of(collection)
         with scratch_folder("clients-", None) as folder:
-            _here.run("run_counting", (str(folder), examples, by, names, order), runner, options, lambda: None)
+            _here.run("run_counting", (str(folder), examples, (by, names, order)), runner, options, lambda: None)
             facts = json.loads((folder / "table.json").read_text())
     except Exception as error:
         message = (
@@ -152,14 +151,10 @@ class BeamExamples(TableReader):
     engine, table = "Beam", "PCollection"
 
     def __init__(self, packed: Foreign, runner: object, options: Foreign, clients: int) -> None:
-        self.packed: Foreign = packed
-        self.runner: object = runner
-        self.options: Foreign = options
-        self.clients: int = clients
+        self.packed, self.runner, self.options, self.clients = packed, runner, options, clients
         struct = {name: jax.ShapeDtypeStruct((packed.length, *shape), dtype) for name, dtype, shape in packed.columns}
         struct[COUNT] = jax.ShapeDtypeStruct((), np.int32)
-        self.structure: PyTreeDef = jax.tree.structure(struct)
-        self.avals: tuple[Any, ...] = tuple(jax.tree.leaves(struct))
+        self.structure, self.avals = jax.tree.structure(struct), tuple(jax.tree.leaves(struct))
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Packs the clients on the pipeline's workers, and reads them one by one in this process."""

@@ -209,19 +209,15 @@ class PackedExamples:
         return np.dtype([(f"c{i}", dtype, shape) for i, (_, dtype, shape) in enumerate(self.columns)])
 
 
-def run_counting(
-    folder: str,
-    examples: ExampleRows,
-    by: str,
-    names: Sequence[str] | None,
-    order: str | None,
-    runner: object,
-    flags: Sequence[str],
-) -> None:
+Names = tuple[str, Sequence[str] | None, str | None]
+"""The column of the clients' ids, the columns to read (None for all), and the column of the order."""
+
+
+def run_counting(folder: str, examples: ExampleRows, names: Names, runner: object, flags: Sequence[str]) -> None:
     """Writes `table.json` with facts: the columns, the clients per number of examples, and the kinds of values."""
     pipeline, rows = examples.rows(folder, runner, flags)
     with pipeline:
-        facts = rows | "clients_from: describe" >> beam.Map(_describe, by, names, order)
+        facts = rows | "clients_from: describe" >> beam.Map(_describe, names)
         client_facts = facts | "clients_from: describe clients" >> beam.CombinePerKey(_merge_facts)
         counted = client_facts | "clients_from: count" >> beam.Map(_client_facts)
         table_facts = counted | "clients_from: describe table" >> beam.CombineGlobally(_merge_facts)
@@ -230,9 +226,9 @@ def run_counting(
         )
 
 
-def _describe(element: Any, by: str, names: Sequence[str] | None, order: str | None) -> tuple[Any, Any]:
+def _describe(element: Any, columns: Names) -> tuple[Any, Any]:
     """Returns the facts about one row, keyed by its client: fact → a client (or None), and its number of rows."""
-    row = as_row(element)
+    row, (by, names, order) = as_row(element), columns
     client, others = _id(row.get(by)), [name for name in row if name not in (by, order)]
     kinds = {name: kind_of(row.get(name)) for name in (others if names is None else names)}
     kinds[by] = CLIENT if client is not None else f"{MISSING} {type(row.get(by)).__name__}"

@@ -309,22 +309,17 @@ def _inputs(
             "separate argument to the server."
         )
         raise ProgramError(message)
-    client_counts = [block.uses[v].clients for v in variables]
-    absent = [
-        n for n, count, x in zip(traced.in_names, client_counts, leaves, strict=True) if not count and _is_struct(x)
-    ]
-    if absent:
+    if absent := [n for (n, _, use), x in zip(pairs, leaves, strict=True) if not use.clients and _is_struct(x)]:
         message = (
             f"`Flower.export` was given only shapes for {_listed(absent)}, but the server needs values. The app runs "
             "on its own: pass arrays for all arguments that are not client data."
         )
         raise ProgramError(message)
     described, values = [], {}
-    for name, label, client_count, v, x in zip(names, traced.in_names, client_counts, variables, leaves, strict=True):
+    for name, (label, v, use), x in zip(names, pairs, leaves, strict=True):
         aval = edge_aval(v.aval)
-        axis = block.uses[v].axis
-        described.append({"name": name, "argument": label, "own": client_count, "axis": axis, **describe(aval)})
-        if not client_count:
+        described.append({"name": name, "argument": label, "own": use.clients, "axis": use.axis, **describe(aval)})
+        if not use.clients:
             values[name] = to_host(x).astype(aval.dtype, copy=False)
     return described, values
 
@@ -394,11 +389,9 @@ def _readme(name: str, package: str, described: dict[str, Any]) -> str:
     leaves = [f"{stage}: {x['name']}, {x['dtype']}{x['shape']}" for stage, x in pairs]
     if any(op["kept_avals"] for op in stages):
         leaves.append("- rows that a server stage reads or that are a result; all other rows stay on the node")
-    needed = [f"- `{x['name']}.npy`: {x['dtype']}{_of_one(x)} ({x['argument']})" for x in client_inputs]
+    shapes = [[1 if i == x["axis"] else size for i, size in enumerate(x["shape"])] for x in client_inputs]
+    rows = zip(client_inputs, shapes, strict=True)
+    needed = [f"- `{x['name']}.npy`: {x['dtype']}{shape} ({x['argument']})" for x, shape in rows]
     facts = {"data": "\n".join(needed) or "- nothing", "leaves": "\n".join(leaves) or "- nothing"}
     template = (Path(__file__).parent / "_project" / "README.md.txt").read_text()
     return template.format(name=name, package=package, nodes=described["nodes"], **facts)
-
-
-def _of_one(x: dict[str, Any]) -> list[int]:
-    return [1 if i == x["axis"] else size for i, size in enumerate(x["shape"])]

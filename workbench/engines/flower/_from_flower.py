@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -91,20 +92,18 @@ def from_flower(
     return _FlowerClient(app, clients, tuple(metrics), message_type, dict(config or {}), dict(run_config or {}))
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _FlowerClient:
     """A client function that sends messages to a ClientApp, and the contexts of all clients."""
 
-    def __init__(
-        self,
-        app: "ClientApp",
-        clients: int,
-        metrics: tuple[str, ...],
-        message_type: str,
-        config: dict[str, Any],
-        run_config: dict[str, Any],
-    ) -> None:
-        self.app, self.clients, self.metrics, self.message_type = app, clients, metrics, message_type
-        self.config, self.run_config = config, run_config
+    app: "ClientApp"
+    clients: int
+    metrics: tuple[str, ...]
+    message_type: str
+    config: dict[str, Any]
+    run_config: dict[str, Any]
+
+    def __post_init__(self) -> None:
         self.__name__ = "flower_client"  # of its stage in the plan
         self._contexts: dict[int, Foreign] = {}
         # Devices of a mesh call back from several threads, and few libraries allow this.
