@@ -19,9 +19,8 @@ SPEC = _worker.SparkPass(
 
 def keyed_row() -> Any:
     """The partial results of one of three keys."""
-    table = np.zeros((3, 2), np.float32)
-    table[1] = 5.0
-    (row,) = _worker.Compute(SPEC, None, None)._keyed(4, [table])
+    counts, payload = (1, _worker.token(0, 1, 4), 0, 0), _worker.encode([np.full(2, 5.0, np.float32)])
+    row = _worker.Compute(SPEC, None, None)._row(_worker.KEYED, 0, 4, key=1, payload=payload, counts=counts)
     return _worker._as_batch([row], SPEC)
 
 
