@@ -86,8 +86,8 @@ def load_arrays(path: str | Path) -> list[np.ndarray]:
 
 def save_arrays(path: str | Path, arrays: Sequence[Any]) -> None:
     """Writes arrays to one file, which receives its final name only once it is complete."""
-    given = [np.asarray(x) for x in arrays]
-    names = [x.dtype.name if x.dtype.kind == "V" or x.dtype.name.startswith("float8") else "" for x in given]
-    plain = [x.view(f"u{x.dtype.itemsize}") if name else x for name, x in zip(names, given, strict=True)]
+    typed = [np.asarray(x) for x in arrays]
+    names = [x.dtype.name if x.dtype.kind == "V" or x.dtype.name.startswith("float8") else "" for x in typed]
+    plain = [x.view(f"u{x.dtype.itemsize}") if name else x for name, x in zip(names, typed, strict=True)]
     with whole_file(place(path)) as file:
         np.savez(file, names=json.dumps(names), **{f"x{i}": x for i, x in enumerate(plain)})  # pyright: ignore[reportArgumentType]

@@ -221,9 +221,9 @@ def clients_from(
         elif library.startswith("ray.data") or hasattr(frame, "npartitions"):
             readers = _held(frame, Columns(by, tuple(names), order), ranges)
         else:
-            wanted = functools.partial(_clients_of, frame, Columns(by, tuple(names), order))
+            clients_of = functools.partial(_clients_of, frame, Columns(by, tuple(names), order))
             counts = frame.groupby(by).size().to_numpy()
-            readers = [ClientReader(functools.partial(wanted, x), clients=x.clients) for x in ranges(counts)]
+            readers = [ClientReader(functools.partial(clients_of, x), clients=x.clients) for x in ranges(counts)]
     return readers[0] if buckets is None else tuple(readers)
 
 

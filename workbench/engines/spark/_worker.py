@@ -407,8 +407,8 @@ class Pack:
                     array[slots] = values
             array[len(starts) :] = array[:1]
             cells.append(encode([array]))
-        held = pa.array([index[starts] if self.examples else index], pa.list_(pa.int64()))
-        return record_of(number, "c", cells, held=held, rows=pa.array([len(index)], pa.int64()))
+        indices = pa.array([index[starts] if self.examples else index], pa.list_(pa.int64()))
+        return record_of(number, "c", cells, held=indices, rows=pa.array([len(index)], pa.int64()))
 
 
 def flat_column(rows: np.ndarray) -> pa.Array:
