@@ -1,5 +1,6 @@
 """Clients from tables of examples, with pandas as the oracle."""
 
+import dataclasses
 import gc
 import os
 import shutil
@@ -156,7 +157,7 @@ def check_clients_stay_on_the_workers(engine: Executor, clients: Any, buckets: A
         assert int(engine.run(total, beside, clients).results) == sum(
             i * counts[name] for i, name in enumerate(clients.ids)
         )
-        clients.labels[0] = clients.labels[0]._replace(mark=0)
+        clients.labels[0] = dataclasses.replace(clients.labels[0], mark=0)
         with pytest.raises(EngineError, match="read again and returned different clients"):
             engine.run(fitted, w, clients)
 
