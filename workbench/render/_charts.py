@@ -177,13 +177,13 @@ def render_schedule_memory_svg(
             "svg",
             path(f"M0 1{curve}H{last}V1Z", class_="wb-fill-broadcast-soft wb-stroke-broadcast", stroke_width=1.5,
                  vector_effect="non-scaling-stroke"),
-            x="14%", y="12%", width="84%", height="76%", viewBox=f"0 0 {last} 1", preserveAspectRatio="none",
+            x="14%", y="13%", width="84%", height="71%", viewBox=f"0 0 {last} 1", preserveAspectRatio="none",
             data_instructions=len(values),
         ),
-        element("circle", cx=f"{number(x)}%", cy="12%", r=4, class_="wb-fill-bad"),
-        words(f"most alive at once: {bytes_text(most)}", x, 12, f"wb-fill-fg{' wb-end' * near_right}",
+        element("circle", cx=f"{number(x)}%", cy="13%", r=4, class_="wb-fill-bad"),
+        words(f"most alive at once: {bytes_text(most)}", x, 13, f"wb-fill-fg{' wb-end' * near_right}",
               dx=-8 if near_right else 8, dy=-6),
-        *(words(bytes_text(share * most), 13, 88 - 76 * share, "wb-fill-muted wb-end", dy=4) for share in (0, 0.5, 1)),
+        *(words(bytes_text(share * most), 13, 84 - 71 * share, "wb-fill-muted wb-end", dy=4) for share in (0, 0.5, 1)),
         words("instructions in the order in which they run", 56, 100, "wb-fill-muted wb-middle", dy=-6),
     ]  # fmt: skip
     return picture(width, height, *parts, label=label, dark=dark, live=live)
