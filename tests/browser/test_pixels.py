@@ -120,6 +120,19 @@ def test_call_path_of_a_collective_is_drawn_and_whole(page: Page, width: int):
     assert settled(page, view) == []  # with a selection, too
 
 
+def test_what_stages_send_is_in_sight_in_narrow_views(page: Page):
+    page.set_viewport_size({"width": 800, "height": 900})
+    view = page.locator("section.wb").first
+    open_tab(view, "Cost")
+    table = view.get_by_role("table", name="Cost of stages").first
+    table.scroll_into_view_if_needed()
+    edge = view.bounding_box()
+    last = table.get_by_role("columnheader", name="sent over").last.bounding_box()
+    assert edge
+    assert last
+    assert last["x"] + last["width"] <= edge["x"] + edge["width"]
+
+
 def test_exported_views_are_drawn_and_reachable(page: Page, browser: Browser, lab_root: Path):
     alone = browser.new_page()
     for name in ("explorer", "runs", "compare"):

@@ -6,7 +6,7 @@ import { rove } from "./keyboard";
 import { axesFor, type Dot, type Frame, powersOfTen, roofPoints } from "./roofline";
 import type { ChipRoofs } from "./states";
 
-const LABEL = { gap: 8, line: 13, middle: 4, room: 90 }; // pixels
+const LABEL = { gap: 8, line: 13, above: 3, room: 90 }; // pixels
 
 export interface RooflineOptions {
   dots: readonly Dot[];
@@ -94,7 +94,7 @@ export function roofGroups(peaks: Readonly<Record<string, number>>): [string, nu
   return [...found].map(([peak, names]) => [names.join(", "), peak]);
 }
 
-/** Where the names of roofs stand: left of the first ridge, one below the other, as no line crosses them there. */
+/** Where the names of roofs stand: left of the first ridge, above the slope, one below the other, as no line crosses them there. */
 export function roofLabels(
   ridges: readonly (readonly [number, number])[],
   left: number,
@@ -105,7 +105,7 @@ export function roofLabels(
   const heights = new Map<number, number>();
   const order = ridges.map(([, y], i) => [y, i] as const).sort(([a], [b]) => a - b);
   for (const [y, i] of order) {
-    below = Math.max(y + LABEL.middle, below + LABEL.line);
+    below = Math.max(y - LABEL.above, below + LABEL.line);
     heights.set(i, below);
   }
   return ridges.map(([x], i) => {

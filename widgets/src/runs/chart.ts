@@ -45,6 +45,7 @@ export interface ChartOptions {
 }
 
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
+const LAST_LABEL = 30; // pixels: half of the label at the end of an axis, "round 1,000"
 const HEIGHT = 170;
 
 /** uPlot's own function; its types leave out that the other charts may hear of it. */
@@ -142,6 +143,7 @@ export class Chart {
       {
         width: Math.max(this.box.clientWidth, 120),
         height: this.options.height ?? HEIGHT,
+        padding: [null, LAST_LABEL, null, null],
         legend: { show: false },
         cursor: { sync: { key: this.options.sync }, points: { size: 7 }, drag: { x: true, y: false } },
         scales: {

@@ -48,6 +48,8 @@ it("a time that is the sum of its parts is explained by the part that holds the 
   expect(explainTime(columns, rounds, 3)).toContain(
     "100 % of its excess over the mean is computing: 13 s, 3.25 × the mean",
   );
+  const alone = [[1, 1, 1, 13], rounds[1], Array(4).fill(Number.NaN), rounds[3]]; // nothing to upload
+  expect(explainTime(columns, alone, 3)).toContain("100 % of its excess over the mean is computing");
 });
 
 it("equal work is said to be equal", () => {

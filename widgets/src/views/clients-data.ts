@@ -77,9 +77,12 @@ export function latePart(columns: readonly ClientColumn[], values: Values, times
   const over = own - mean(values[times]);
   const parts = columns
     .map((column, i) => ({ column, i, value: values[i][client], over: values[i][client] - mean(values[i]) }))
-    .filter(({ column, i }) => i !== times && column.unit === "seconds" && column.kind === columns[times].kind);
+    .filter(({ column, i, value }) => {
+      const isTime = column.unit === "seconds" && column.kind === columns[times].kind;
+      return i !== times && isTime && Number.isFinite(value); // a phase that took no time has no value
+    });
   const sum = parts.reduce((total, { value }) => total + value, 0);
-  if (parts.length < 2 || !(Math.abs(sum - own) < 0.01 * own)) return "";
+  if (!(Math.abs(sum - own) < 0.01 * own)) return "";
   const largest = parts.reduce((one, other) => (other.over > one.over ? other : one));
   const ratio = largest.value / (largest.value - largest.over);
   const share = `${Math.round((100 * largest.over) / over)} %`;

@@ -241,9 +241,9 @@ class ClientsPane {
     const figures =
       high > low
         ? [
-            `mean ${formatAs(unit, average)}, most ${formatAs(unit, high)} (`,
+            `mean ${formatAs(unit, average)}, most ${formatAs(unit, high)} by `,
             leader,
-            `, ${timesText(high / average)} the mean)`,
+            `, ${timesText(high / average)} the mean`,
           ]
         : [`the same for all, ${formatAs(unit, low)}`];
     const { sentence } = this.clients;

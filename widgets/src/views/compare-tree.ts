@@ -38,6 +38,10 @@ export function changeWords(first: number, last: number, unit: string): string {
   return `${sign}${formatAs(unit, Math.abs(change))}${share}`;
 }
 
+/** Names of programs, with a letter before each if some are the same. */
+export const distinct = (names: readonly string[]): string[] =>
+  new Set(names).size === names.length ? [...names] : names.map((name, i) => `${String.fromCharCode(65 + i)}: ${name}`);
+
 export class ComparedTree {
   private readonly names: string[];
   private readonly places: string[];
@@ -99,7 +103,7 @@ export class ComparedTree {
   private columns(): Column[] {
     const { unit } = this.figures[this.metric] ?? { unit: "count" };
     const [first, last] = [this.first[this.metric], this.last[this.metric]];
-    const names = this.context.state<string[]>("names");
+    const names = distinct(this.context.state("names"));
     const full = Math.max(first?.[0] || 0, last?.[0] || 0) || undefined;
     const side = (key: string, title: string, values: Float32Array | undefined): Column => ({
       key,
@@ -109,10 +113,9 @@ export class ComparedTree {
       full,
       width: "122px",
     });
-    const same = names[0] === names[names.length - 1];
     return [
-      side("a", same ? `A: ${names[0]}` : names[0], first),
-      side("b", same ? `B: ${names[names.length - 1]}` : names[names.length - 1], last),
+      side("a", names[0], first),
+      side("b", names[names.length - 1], last),
       {
         key: "change",
         title: "change",

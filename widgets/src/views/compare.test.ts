@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
 import { type ComparedRow, changeText, groupRows, groupSize, ratioOf, sizeOf, weightOf } from "./compare";
+import { distinct } from "./compare-tree";
 
 const row = (values: ComparedRow["values"], status: ComparedRow["status"] = "changed"): ComparedRow => ({
   group: "program",
@@ -54,4 +55,9 @@ it("totals come before their parts by line", () => {
   ];
   const [parts, totals] = ["FLOPs per line", "per device"].map((name) => groupSize(name, rows));
   expect(totals).toBeGreaterThan(parts);
+});
+
+it("programs of one name have a letter", () => {
+  expect(distinct(["step", "step"])).toEqual(["A: step", "B: step"]);
+  expect(distinct(["before", "after"])).toEqual(["before", "after"]);
 });

@@ -7,7 +7,7 @@ import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
-import { ComparedTree, SMALL } from "./compare-tree";
+import { ComparedTree, distinct, SMALL } from "./compare-tree";
 
 type Status = "same" | "changed" | "added" | "removed" | "unknown";
 export interface ComparedRow {
@@ -99,7 +99,7 @@ class Comparison {
     private readonly context: ViewContext,
   ) {
     this.rows = context.state("rows");
-    this.names = context.state("names");
+    this.names = distinct(context.state("names"));
     const { parent, groups, at } = groupRows(this.rows);
     this.at = at;
     this.groups = groups;
@@ -129,8 +129,10 @@ class Comparison {
         title: name,
         tip: `${name} on ${targets[i]}`,
         text: (node) => amount(this.rowOf(node)?.values[i] ?? null, this.rowOf(node)?.unit ?? ""),
-        cell: (node) =>
-          this.rowOf(node) ? amount(this.rowOf(node)?.values[i] ?? null, this.rowOf(node)?.unit ?? "") : "",
+        cell: (node) => {
+          const row = this.rowOf(node);
+          return row ? h("span", { class: "wb-tt-text" }, amount(row.values[i], row.unit)) : "";
+        },
         width: "minmax(130px, 0.6fr)",
       }),
     );

@@ -254,7 +254,7 @@ class Cost {
     const label = `Cost of stages on ${target.target}`;
     const table = h(
       "table",
-      { "aria-label": label },
+      { "aria-label": label, class: timed ? "wb-timed" : null },
       h("thead", {}, h("tr", {}, titles.map(column))),
       h("tbody", {}, rows),
     );
