@@ -40,7 +40,7 @@ export interface Details {
 const LONG = 28; // letters from which a cell takes several lines rather than leave the panel
 
 /** Text whose lines do not end inside the name of a line: "In [1]:53". */
-const unbroken = (text: string) => text.replaceAll("In [", "In\u00a0[");
+export const unbroken = (text: string) => text.replaceAll("In [", "In\u00a0[");
 
 type Words = Pick<ViewContext, "glossary" | "lessons">;
 

@@ -1,5 +1,5 @@
 // Bytes alive over the schedule, the buffers at the peak, and whether it fits.
-import { type Block, showDetails } from "../lib/details";
+import { type Block, showDetails, unbroken } from "../lib/details";
 import { button, h, pictureFrom, s } from "../lib/dom";
 import { formatBytes, formatCount } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
@@ -232,7 +232,7 @@ class Memory {
 
   private tell(): void {
     if (!this.live.length) return;
-    const from = this.places[this.at] ? `, from ${this.places[this.at]}` : "";
+    const from = this.places[this.at] ? `, from ${unbroken(this.places[this.at])}` : "";
     const name = this.moments[this.at] || "an instruction that is not listed";
     const assigned = this.context.state<number | null>("peak") ?? 0;
     const more = assigned > 1.01 * this.live[this.peak] ? `; the compiler assigns ${formatBytes(assigned)}` : "";

@@ -1,6 +1,6 @@
 // What if arrays were sharded differently? Menus and sizes at once, collectives once the kernel has compiled it.
 
-import { facts } from "../lib/details";
+import { facts, unbroken } from "../lib/details";
 import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
 import { asSentence, formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
@@ -347,7 +347,7 @@ export class Trial {
   private table(rows: TrialRow[]): HTMLElement {
     if (!rows.length) return h("p", { class: "wb-note" }, "No collectives, before or after.");
     const staged = new Set(rows.map(({ stage }) => stage).filter((each) => each !== null)).size > 1;
-    const titles = ["", "collective", "bytes per device", "mesh axis", "runs", "line", ...(staged ? ["stage"] : [])];
+    const titles = ["", "collective", "payload", "mesh axis", "runs", "line", ...(staged ? ["stage"] : [])];
     const head = titles.map((title) =>
       h("th", { scope: "col" }, title ? term(this.context, title) : h("span", { class: "wb-hidden" }, "change")),
     );
@@ -366,7 +366,7 @@ export class Trial {
         change(...row.bytes),
         row.axes.join(" × ") || "no mesh axis",
         change(...row.runs),
-        row.source,
+        unbroken(row.source),
         ...(staged ? [row.stage ? `${row.stage} ${row.stage_name}` : "not in a stage"] : []),
       ];
       const chosen = row.stage && row.stage === this.context.selection.stage;
