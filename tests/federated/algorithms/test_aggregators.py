@@ -91,6 +91,16 @@ def test_noise_has_the_promised_size_and_is_fresh_in_every_round() -> None:
     assert abs(float(jnp.corrcoef(first, second)[0, 1])) < 0.03
 
 
+def test_one_program_serves_all_noise_multipliers():
+    def mean_with(noise_multiplier):
+        return combined(algorithms.gaussian_mean(1.0, noise_multiplier), jnp.ones((CLIENTS, 3)), [1.0] * CLIENTS)
+
+    compiled = jax.jit(mean_with)
+    for noise_multiplier in (0.0, 2.0):
+        np.testing.assert_allclose(compiled(noise_multiplier), mean_with(noise_multiplier), rtol=1e-6)
+    assert compiled._cache_size() == 1
+
+
 def test_a_client_that_does_not_move_has_a_derivative_through_the_clip() -> None:
     aggregator = algorithms.gaussian_mean(clip=1.0, noise_multiplier=0.0)
     slope = jax.grad(lambda x: combined(aggregator, {"w": x}, [1.0, 1.0])["w"].sum())(jnp.zeros((2, 3)))

@@ -15,7 +15,12 @@ from workbench.primitives import emit, map_fn, reduce_sum
 
 
 def gaussian_mean(
-    clip: float, noise_multiplier: float, *, expected: float | None = None, seed: int = 0, of: Aggregator | None = None
+    clip: float,
+    noise_multiplier: float | Array,
+    *,
+    expected: float | None = None,
+    seed: int = 0,
+    of: Aggregator | None = None,
 ) -> Aggregator:
     """Averages with client-level differential privacy (DP-FedAvg).
 
@@ -26,7 +31,8 @@ def gaussian_mean(
 
     Args:
         clip: The largest norm of one client's update, over all parameters together.
-        noise_multiplier: z, the standard deviation of the noise divided by `clip`. 0 clips without noise.
+        noise_multiplier: z, the standard deviation of the noise divided by `clip`. 0 clips without noise. A
+            traced value is not checked, and one compiled program then serves all noise levels.
         expected: Mean number of clients in a round, qN. The sum is divided by this number and not by the actual number
             of clients, which is private. Default: all clients.
         seed: Seed for the noise in all rounds.
@@ -71,7 +77,7 @@ def gaussian_mean(
     return Aggregator(f"Gaussian {inner.name}", lambda params: (jnp.int32(0), inner.init(params)), combine)
 
 
-def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> None:
+def _check_noise(clip: float, noise_multiplier: float | Array, inner: Aggregator) -> None:
     check_settings(
         "gaussian_mean",
         (
@@ -80,7 +86,7 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
             "One client changes the sum by at most `clip`: pass a positive finite `clip`.",
         ),
         (
-            noise_multiplier >= 0,
+            isinstance(noise_multiplier, jax.core.Tracer) or noise_multiplier >= 0,
             f"noise_multiplier={noise_multiplier}",
             "The noise has a standard deviation of `noise_multiplier * clip`: pass a `noise_multiplier` of at least 0.",
         ),
