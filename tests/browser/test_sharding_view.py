@@ -205,7 +205,7 @@ def test_propagation_plays_and_pauses(harness: Harness):
     view = harness.mount(PropagationView(PROPAGATION))
     view.get_by_label("Speed").select_option("3")
     view.locator(".wb-play").click()
-    expect(view.locator(".wb-counter")).to_have_text("step 2 · 3 of 3")
+    expect(view.locator(".wb-counter")).to_have_text("3 of 3 · Shardy's step 2")
     expect(view.locator(".wb-play")).to_have_attribute("aria-pressed", "false")
     assert view.locator(".wb-arc").first.evaluate("n => getComputedStyle(n).transitionDuration") == "0s"
 
