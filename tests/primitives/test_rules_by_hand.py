@@ -583,3 +583,64 @@ def test_rebased_programs_forget_manual_and_hidden_axes() -> None:
         assert rebase(closed, ("b",)).in_avals[0].sharding.spec == P("a", None)
         assert rebase(closed).out_avals[0].sharding.mesh.axis_names == ("a", "b")
     assert isinstance(find_layout(EIGHT, mesh(clients=2)), Layout)
+
+
+# ---- every primitive at once, on rows of 3 × 2 numbers, against plain JAX
+
+KEYS, COHORT = np.array([[1, 0, 1], [3, 1, 0], [0, 0, 5], [1, 1, 1]]), np.array([3, 0, 3])
+
+
+def all_primitives(x: Any) -> Any:
+    rows = wb.map_fn(lambda row, n: jnp.sin(row) * (n + 1), (x, wb.broadcast(x.sum() / 100)))
+    return (rows, wb.reduce_sum(x), wb.reduce_mean(x), wb.reduce_max(x), wb.reduce_min(x), wb.broadcast(x[0]),
+            wb.reduce_by_key(x, jnp.asarray(KEYS), 4), wb.reduce_by_key(x, jnp.asarray(KEYS[:, 0]), 4, op="mean"),
+            wb.select(x, jnp.asarray(COHORT)), wb.reduce_weighted_mean(x, jnp.array([1.0, 0.0, 2.0, 5.0])))  # fmt: skip
+
+
+def plain(x: Any) -> Any:
+    items = sum(jnp.where((KEYS == key)[:, :, None, None], x[:, :, None], 0.0).sum((0, 1)) * np.eye(4)[key][:, None]
+                for key in range(4))  # fmt: skip
+    counts = np.maximum(1, np.bincount(KEYS[:, 0], minlength=4))[:, None, None]
+    hot = np.eye(4, dtype=np.float32)[KEYS[:, 0]]
+    rows = jnp.sin(x) * (x.sum() / 100 + 1)
+    return (rows, x.sum(0), x.mean(0), x.max(0), x.min(0), jnp.stack([x[0]] * 4), items,
+            jnp.einsum("ck,cij->kij", hot, x) / counts, x[COHORT],
+            jnp.tensordot(np.float32([1, 0, 2, 5]) / 8, x, 1))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cube() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(5, 4, 3, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 3])
+def test_batches_of_every_primitive(axis: int, cube: np.ndarray) -> None:
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        found = jax.jit(jax.vmap(FOUR(all_primitives), in_axes=axis, out_axes=0))(np.moveaxis(cube, 0, axis))
+        expected = jax.jit(jax.vmap(plain))(cube)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_every_primitive(cube: np.ndarray) -> None:
+    weights = [np.random.default_rng(at).normal(size=shape).astype(np.float32) for at, shape in enumerate(
+        ((4, 3, 2), (3, 2), (3, 2), (3, 2), (3, 2), (4, 3, 2), (4, 2), (4, 3, 2), (3, 3, 2), (3, 2)))]  # fmt: skip
+
+    def loss(fn: Any) -> Any:
+        return lambda x: sum(jnp.vdot(w, y) for w, y in zip(weights, fn(x), strict=True))
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        found = jax.jit(jax.vmap(jax.grad(loss(FOUR(all_primitives)))))(cube)
+        expected = jax.jit(jax.vmap(jax.grad(loss(plain))))(cube)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_maps_whose_results_nobody_reads_need_no_inputs() -> None:
+    def fn(x: Any) -> Any:
+        rows = wb.map_fn(jnp.sin, jnp.exp(x))
+        used, _ = wb.map_fn(lambda a, b: (a * 2, b * 3), (x, rows))
+        return wb.reduce_sum(used)
+
+    plan = wb.trace(FOUR(fn))(jnp.ones(4)).plan
+    assert [stage.operation for stage in plan.stages] == ["map_fn", "reduce_sum"]
+    assert [len(stage.inputs) for stage in plan.stages] == [1, 1]
