@@ -140,8 +140,9 @@ def test_what_plain_jit_drops_is_named():
             step(jnp.ones(3))
         return received
 
-    with pytest.warns(UserWarning, match="emits 'loss'.*workbench.jit"):
+    with pytest.warns(UserWarning, match="emits 'loss'.*workbench.jit") as warned:
         received = listening()
+    assert warned[0].filename == __file__
     assert received.names == ()
     with wb.listen() as received:
         wb.jit(lambda w: step(w) + 1)(jnp.ones(3))

@@ -1,6 +1,7 @@
 """Chunk sizes, flags, phases and spreads of client loops, derived by hand."""
 
 import math
+import os
 from typing import Any
 
 import jax
@@ -13,7 +14,13 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.plan import check_chunk_size, choose_chunk_size, find_phases, trace
 from workbench.plan._choices import choice_record, loop_fields
-from workbench.plan._chunk_size import _count_products, _iterations, resolve_chunk_size
+from workbench.plan._chunk_size import (
+    _cores_per_device,
+    _count_products,
+    _iterations,
+    resolve_chunk_size,
+    usable_cores,
+)
 from workbench.plan._differs import Differs
 from workbench.plan._evaluate import form_of, kept_bytes_of
 from workbench.plan._loop_form import LoopForm
@@ -174,6 +181,14 @@ def test_an_accelerator_fills_a_quarter_of_its_memory() -> None:
     sizes = [choose_chunk_size(phase, 100, platform="gpu", memory_bytes=size) for size in (1, 639, 640, 641, 10**6)]
     assert sizes == [1, 1, 2, 2, 100]
     assert choose_chunk_size(phase, 10**9, platform="gpu") == (8 << 30) // 4 // 80  # without a known memory
+
+
+def test_devices_share_the_cores_of_their_process() -> None:
+    cores = [
+        _cores_per_device(phase_of(jnp.sin, s(3), clients=8, mesh=each)) for each in (None, mesh(clients=4), mesh(a=2))
+    ]
+    assert cores == [usable_cores(), usable_cores() / 4, usable_cores()]
+    assert usable_cores() == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usable_cores() > 0
 
 
 def test_a_chunk_size_is_given_or_chosen() -> None:
