@@ -190,7 +190,11 @@ class GroupProgram:
             return map_fn(lambda v, s: first_state(self.problem, self._setting(v), s), (tuple(values), seeds))
 
         began = time.perf_counter()
-        states = jax.block_until_ready(jit(first)(tuple(values), seeds))
+        arguments = (tuple(values), seeds)
+        # The program runs once, and LLVM would need seconds to optimize the random numbers of many trials.
+        options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+        compiled = jit(first).lower(*arguments).compile(compiler_options=options)
+        states = jax.block_until_ready(compiled(*jax.device_put(arguments, compiled.input_shardings[0])))
         self.compile_seconds += time.perf_counter() - began
         return states
 
