@@ -93,7 +93,7 @@ def test_panel_of_the_program_lists_what_leaves_and_what_stays():
 
 def test_panel_of_a_stage_says_what_leaves_there():
     details = stage_details(examples.fedavg_record())
-    assert ["each client discloses", "f32[64,10], f32[10], 2.54 KiB"] in details["2"]["blocks"][0]["rows"]
+    assert ("each client discloses", "f32[64,10], f32[10], 2.54 KiB") in details["2"]["blocks"][0]["rows"]
     assert "each client discloses" not in dict(details["1"]["blocks"][0]["rows"])
 
 

@@ -89,9 +89,9 @@ def test_cards_and_frames_state_both_kinds(program: Any) -> None:
 
 def test_details_of_stages_state_both_kinds(program: Any) -> None:
     for path, detail in stage_details(program).items():
-        rows = [text for text in strings(detail) if AMOUNT.search(text)]
-        kinds = [row.startswith("elementwise") for row in rows if row.startswith(("FLOPs", "elementwise"))]
-        assert kinds.count(True) == kinds.count(False), (path, rows)
+        rows = [text for text in strings(detail) if text.startswith(("FLOPs", "elementwise"))]
+        kinds = [row.startswith("elementwise") for row in rows]
+        assert kinds.count(True) == kinds.count(False) > 0, (path, rows)
 
 
 def test_tables_have_a_column_of_both_kinds(program: Any) -> None:

@@ -161,7 +161,7 @@ def test_details_say_that_a_stage_does_not_communicate():
 def test_details_mark_the_line_of_source_among_its_neighbours():
     found = stage_details(examples.fedavg_record(), lambda place: [(place.line - 1, "a"), (place.line, "b")])
     code = next(block for block in found["2"]["blocks"] if block.get("source"))
-    assert code["lines"] == [[11, "a", False], [12, "b", True]]
+    assert code["lines"] == [(11, "a", False), (12, "b", True)]
 
 
 def test_very_long_jaxprs_are_cut_and_say_so():

@@ -173,7 +173,7 @@ def test_clients_of_a_run_are_followed_round_by_round(monkeypatch):
     run, view = clients_view()
     run.finish(loss=(4.0, 3.0, 2.0, 1.0), accuracy=0.5)
     run.finish(loss=(3.0, 2.0, 1.0, math.nan), accuracy=0.6)
-    wait_until(lambda: view.live.get("rounds") == [0, 1])
+    wait_until(lambda: view.live.get("rounds") == (0, 1))
     assert view.live["metrics"] == [{"key": "loss", "round": 1}]  # accuracy is not of single clients
     assert numbers(view.live["values"])[:3].tolist() == [3, 2, 1]
     (course,) = ask(view, "client_course", client=3)["value"]

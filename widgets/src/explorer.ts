@@ -8,18 +8,15 @@ import { describeChosen, entries } from "./lib/selection";
 import type { Shell } from "./lib/shell";
 import { NARROW } from "./lib/split";
 import { stageButton } from "./lib/stage";
-import type { HeadlineFigure, TabState } from "./lib/states";
 import { createTabs } from "./lib/tabs";
-import type { ViewContext } from "./lib/view";
+import type { ViewContext, ViewName } from "./lib/view";
 import { VIEWS } from "./views";
-import type { SourceFile } from "./views/hlo-data";
 
 const ROOMY = 1040; // pixels from which the tabs leave room for the search
 
 /** What matters first: the largest collective, memory per device, does it fit; each opens its view. */
-function headline(context: ViewContext): Child {
-  const parts = context.state<readonly HeadlineFigure[] | undefined>("headline") ?? [];
-  return parts.map(({ text, help, look, view, select }) => {
+function headline(context: ViewContext<"explorer">): Child {
+  return context.state("headline").map(({ text, help, look, view, select }) => {
     const attributes = { class: `wb-figure wb-look-${look}`, "data-tip": help };
     if (!view) return h("span", { ...attributes, tabindex: 0 }, text);
     const go = () => {
@@ -31,7 +28,7 @@ function headline(context: ViewContext): Child {
 }
 
 /** Scrolls the notebook to the chosen line, where the page can do that. */
-function jumpButton(context: ViewContext): Child {
+function jumpButton(context: ViewContext<"explorer">): Child {
   const place = placeOf(context.selection.line ?? "");
   if (!place || !hasLabextension()) return null;
   const jump = () => {
@@ -56,14 +53,14 @@ function dockButton(context: ViewContext, title: string, host: HTMLElement): Chi
 }
 
 /** What is chosen, each with a way to let go of it. */
-function chosenBar(context: ViewContext): HTMLElement {
+function chosenBar(context: ViewContext<"explorer">): HTMLElement {
   const bar = h("div", { class: "wb-chosen", role: "group", "aria-label": "Selected" });
   const follow = () => {
     const all = entries(context.selection).map(([kind, value]) => {
-      const names = context.state<{ names: string[] } | undefined>("operations")?.names;
+      const names = context.of("operations")?.state("names");
       const cell = context
         .of("hlo")
-        ?.state<SourceFile[]>("code")
+        ?.state("code")
         .find(([file]) => String(value).startsWith(`${file}:`));
       const text =
         kind === "node"
@@ -81,13 +78,13 @@ function chosenBar(context: ViewContext): HTMLElement {
 }
 
 export function explorer(shell: Shell, shared: Shared, requests: Requests): void {
-  const context = createContext(shell.body, "", shared, requests);
+  const context = createContext<"explorer">(shell.body, "", shared, requests);
   // A page without a kernel cannot ask for advice: there the tab is for advice that was found before.
   const asks = context.hasKernel || Boolean(context.liveOf("advice", "report"));
-  const tabs = context.state<readonly TabState[]>("views").filter(({ key }) => key !== "advice" || asks);
+  const tabs = context.state("views").filter(({ key }) => key !== "advice" || asks);
   const build = (key: string, pane: HTMLElement) => {
     try {
-      VIEWS[key](pane, createContext(pane, key, shared, requests));
+      VIEWS[key](pane, createContext(pane, key as ViewName, shared, requests));
     } catch (error) {
       shared.fail(error);
     }
@@ -110,18 +107,18 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
       count.setAttribute("aria-label", `${report?.findings.length ?? 0} findings`);
     });
   }
-  const target = context.state<string | undefined>("target");
+  const target = context.state("target");
   const name = h(
     "h2",
     { class: "wb-title" },
-    context.state<string>("title") ?? "",
+    context.state("title"),
     target ? h("span", { class: "wb-target-name" }, ` on ${target}`) : null,
   );
   const figures = h("div", { class: "wb-headline", role: "group", "aria-label": "In short" });
   replace(figures, headline(context));
   const tabbar = h("div", { class: "wb-tabbar" }, made.places, made.bar, made.more);
   shell.head.append(
-    h("div", { class: "wb-titlebar" }, name, figures, dockButton(context, context.state<string>("title"), shell.head)),
+    h("div", { class: "wb-titlebar" }, name, figures, dockButton(context, context.state("title"), shell.head)),
     tabbar,
   );
   shell.body.append(made.panes);

@@ -1,7 +1,6 @@
 """State of the advice view of the explorer."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from workbench import render
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord, SearchRecord
@@ -9,11 +8,12 @@ from workbench.records.call_tree import CallTreeRecord
 from workbench.render import gain_texts, spec_code
 from workbench.render.units import bytes_text, seconds_text, source_text
 from workbench_widgets._operations import visible_rows
+from workbench_widgets.states import AdviceReport, Finding, Gain, SearchState, ShardingChoice
 
 
 def advice_state(
     advice: AdviceRecord, tree: CallTreeRecord | None = None, leaves: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+) -> AdviceReport:
     """State of the advice view: one card per finding, most important first, and the checked rules."""
     rows = {} if tree is None else visible_rows(tree)
     return {
@@ -24,18 +24,17 @@ def advice_state(
     }
 
 
-def search_state(search: SearchRecord) -> dict[str, Any]:
+def search_state(search: SearchRecord) -> SearchState:
     """State of a search in the advice view: one row per choice, the chosen row first."""
     return {
         "sentence": render.text(search).splitlines()[0],
         "rows": [_choice(search, number) for number in range(len(search.choices))],
-        "chosen": 0,
         "groups": [group.pattern for group in search.groups],
         "notes": list(search.notes),
     }
 
 
-def _choice(search: SearchRecord, number: int) -> dict[str, Any]:
+def _choice(search: SearchRecord, number: int) -> ShardingChoice:
     choice = search.choices[number]
     return {
         "name": choice.name,
@@ -52,7 +51,7 @@ def _choice(search: SearchRecord, number: int) -> dict[str, Any]:
     }
 
 
-def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: Mapping[str, str]) -> dict[str, Any]:
+def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: Mapping[str, str]) -> Finding:
     return {
         "number": number,
         "rule": finding.rule,
@@ -78,7 +77,7 @@ def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: 
     }
 
 
-def _gain(gain: GainRecord) -> dict[str, Any]:
+def _gain(gain: GainRecord) -> Gain:
     before, after, text = gain_texts(gain)
     return {
         "quantity": gain.quantity,

@@ -15,12 +15,13 @@ from workbench.records.sharding import PropagationRecord, WhyRecord
 from workbench.render import play_back, render_tap_html, trace_axes
 from workbench_widgets._advice_state import advice_state, search_state
 from workbench_widgets._base import Answering, WorkbenchWidget
-from workbench_widgets._cost_state import stage_rows, target_state
+from workbench_widgets._cost_state import target_state
 from workbench_widgets._job import Job, Work
 from workbench_widgets._player import player_state
 from workbench_widgets._propagation import propagation_page
 from workbench_widgets._scaling_state import scaled_state
 from workbench_widgets._trial_state import trial_state, tried_propagation
+from workbench_widgets.states import ClientValues, PlayerState, PropagationState, ScaledState
 
 LONGEST_TEXT = 200_000
 
@@ -228,7 +229,7 @@ class Answers(Answering):
         chunk_size: int | None = None,
         devices: int | None = None,
         chip: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> ScaledState:
         """State of the program on `target`, scaled to another size; see `estimate_scaled`."""
         record = {**self._programs, **self.compiled}[target]
         priced_on = CHIPS.get(chip or "")
@@ -236,7 +237,7 @@ class Answers(Answering):
             record, clients=clients, model=model, chunk_size=chunk_size, devices=devices, on=priced_on
         )
         as_is = estimate_scaled(record, on=priced_on)
-        return {**scaled_state(record, scaled, as_is), "stages": stage_rows(scaled.cost)}
+        return scaled_state(record, scaled, as_is)
 
     # Other specs
 
@@ -265,7 +266,7 @@ class Answers(Answering):
 
         self._start("trial", "sharding/trial", work, phase="tracing and planning", status="planning")
 
-    def tried_propagation(self) -> Mapping[str, Any] | None:
+    def tried_propagation(self) -> PropagationState | None:
         """Reasons for the shardings in the most recently tried program."""
         return tried_propagation(self.tried)
 
@@ -337,7 +338,7 @@ class Answers(Answering):
 
     # Values
 
-    def open_client(self, client: int, report: Callable[[str], None] | None = None) -> dict[str, str]:
+    def open_client(self, client: int, report: Callable[[str], None] | None = None) -> ClientValues:
         """Every value that a client computes, shown as a separate page and as text.
 
         Raises:
@@ -350,7 +351,7 @@ class Answers(Answering):
         follow("Drawing its values")
         return {"html": render_tap_html(tapped), "text": render.text(tapped)[:LONGEST_TEXT]}
 
-    def play_round(self, report: Callable[[str], None]) -> dict[str, Any]:
+    def play_round(self, report: Callable[[str], None]) -> PlayerState:
         """The stages of one evaluation and their values, for the player.
 
         Raises:

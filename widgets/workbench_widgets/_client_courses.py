@@ -3,13 +3,14 @@
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Never
 
 import numpy as np
 
 from workbench.records.live import RoundRecord
 from workbench_widgets._base import Answering
 from workbench_widgets._clients_state import floats
+from workbench_widgets.states import ClientMetricCourse, ClientsLive
 
 MOST_ROUNDS = 200  # rounds whose per-client values are stored
 MOST_STEPS = 500
@@ -36,7 +37,7 @@ class ClientCourses(Answering):
                 self._take(history[place])
             self._count = len(history)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> ClientsLive | dict[str, Never]:
         """The last round of every metric, in the form the view draws."""
         with self._lock:
             latest = {name: course[-1] for name, course in self._rounds.items()}
@@ -44,11 +45,11 @@ class ClientCourses(Answering):
             return {}
         return {
             "metrics": [{"key": name, "round": round} for name, (round, _) in latest.items()],
-            "rounds": [min(course[0][0] for course in self._rounds.values()), max(r for r, _ in latest.values())],
+            "rounds": (min(course[0][0] for course in self._rounds.values()), max(r for r, _ in latest.values())),
             "values": floats(np.concatenate([values for _, values in latest.values()])),
         }
 
-    def of(self, client: int) -> list[dict[str, Any]]:
+    def of(self, client: int) -> list[ClientMetricCourse]:
         """A client's metrics over the stored rounds, and over the local steps of the last round."""
         with self._lock:
             return [

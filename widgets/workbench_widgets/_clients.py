@@ -14,6 +14,7 @@ from workbench_widgets._answers import Answers, Tap
 from workbench_widgets._client_courses import ClientCourses
 from workbench_widgets._clients_state import Arrays, client_stage, clients_state, floats, group_means
 from workbench_widgets._run_controller import RunController, RunLike
+from workbench_widgets.states import ClientColumn, ClientsState, ClientsViewState
 
 
 class ClientsView(RunController):
@@ -45,18 +46,17 @@ class ClientsView(RunController):
     ) -> None:
         self.record: ProgramRecord = record
         self.run: RunRecord | None = run
-        data, arrays = clients_view_state(record, run, timeline)
+        data, arrays = clients_view_state(record, run, timeline, opens=tap is not None)
         label = f"{data['placement'] or 'No clients'} of {record.name}" + (
             f"; {data['sentence']}" if data["sentence"] else ""
         )
-        data = {**data, "opens": tap is not None and data["group_size"] == 1, "glossary": GLOSSARY}
-        super().__init__(data=data, arrays=arrays, label=label, **values)
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=label, **values)
         self.courses = ClientCourses(data["count"])
         self.answers = Answers(self, record, tap=tap)
         self._answering = (self.answers, self.courses)
         if rounds is not None:
             self.courses.read(rounds.history)
-            self.live = self.courses.state()
+            self.live = {**self.courses.state()}
             self.follow(rounds)
 
     def refresh(self) -> None:
@@ -83,14 +83,21 @@ def clients_view_state(
     record: ProgramRecord,
     run: RunRecord | None = None,
     timeline: TimelineRecord | None = None,
-    clients: tuple[dict[str, Any], Arrays] | None = None,
-) -> tuple[dict[str, Any], Arrays]:
+    clients: tuple[ClientsState, Arrays] | None = None,
+    *,
+    opens: bool = False,
+) -> tuple[ClientsViewState, Arrays]:
     """State of the clients view: first the program's columns, then the measured and the simulated columns."""
     base, columns = clients_state(record) if clients is None else clients
-    state, arrays = {**base, "columns": list(base["columns"])}, dict(columns)
     stage = client_stage(record)
-    state["jaxpr"] = stage.jaxpr[:20_000] if stage is not None else ""
-    state["outcomes"] = {} if timeline is None else {str(o.client): o.status for o in timeline.outcomes}
+    state: ClientsViewState = {
+        **base,
+        "columns": list(base["columns"]),
+        "jaxpr": stage.jaxpr[:20_000] if stage is not None else "",
+        "outcomes": {} if timeline is None else {str(o.client): o.status for o in timeline.outcomes},
+        "opens": opens and base["group_size"] == 1,
+    }
+    arrays = dict(columns)
     if timeline is not None:
         needed = {outcome.client: outcome.needed_seconds for outcome in timeline.outcomes}
         _add(state, arrays, ("needed", "round", "seconds", "simulated"), needed)
@@ -119,7 +126,7 @@ def clients_view_state(
 
 
 def _add(
-    state: dict[str, Any], arrays: Arrays, column: tuple[str, str, str, str], by_client: Mapping[Any, float | None]
+    state: ClientsViewState, arrays: Arrays, column: tuple[str, str, str, str], by_client: Mapping[Any, float | None]
 ) -> None:
     """Adds a column, unless all its values are unknown."""
     key, label, unit, kind = column
@@ -130,16 +137,16 @@ def _add(
     arrays[f"clients.{key}"] = floats(values)
 
 
-def _telling_column(data: dict[str, Any], arrays: Arrays) -> tuple[dict[str, str], np.ndarray] | None:
+def _telling_column(data: Mapping[str, Any], arrays: Arrays) -> tuple[ClientColumn, np.ndarray] | None:
     pairs = [(column, np.frombuffer(arrays[f"clients.{column['key']}"], "<f4")) for column in data["columns"]]
     return next(((c, v) for c, v in pairs if np.nanmax(v) > np.nanmin(v)), pairs[0] if pairs else None)
 
 
-def _kind(column: dict[str, str]) -> str:
+def _kind(column: ClientColumn) -> str:
     return f" ({column['kind']})" if column["kind"] else ""
 
 
-def clients_text(label: str, data: dict[str, Any], arrays: Arrays) -> str:
+def clients_text(label: str, data: Mapping[str, Any], arrays: Arrays) -> str:
     """The columns in words."""
     lines = [label + "."]
     for column in data["columns"]:

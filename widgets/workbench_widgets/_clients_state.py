@@ -11,13 +11,15 @@ from workbench.records.compiled import ClientCostRecord, ProgramRecord
 from workbench.records.program import StageRecord
 from workbench.render import device_groups
 from workbench.render.units import bytes_text, shape_text
+from workbench_widgets.states import ClientColumn, ClientsState
 
 Arrays = dict[str, bytes]
+_Range = tuple[int, int, list[int], list[str]]
 Numbers = Sequence[float | None] | np.ndarray
 MOST_DRAWN = 100_000  # more clients are drawn as groups of consecutive clients
 
 
-def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
+def clients_state(record: ProgramRecord) -> tuple[ClientsState, Arrays]:
     """The clients of the outermost placement; their figures are sent as binary columns.
 
     With more than `MOST_DRAWN` clients, each row is the mean of `group_size` consecutive clients.
@@ -30,7 +32,7 @@ def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     size = max(1, math.ceil(count / MOST_DRAWN))
     columns, arrays = _columns(record, stage, count, size, nested=bool(outer))
     around = " × ".join(f"{outer_stage.clients:,} {outer_stage.placement}" for outer_stage in outer)
-    state = {
+    state: ClientsState = {
         "count": math.ceil(count / size),
         "group_size": size,
         "placement": f"{around} × {stage.clients:,} {placement}"
@@ -92,25 +94,25 @@ def _around(stages: Sequence[StageRecord], target: StageRecord) -> list[StageRec
     return []
 
 
-def _nested_ranges(record: ProgramRecord, outer: Sequence[StageRecord], placement: str, size: int) -> list[list[Any]]:
+def _nested_ranges(record: ProgramRecord, outer: Sequence[StageRecord], placement: str, size: int) -> list[_Range]:
     """Ranges of nested clients and their devices, group by group."""
     inner = _ranges(record, placement, size)
     groups = math.prod(stage.clients for stage in outer)
     around = _ranges(record, outer[-1].placement or "", outer[-1].clients) if len(outer) == 1 else []
-    ranges = []
+    ranges: list[_Range] = []
     for group in range(groups):
         device_set = next((set(devices) for start, stop, devices, _ in around if start <= group < stop), None)
         for start, stop, devices, names in inner:
             both = [(d, n) for d, n in zip(devices, names, strict=True) if device_set is None or d in device_set]
             if both:
                 place = group * size
-                ranges.append([place + start, place + stop, [d for d, _ in both], [n for _, n in both]])
+                ranges.append((place + start, place + stop, [d for d, _ in both], [n for _, n in both]))
     return ranges
 
 
 def _columns(
     record: ProgramRecord, stage: StageRecord | None, count: int, size: int, *, nested: bool = False
-) -> tuple[list[dict[str, str]], Arrays]:
+) -> tuple[list[ClientColumn], Arrays]:
     figures: list[tuple[str, str, str, str, Numbers]] = []
     rows = math.ceil(count / size)
     costs = record.cost.clients if record.cost is not None else ()
@@ -133,7 +135,8 @@ def _columns(
         ]
         if stage.bytes_per_client is not None:
             figures.append(("bytes", "memory traffic", "bytes", "predicted", np.full(rows, stage.bytes_per_client)))
-    columns, arrays = [], {}
+    columns: list[ClientColumn] = []
+    arrays: Arrays = {}
     for key, label, unit, kind, values in figures:
         if not isinstance(values, np.ndarray) and all(value is None for value in values):
             continue
@@ -156,11 +159,11 @@ def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> 
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _grouped(ranges: list[list[Any]], size: int) -> list[list[Any]]:
+def _grouped(ranges: list[_Range], size: int) -> list[_Range]:
     """Converts ranges of clients to ranges of groups; a group on two devices belongs to the first device."""
     if size == 1:
         return ranges
-    return [[math.ceil(start / size), math.ceil(stop / size), *rest] for start, stop, *rest in ranges]
+    return [(math.ceil(start / size), math.ceil(stop / size), devices, names) for start, stop, devices, names in ranges]
 
 
 def _estimated(
@@ -182,7 +185,7 @@ def floats(values: Numbers) -> bytes:
     return np.asarray(values, dtype="<f4").tobytes()
 
 
-def _ranges(record: ProgramRecord, placement: str, count: int) -> list[list[Any]]:
+def _ranges(record: ProgramRecord, placement: str, count: int) -> list[_Range]:
     names = (
         {device.id: f"{device.platform or 'device'}:{device.id}" for device in record.mesh.devices}
         if record.mesh
@@ -190,7 +193,7 @@ def _ranges(record: ProgramRecord, placement: str, count: int) -> list[list[Any]
     )
     groups = device_groups(record.mesh, placement, count)
     return [
-        [start, stop, list(devices), [names.get(device, f"device {device}") for device in devices]]
+        (start, stop, list(devices), [names.get(device, f"device {device}") for device in devices])
         for start, stop, devices in groups
         if devices
     ]

@@ -1,11 +1,10 @@
 """The comparison view: several programs side by side, differences first."""
 
-from typing import Any
-
 from workbench.records.advice import ComparisonRecord
 from workbench.render import GLOSSARY
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._compare_tree import compare_tree_state
+from workbench_widgets.states import ComparedRow, CompareState
 
 
 class CompareView(WorkbenchWidget):
@@ -21,14 +20,18 @@ class CompareView(WorkbenchWidget):
         self.record = self._subject = record
         sentence = f"{len(record.differences)} of {len(record.rows)} figures differ"
         programs = " and ".join(f"{n} on {t}" for n, t in zip(record.names, record.targets, strict=True))
-        tree, arrays = compare_tree_state(record.trees) if record.trees else ({}, {})
-        data = {**compare_state(record), **tree, "sentence": sentence, "glossary": GLOSSARY}
+        tree, arrays = compare_tree_state(record.trees)
+        rows: list[ComparedRow] = [
+            {"group": row.group, "name": row.name, "values": list(row.values), "unit": row.unit, "status": row.status}
+            for row in record.rows
+        ]
+        state: CompareState = {
+            **tree,
+            "names": list(record.names),
+            "targets": list(record.targets),
+            "rows": rows,
+            "notes": list(record.notes),
+            "sentence": sentence,
+        }
+        data = {**state, "glossary": GLOSSARY}
         super().__init__(data=data, arrays=arrays, label=f"{programs}: {sentence}", **values)
-
-
-def compare_state(record: ComparisonRecord) -> dict[str, Any]:
-    rows = [
-        {"group": row.group, "name": row.name, "values": list(row.values), "unit": row.unit, "status": row.status}
-        for row in record.rows
-    ]
-    return {"names": list(record.names), "targets": list(record.targets), "rows": rows, "notes": list(record.notes)}

@@ -1,19 +1,19 @@
 """Merges two call trees: every function, module and line, with its figures in both programs."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.render.units import source_text
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._operations import KINDS, figures_of, shown_nodes
 from workbench_widgets._source import read_lines
+from workbench_widgets.states import ComparedFigure, ComparedTreeState
 
 Key = tuple[str, str, str]
 _PASSES = {"transpose": "backward", "remat": "recomputed"}
 
 
-def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any], Arrays]:
+def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[ComparedTreeState, Arrays]:
     """Merges the first and the last tree: nodes match if their parents match and their names are identical.
 
     Lines are matched by their code, since an edit above a line changes the line's number. Nodes with identical names
@@ -23,7 +23,7 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
         Names, places and kinds of the merged nodes, and two columns for each figure that is nonzero in some node, with
         NaN where a program lacks the node.
     """
-    sides = [shown_nodes(trees[0]), shown_nodes(trees[-1])]
+    sides = [shown_nodes(tree) for tree in (*trees[:1], *trees[-1:])]
     parents: list[int] = []
     shown: list[CallNodeRecord] = []
     pairs: list[list[CallFiguresRecord | None]] = []
@@ -48,7 +48,7 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
             shown[merged] = node  # the name in the last program, if it is there
             pairs[merged][side] = node.total
             number.append(merged)
-    columns: list[dict[str, str]] = []
+    columns: list[ComparedFigure] = []
     arrays: Arrays = {"tree.parent": floats(parents), "tree.kind": floats([KINDS.index(node.kind) for node in shown])}
     totals = [figure for pair in pairs for figure in pair if figure is not None]
     for key, title, unit, value in figures_of(totals):
@@ -58,12 +58,12 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
         for side, name in enumerate("ab"):
             figures = [None if pair[side] is None else value(pair[side]) for pair in pairs]
             arrays[f"tree.{key}.{name}"] = floats(figures)
-    state = {
+    state: ComparedTreeState = {
         "tree_names": [_name(node, parent, shown) for node, parent in zip(shown, parents, strict=True)],
         "tree_places": [source_text(node.file, node.line) if node.file and node.line else "" for node in shown],
         "kinds": list(KINDS),
         "tree_columns": columns,
-        "counted": "jaxpr" if trees[0].made_from == "jaxpr" else "compiled",
+        "counted": "jaxpr" if trees and trees[0].made_from == "jaxpr" else "compiled",
     }
     return state, arrays
 

@@ -11,8 +11,8 @@ from workbench.records.compiled import CostRecord, MemoryRecord, ProgramRecord
 from workbench.render.units import bytes_text, seconds_text, source_text
 from workbench_widgets._headline import sum_per_device, work_per_device
 from workbench_widgets._roofline_state import roofline_state
-from workbench_widgets._scaling_state import scaling_choices
-from workbench_widgets.states import CostState, StageCost, TargetChoice, TargetCost
+from workbench_widgets._scaling_state import scaling_choices, stage_rows
+from workbench_widgets.states import CostState, TargetChoice, TargetCost
 
 
 def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, can_compile: bool = False) -> CostState:
@@ -70,29 +70,6 @@ def target_state(record: ProgramRecord, cost: CostRecord) -> TargetCost:
         "stages": stage_rows(cost),
         "scaling": scaling_choices(record),
     }
-
-
-def stage_rows(cost: CostRecord) -> list[StageCost]:
-    """Cost of each stage, in order."""
-    return [
-        {
-            "stage": stage.stage,
-            "kind": stage.kind,
-            "name": stage.name,
-            "flops": stage.flops,
-            "elementwise": stage.elementwise_flops,
-            "accessed": stage.accessed_bytes,
-            "wire": dict(stage.collective_bytes),
-            "wire_seconds": dict(stage.collective_seconds_by_axis),
-            "compute": stage.compute_seconds,
-            "memory": stage.memory_seconds,
-            "collective": stage.collective_seconds,
-            "seconds": stage.seconds,
-            "bound": stage.bound,
-            "unknown": list(stage.unknown_because),
-        }
-        for stage in cost.stages
-    ]
 
 
 def _strategies(record: ProgramRecord) -> dict[str, str]:

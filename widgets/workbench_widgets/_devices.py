@@ -12,6 +12,7 @@ from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, shape_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
+from workbench_widgets.states import DevicesLive
 
 MOST_DEVICES = 256
 MOST_SAMPLES = 300
@@ -65,16 +66,18 @@ def _sentence(history: Sequence[SampleRecord]) -> str:
     return render.describe(history) if history else "Memory of the devices: no samples."
 
 
-def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
+def devices_state(history: Sequence[SampleRecord]) -> DevicesLive:
     """The latest sample, and every device's memory in all stored samples."""
     if not history:
         return {
             "devices": [],
+            "left_out": 0,
             "seconds": b"",
             "memory": b"",
             "courses": {},
             "host_courses": {},
             "arrays": [],
+            "live_arrays": 0,
             "host": [],
         }
     samples, last = history[-MOST_SAMPLES:], history[-1]
@@ -117,12 +120,12 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
         ],
         "live_arrays": last.live_arrays,
         "host": [
-            ["processor", "unknown" if host.cpu_percent is None else f"{host.cpu_percent:.0f} % of all cores"],
-            [
+            ("processor", "unknown" if host.cpu_percent is None else f"{host.cpu_percent:.0f} % of all cores"),
+            (
                 "memory of the computer",
                 f"{bytes_text(host.memory_used_bytes)} of {bytes_text(host.memory_total_bytes)}",
-            ],
-            ["memory of this process", bytes_text(host.process_bytes)],
+            ),
+            ("memory of this process", bytes_text(host.process_bytes)),
         ],
     }
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from workbench.records import package_of, read_source_line, read_source_lines
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
@@ -14,7 +13,7 @@ from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._headline import CollectiveGroup, group_collectives, work_per_device
 from workbench_widgets._scopes import GroupTree, kind_of, read_call_groups, read_edges, read_scopes
 from workbench_widgets._stablehlo import read_stablehlo
-from workbench_widgets.states import HloCollective, HloCollectiveGroup
+from workbench_widgets.states import HloCollective, HloCollectiveGroup, HloGraph, HloState
 
 KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "program", "", "collective")
 MOST_LINES = 20_000  # of StableHLO
@@ -23,6 +22,7 @@ _METADATA = re.compile(r",? ?(?:metadata|backend_config|origin)=(?:\{[^{}]*(?:\{
 AROUND = 2  # lines of source shown around the line of an instruction
 _MOVES = frozenset(("bitcast", "convert", "copy", "copy-done", "copy-start", "get-tuple-element", "transpose"))
 _MOST_ARGUMENTS = 3
+_File = tuple[str, str, list[tuple[int, str]]]  # path, title, numbered lines
 
 
 class HloView(WorkbenchWidget):
@@ -52,7 +52,7 @@ class HloView(WorkbenchWidget):
         return "\n".join(lines)
 
 
-def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
+def hlo_state(record: ProgramRecord, *, can_explain: bool = False) -> tuple[HloState, Arrays]:
     """State of the HLO view, with long texts as single strings and most other data as numbers."""
     module = record.module
     instructions = module.instructions if module is not None else ()
@@ -83,7 +83,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "hlo.stable": floats([-1 if key is None else place[key] for _, key in listing]),
     }
     graph, graph_arrays = _graph(instructions, collectives, record)
-    state = {
+    state: HloState = {
         "count": len(instructions),
         "names": "\n".join(instruction.name for instruction in instructions),
         "shapes": "\n".join(instruction.shape for instruction in instructions),
@@ -92,7 +92,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "opcodes": opcodes,
         "stages": stages,
         "computations": computations,
-        "sources": [[file, line, source_text(file, line)] for file, line in sources],
+        "sources": [(file, line, source_text(file, line)) for file, line in sources],
         "collectives": [
             _collective(collective, arguments_of(collective.name, by_name), staged=len([*filter(None, stages)]) > 1)
             for collective in joint
@@ -106,6 +106,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "sentence": _sentence(record),
         "facts": work_per_device(record),
         "missing": "This record contains neither a compiled module nor StableHLO. Inspect the program to compile it.",
+        "can_explain": can_explain,
     }
     return state, arrays | graph_arrays
 
@@ -208,7 +209,7 @@ def _key(source: SourceLine | None) -> tuple[str, int] | None:
     return None if source is None else (source.file, source.line)
 
 
-def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
+def _code(sources: Iterable[tuple[str, int]]) -> list[_File]:
     """The user's files that contain compiled lines, each with its name and, if readable, all its lines.
 
     Long files and libraries are reduced to the lines around compiled lines.
@@ -219,14 +220,14 @@ def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
     return [row for file, numbers in lines_by_file.items() if (row := _file(file, numbers)) is not None]
 
 
-def _file(file: str, used: set[int]) -> list[Any] | None:
+def _file(file: str, used: set[int]) -> _File | None:
     text_lines = read_source_lines(file)
     title = source_text(file, min(used)).rpartition(":")[0]
     if text_lines and len(text_lines) <= MOST_FILE_LINES and package_of(file) is None:
-        return [file, title, [[number, text] for number, text in enumerate(text_lines, 1)]]
+        return file, title, list(enumerate(text_lines, 1))
     around = sorted({near for line in used for near in range(max(1, line - AROUND), line + AROUND + 1)})
-    lines = [[number, read_source_line(file, number)] for number in around]
-    return [file, title, lines] if any(text for _, text in lines) else None
+    lines = [(number, read_source_line(file, number)) for number in around]
+    return (file, title, lines) if any(text for _, text in lines) else None
 
 
 def _listing(module: ModuleRecord | None) -> str:
@@ -244,7 +245,7 @@ def _listing(module: ModuleRecord | None) -> str:
 
 def _graph(
     instructions: Sequence[InstructionRecord], collectives: dict[str, int], record: ProgramRecord
-) -> tuple[dict[str, Any] | None, Arrays]:
+) -> tuple[HloGraph | None, Arrays]:
     """The groups of the graph (by call tree, and by stages and scopes), and the edges between instructions."""
     if not instructions:
         return None, {}
@@ -259,10 +260,10 @@ def _graph(
     }
     arrays |= {f"hlo.parent.{name}": floats(tree.parent) for name, tree in trees.items()}
     groups = {
-        name: [[group.title, group.instruction, _kind(group.kind), group.node, group.key] for group in tree.groups]
+        name: [(group.title, group.instruction, _kind(group.kind), group.node, group.key) for group in tree.groups]
         for name, tree in trees.items()
     }
-    return {"groups": groups, "kinds": KINDS}, arrays
+    return {"groups": groups, "kinds": list(KINDS)}, arrays
 
 
 def _kind(kind: str) -> int:

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from workbench import render
 from workbench.records.launch import LaunchedRecord, LiveProgram, NodeStateRecord, ProgramGraphRecord
@@ -13,7 +13,7 @@ from workbench.render.units import count_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 from workbench_widgets._job import poll
-from workbench_widgets.states import GroupState, NodeState, ProgramNode
+from workbench_widgets.states import ChosenNode, GroupState, LaunchLive, LaunchState, NodeState, ProgramNode
 
 LOOK_SECONDS = 0.5
 MOST_SAMPLES = 240  # number of samples in a node's history: two minutes
@@ -41,7 +41,8 @@ class LaunchView(WorkbenchWidget):
         self._history = _History()
         live = {} if isinstance(record, ProgramGraphRecord) else self._state(record)
         label = render.describe(record)
-        super().__init__(data=graph_state(self.graph, self._states()), label=label, live=live, **values)
+        data = {**graph_state(self.graph, self._states()), "glossary": GLOSSARY}
+        super().__init__(data=data, label=label, live=live, **values)
         if self.launched is not None:
             self.observe(self._chosen, "selection")
             poll(self, _look, LOOK_SECONDS)
@@ -81,7 +82,7 @@ class LaunchView(WorkbenchWidget):
         if isinstance(self._record, LaunchedRecord):
             self.update_live(chosen=self._of_chosen(self._record))
 
-    def _state(self, record: LaunchedRecord) -> dict[str, Any]:
+    def _state(self, record: LaunchedRecord) -> LaunchLive:
         self._history.add(record)
         by_label = {state.label: state for state in record.states}
         answering = {node.label for node in record.graph.nodes if node.methods}
@@ -104,7 +105,7 @@ class LaunchView(WorkbenchWidget):
             "chosen": self._of_chosen(record),
         }
 
-    def _of_chosen(self, record: LaunchedRecord) -> dict[str, Any] | None:
+    def _of_chosen(self, record: LaunchedRecord) -> ChosenNode | None:
         label = self.selection.get("node")
         state = next((state for state in record.states if state.label == label), None)
         if label is None or state is None:
@@ -134,7 +135,7 @@ class _History:
         return {name: floats(list(column)) for name, column in zip(names, columns, strict=False)}
 
 
-def graph_state(graph: ProgramGraphRecord, states: Sequence[NodeStateRecord] = ()) -> dict[str, Any]:
+def graph_state(graph: ProgramGraphRecord, states: Sequence[NodeStateRecord] = ()) -> LaunchState:
     svg = render.svg(graph, states=states, live=True)
     calls: dict[str, list[str]] = {}
     callers: dict[str, list[str]] = {}
@@ -168,7 +169,6 @@ def graph_state(graph: ProgramGraphRecord, states: Sequence[NodeStateRecord] = (
         "glyphs": {state: node_glyph(state) for state in STATE_SIGNS},
         "signs": STATE_SIGNS,
         "hues": STATE_HUES,
-        "glossary": GLOSSARY,
     }
 
 

@@ -52,7 +52,7 @@ def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
     return state, {"memory.live": floats([size for _, size in memory.timeline])}
 
 
-def _facts(memory: MemoryRecord) -> list[list[str]]:
+def _facts(memory: MemoryRecord) -> list[tuple[str, str]]:
     rows = [
         ["peak memory", memory.peak_bytes],
         ["arguments", memory.argument_bytes],
@@ -61,9 +61,9 @@ def _facts(memory: MemoryRecord) -> list[list[str]]:
         ["shared by inputs and outputs", memory.alias_bytes or None],
         ["available", memory.available_bytes],
     ]
-    shown = [[str(name), bytes_text(value)] for name, value in rows if isinstance(value, int)]
+    shown = [(str(name), bytes_text(value)) for name, value in rows if isinstance(value, int)]
     if memory.padding_bytes:
-        shown.append(["layout padding", f"{bytes_text(memory.padding_bytes)} of the buffers alive at the peak"])
+        shown.append(("layout padding", f"{bytes_text(memory.padding_bytes)} of the buffers alive at the peak"))
     return shown
 
 

@@ -2,15 +2,16 @@
 
 from workbench import render
 from workbench.records.live import TimelineRecord
-from workbench.render import Markup
 from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets.states import PictureState
 
 _NARROW = 560
 
 
-def for_both_widths(record: TimelineRecord) -> list[str]:
+def picture_state(record: TimelineRecord) -> PictureState:
     """Two pictures: one for wide pages, and one for narrow pages, where the wide picture would be unreadable."""
-    return [str(render.svg(record)), str(render.svg(record, width=_NARROW))]
+    drawn = [str(render.svg(record)), str(render.svg(record, width=_NARROW))]
+    return {"drawn": drawn, "sentence": render.describe(record)}
 
 
 class PictureView(WorkbenchWidget):
@@ -24,9 +25,5 @@ class PictureView(WorkbenchWidget):
 
     def __init__(self, record: TimelineRecord, **values: object) -> None:
         self.record = self._subject = record
-        drawn, sentence = for_both_widths(record), render.describe(record)
-        self._picture = Markup(drawn[0])
-        super().__init__(data={"drawn": drawn, "sentence": sentence}, label=sentence, **values)
-
-    def static_picture(self) -> Markup:
-        return self._picture
+        data = picture_state(record)
+        super().__init__(data=data, label=data["sentence"], **values)

@@ -1,7 +1,7 @@
 """The player: a round of a program with its actual values, and its collectives step by step."""
 
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from workbench.records.compiled import CollectiveRecord, ProgramRecord
 from workbench.records.hardware import MeshRecord
@@ -9,7 +9,7 @@ from workbench.records.run import PlayedStageRecord, PlayRecord
 from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, source_text
 from workbench_widgets._base import WorkbenchWidget
-from workbench_widgets.states import PlayedCollective, PlayedRound, PlayedStage
+from workbench_widgets.states import PlayedCollective, PlayedRound, PlayedStage, PlayerState
 
 MOST_COLLECTIVES = 24  # maximum number of collectives in the menu, largest first
 MOST_DEVICES = 16  # maximum size of a group whose messages are drawn
@@ -31,7 +31,7 @@ class PlayerView(WorkbenchWidget):
         self, play: PlayRecord | None, program: ProgramRecord | None = None, *, first: str = "", **values: object
     ) -> None:
         self.play = play
-        data = player_state(play, program, first=first) | {"glossary": GLOSSARY}
+        data = {**player_state(play, program, first=first), "glossary": GLOSSARY}
         super().__init__(data=data, label=f"{data['title']}, played step by step", **values)
 
     def page(self) -> str:
@@ -48,7 +48,9 @@ def _words(stage: PlayedStageRecord) -> str:
     return text + (f", {bytes_text(stage.moved_bytes)} sent" if stage.moved_bytes else "")
 
 
-def player_state(play: PlayRecord | None, program: ProgramRecord | None = None, *, first: str = "") -> dict[str, Any]:
+def player_state(
+    play: PlayRecord | None, program: ProgramRecord | None = None, *, first: str = "", can_play: bool = False
+) -> PlayerState:
     """State of the player: stages with values, the clients' paths, and collectives with their devices."""
     collectives = [] if program is None else _collectives(program, first)
     named = play.name if play is not None else program.name if program is not None else "nothing"
@@ -57,6 +59,7 @@ def player_state(play: PlayRecord | None, program: ProgramRecord | None = None, 
         "played": None if play is None else _played(play),
         "collectives": collectives,
         "notes": [] if play is None else list(play.notes),
+        "can_play": can_play,
     }
 
 

@@ -9,6 +9,7 @@ from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text
 from workbench_widgets._run import RunDigest, run_state
 from workbench_widgets._run_controller import OVER, RunController
+from workbench_widgets.states import ClientDrift, PlaygroundRun
 
 MOST_KEPT = 8  # maximum number of earlier runs in the comparison
 
@@ -75,7 +76,7 @@ class Playground(RunController):
         self._experiments = experiments
         self.experiment: Any = None
         self._digest = RunDigest()
-        self._earlier: list[dict[str, Any]] = []
+        self._earlier: list[PlaygroundRun] = []
         self._number = 0
         values = dataclasses.asdict(settings or experiments.Settings())
         values["alpha"] = min(values["alpha"], 12.8)
@@ -126,7 +127,7 @@ class Playground(RunController):
         chosen = self._settings({"clients": clients, "alpha": alpha, "seed": seed})
         return [list(map(int, row)) for row in self._experiments.count_labels(chosen)]
 
-    def drift(self, round: int) -> dict[str, Any]:
+    def drift(self, round: int) -> ClientDrift:
         """The clients' paths in one round of the most recently started experiment."""
         if self.experiment is None:
             message = "`drift` was called before an experiment ran, but needs the state of a round: press Run first."
@@ -136,9 +137,9 @@ class Playground(RunController):
             "round": drift.round,
             "clients": list(drift.clients),
             "steps": list(drift.steps),
-            "paths": drift.paths.tolist(),
-            "mean": drift.mean.tolist(),
-            "shares": list(drift.shares),
+            "paths": [[(x, y) for x, y in path] for path in drift.paths.tolist()],
+            "mean": [(x, y) for x, y in drift.mean.tolist()],
+            "shares": (drift.shares[0], drift.shares[1]),
             "apart": drift.apart.tolist(),
             "moved": drift.moved,
         }
@@ -176,7 +177,7 @@ class Playground(RunController):
         if self.experiment is not None and len(self.experiment.run.history):
             self._earlier = [*self._earlier, self._summary()][-MOST_KEPT:]
 
-    def _summary(self) -> dict[str, Any]:
+    def _summary(self) -> PlaygroundRun:
         assert self.experiment is not None
         history = self.experiment.run.history
         accuracies = [_number(record.metrics["test accuracy"]) for record in history]

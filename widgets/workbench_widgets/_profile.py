@@ -16,7 +16,15 @@ from workbench_widgets._headline import figure
 from workbench_widgets._operations import operations_state
 from workbench_widgets._roofline_state import chip_roofs
 from workbench_widgets._timeline import timeline_state
-from workbench_widgets.states import HeadlineFigure, Look, Place, TabState
+from workbench_widgets.states import (
+    AllocatorsState,
+    HeadlineFigure,
+    Look,
+    MeasuredState,
+    Place,
+    SplitState,
+    TabState,
+)
 
 TITLES: dict[str, tuple[str, str, Place]] = {
     "operations": ("Call tree", "Measured seconds by function, module and line", "where"),
@@ -80,7 +88,7 @@ def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
     parts["split"] = _split(profile)
     if profile.events:
         state, columns = timeline_state(profile.as_run(), tree=tree)
-        add("timeline", (state | {"sentence": _label(profile)}, columns))
+        add("timeline", ({**state, "sentence": _label(profile)}, columns))
     if profile.memory:
         add("allocators", _memory(profile))
     return parts, arrays
@@ -161,7 +169,7 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
     return figures
 
 
-def _operations(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
+def _operations(profile: ProfileRecord) -> tuple[MeasuredState, Arrays]:
     """Operations as columns; unknown figures are NaN."""
     operations = profile.operations[:MOST_OPERATIONS]
 
@@ -174,7 +182,7 @@ def _operations(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
         "bandwidth": floats([operation.bytes_per_second or None for operation in operations]),
         "intensity": floats([operation.intensity or None for operation in operations]),
     }
-    state = {
+    state: MeasuredState = {
         "names": [operation.name for operation in operations],
         "categories": [operation.category or "unknown" for operation in operations],
         "programs": [operation.program for operation in operations],
@@ -191,7 +199,7 @@ def _operations(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
     return state, arrays
 
 
-def _split(profile: ProfileRecord) -> dict[str, Any]:
+def _split(profile: ProfileRecord) -> SplitState:
     longest = max((device.span_seconds for device in profile.devices), default=0.0)
     return {
         "parts": list(PARTS),
@@ -242,8 +250,8 @@ def _parts_of(device: ProfiledDeviceRecord) -> list[float]:
     return [device.compute_seconds, collective, device.copy_seconds, device.other_seconds, device.wait_seconds, idle]
 
 
-def _memory(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
-    state = {
+def _memory(profile: ProfileRecord) -> tuple[AllocatorsState, Arrays]:
+    state: AllocatorsState = {
         "allocators": [
             {"where": a.where, "name": a.allocator, "peak": a.peak_bytes, "events": a.events} for a in profile.memory
         ]

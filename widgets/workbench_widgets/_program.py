@@ -1,16 +1,16 @@
 """The program view: stages as a picture, and a panel for the selected stage or client."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from workbench import render
 from workbench.records.compiled import ProgramRecord
-from workbench.render import GLOSSARY, program_blocks, stage_details
+from workbench.render import GLOSSARY, StageDetails, note, program_blocks, stage_details
 from workbench.render.units import bytes_text, seconds_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, clients_state
 from workbench_widgets._headline import work_per_device
 from workbench_widgets._source import read_source
+from workbench_widgets.states import ClientsState, ProgramPicture, ProgramState
 
 WIDTH, NARROW_WIDTH = 620, 500
 
@@ -39,10 +39,12 @@ class ProgramView(WorkbenchWidget):
 
 
 def program_state(
-    record: ProgramRecord, gradient: ProgramRecord | None = None, clients: tuple[dict[str, Any], Arrays] | None = None
-) -> tuple[dict[str, Any], Arrays]:
+    record: ProgramRecord, gradient: ProgramRecord | None = None, clients: tuple[ClientsState, Arrays] | None = None
+) -> tuple[ProgramState, Arrays]:
     """State of the program view; `clients` is `clients_state(record)`, if already computed."""
-    pictures, stages, lines = [], {}, {}
+    pictures: list[ProgramPicture] = []
+    stages: dict[str, StageDetails] = {}
+    lines: dict[str, str] = {}
     records = {"": record} if gradient is None else {"": record, "gradient/": gradient}
     for prefix, program in records.items():
         width = WIDTH if gradient is None else NARROW_WIDTH
@@ -53,11 +55,17 @@ def program_state(
         sources = {prefix + stage.path: stage.source for stage in program.plan.walk()}
         lines |= {path: f"{source.file}:{source.line}" for path, source in sources.items() if source is not None}
     columns, arrays = clients_state(record) if clients is None else clients
-    state = {"pictures": pictures, "stages": stages, "lines": lines, "clients": columns, "overview": overview(record)}
+    state: ProgramState = {
+        "pictures": pictures,
+        "stages": stages,
+        "lines": lines,
+        "clients": columns,
+        "overview": overview(record),
+    }
     return state, arrays
 
 
-def overview(record: ProgramRecord) -> Mapping[str, Any]:
+def overview(record: ProgramRecord) -> StageDetails:
     """The panel shown without a selection: the whole program."""
     stages = list(record.plan.walk())
     rows = [("target", record.target)]
@@ -81,12 +89,10 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     notes = [*record.plan.notes, *record.notes, *(record.module.notes if record.module is not None else ())]
     blocks = [
         *program_blocks(record, rows),
-        {"form": "note", "title": "Notes", "text": " ".join(notes)} if notes else None,
-        {"form": "note", "title": "Look closer", "text": f"Select {parts} in the picture: with the mouse, "
-         "or with the arrow keys and Enter."},
-    ]  # fmt: skip
-    panel_blocks = [block for block in blocks if block is not None]
-    return {"title": record.name, "kind": "program", "subtitle": "the whole program", "blocks": panel_blocks}
+        *([note("Notes", " ".join(notes))] if notes else []),
+        note("Look closer", f"Select {parts} in the picture: with the mouse, or with the arrow keys and Enter."),
+    ]
+    return {"title": record.name, "kind": "program", "subtitle": "the whole program", "blocks": blocks}
 
 
 def _over(axes: tuple[str, ...]) -> str:

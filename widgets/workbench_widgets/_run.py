@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,8 +14,9 @@ from workbench.render import GLOSSARY
 from workbench.render.units import seconds_text
 from workbench_widgets._clients_state import floats
 from workbench_widgets._devices import Monitor, device_courses
-from workbench_widgets._picture import for_both_widths
+from workbench_widgets._picture import picture_state
 from workbench_widgets._run_controller import RunController, RunLike
+from workbench_widgets.states import ClientMap, NamedCurves, RunDigestLive, RunSamples, RunState
 
 MOST_COLUMNS, MOST_ROWS = 400, 256  # maximum number of rows in the map of clients over rounds
 MOST_POINTS = 1000  # of one curve
@@ -50,8 +52,7 @@ class RunView(RunController):
         self.monitor: Monitor | None = monitor
         self._digest = RunDigest()
         self.unit: str = getattr(run, "unit", "round")
-        drawn = {**run_state(timeline), "unit": self.unit}
-        data = {**drawn, "others": others_state(others or {}), "glossary": GLOSSARY}
+        data = {**run_state(timeline, others or {}, unit=self.unit), "glossary": GLOSSARY}
         live = {**self._digest.state(run), "samples": self._samples()}
         label = (
             f"Run of {run.rounds} {self.unit}s"
@@ -70,7 +71,7 @@ class RunView(RunController):
         """Reads the current state of the run, so that it can be saved in a notebook."""
         self.live = {**self.live, **self._digest.state(self.run), "samples": self._samples()}
 
-    def _samples(self) -> dict[str, Any] | None:
+    def _samples(self) -> RunSamples | None:
         return None if self.monitor is None else samples_state(tuple(self.monitor.history()), self._digest.began)
 
     def static_picture(self) -> bytes | None:
@@ -81,19 +82,23 @@ class RunView(RunController):
         return f"Run {self.run.status}: {render.describe(self.run.history, rounds=self.run.rounds, unit=self.unit)}"
 
 
-def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
-    """The constant part of the run view's state: the Gantt chart of a simulated round."""
-    if timeline is None:
-        return {"gantt": None}
-    return {"gantt": {"drawn": for_both_widths(timeline), "sentence": render.describe(timeline)}}
+def run_state(
+    timeline: TimelineRecord | None, others: Mapping[str, RunLike] = MappingProxyType({}), *, unit: str = "round"
+) -> RunState:
+    """State of the run view: the Gantt chart of a simulated round, and the curves of other runs."""
+    return {
+        "gantt": None if timeline is None else picture_state(timeline),
+        "unit": unit,
+        "others": others_state(others),
+    }
 
 
-def others_state(runs: Mapping[str, RunLike]) -> list[dict[str, Any]]:
+def others_state(runs: Mapping[str, RunLike]) -> list[NamedCurves]:
     """The current curves of other runs."""
     return [{"name": name, "curves": RunDigest().state(run)["curves"]} for name, run in runs.items()]
 
 
-def samples_state(history: Sequence[SampleRecord], began: float | None) -> dict[str, Any]:
+def samples_state(history: Sequence[SampleRecord], began: float | None) -> RunSamples:
     """Bytes in use and utilisation of every device, over the time since the run began."""
     samples = [sample for sample in history if began is None or sample.unix_seconds >= began - 1.0][-MOST_POINTS:]
     names = [device.where for device in samples[-1].devices] if samples else []
@@ -120,7 +125,7 @@ class RunDigest:
         self._lock = threading.Lock()
         self._forget()
 
-    def state(self, run: RunLike) -> dict[str, Any]:
+    def state(self, run: RunLike) -> RunDigestLive:
         """The view's live values."""
         with self._lock:
             self.timed = isinstance(run, Timed)
@@ -178,7 +183,7 @@ class RunDigest:
             return {name: value for name, value in record.metrics.items() if name not in _OF_CALLS}
         return {**record.metrics, "seconds": record.seconds}
 
-    def _state(self, run: RunLike) -> dict[str, Any]:
+    def _state(self, run: RunLike) -> RunDigestLive:
         median = float(np.median(self.seconds)) if self.seconds else None
         pace = run.step_seconds if isinstance(run, Timed) else median
         return {
@@ -196,7 +201,7 @@ class RunDigest:
             "problems": [_problem_text(p, getattr(run, "unit", "round")) for p in run.problems][-20:],
         }
 
-    def _map(self) -> dict[str, Any] | None:
+    def _map(self) -> ClientMap | None:
         if not self.map.columns:
             return None
         grid = self.map.grid()

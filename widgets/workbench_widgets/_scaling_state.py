@@ -1,12 +1,11 @@
 """State of the cost view for another size of the program."""
 
 import math
-from typing import Any
 
 from workbench import render
 from workbench.cost import CHIPS, scaled_placement
-from workbench.records.compiled import ProgramRecord, ScaledCostRecord
-from workbench_widgets.states import Scaling
+from workbench.records.compiled import CostRecord, ProgramRecord, ScaledCostRecord
+from workbench_widgets.states import ScaledAmounts, ScaledState, Scaling, StageCost
 
 MODEL = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 MOST_DEVICES = 16384
@@ -37,7 +36,7 @@ def scaling_choices(record: ProgramRecord) -> Scaling | None:
     }
 
 
-def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledCostRecord) -> dict[str, Any]:
+def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledCostRecord) -> ScaledState:
     """The estimate in the form the view draws, with the original program's amounts."""
     picture = render.svg(scaled.cost, live=True)
     return {
@@ -51,13 +50,36 @@ def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledC
         "fits": None if scaled.memory is None else scaled.memory.fits,
         "clients": scaled.clients,
         "per_device": scaled.clients_per_device,
-        "at_once": scaled.chunk_size,
         "devices": scaled.devices,
         "idle": scaled.idle_devices,
+        "stages": stage_rows(scaled.cost),
     }
 
 
-def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
+def stage_rows(cost: CostRecord) -> list[StageCost]:
+    """Cost of each stage, in order."""
+    return [
+        {
+            "stage": stage.stage,
+            "kind": stage.kind,
+            "name": stage.name,
+            "flops": stage.flops,
+            "elementwise": stage.elementwise_flops,
+            "accessed": stage.accessed_bytes,
+            "wire": dict(stage.collective_bytes),
+            "wire_seconds": dict(stage.collective_seconds_by_axis),
+            "compute": stage.compute_seconds,
+            "memory": stage.memory_seconds,
+            "collective": stage.collective_seconds,
+            "seconds": stage.seconds,
+            "bound": stage.bound,
+            "unknown": list(stage.unknown_because),
+        }
+        for stage in cost.stages
+    ]
+
+
+def _amounts(scaled: ScaledCostRecord) -> ScaledAmounts:
     """Amounts for one device and one call, summed over all stages."""
     flops = [stage.flops for stage in scaled.cost.stages]
     elementwise = [stage.elementwise_flops for stage in scaled.cost.stages]

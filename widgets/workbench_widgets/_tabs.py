@@ -23,7 +23,7 @@ from workbench_widgets._run import run_state
 from workbench_widgets._run_controller import RunLike
 from workbench_widgets._sharding import sharding_state
 from workbench_widgets._timeline import timeline_state
-from workbench_widgets.states import Place, TabState
+from workbench_widgets.states import AdviceState, ClientsState, Place, TabState
 
 State = tuple[Mapping[str, Any], Arrays]
 
@@ -56,7 +56,7 @@ class Sources:
     can: frozenset[str]
 
     @functools.cached_property
-    def clients(self) -> tuple[dict[str, Any], Arrays]:
+    def clients(self) -> tuple[ClientsState, Arrays]:
         return clients_state(self.record)
 
     @property
@@ -105,8 +105,7 @@ def _hlo(sources: Sources) -> State | None:
     record = sources.record
     if record.module is None and not record.stablehlo:
         return None
-    state, arrays = hlo_state(record)
-    return {**state, "can_explain": "explain" in sources.can}, arrays
+    return hlo_state(record, can_explain="explain" in sources.can)
 
 
 def _memory(sources: Sources) -> State | None:
@@ -125,10 +124,10 @@ def _mesh(sources: Sources) -> State | None:
 
 
 def _clients(sources: Sources) -> State | None:
-    state, arrays = clients_view_state(sources.record, sources.run, sources.timeline, sources.clients)
-    if not state["columns"] and sources.rounds is None:
-        return None
-    return {**state, "opens": "tap" in sources.can and state["group_size"] == 1}, arrays
+    state, arrays = clients_view_state(
+        sources.record, sources.run, sources.timeline, sources.clients, opens="tap" in sources.can
+    )
+    return None if not state["columns"] and sources.rounds is None else (state, arrays)
 
 
 def _timeline(sources: Sources) -> State | None:
@@ -166,7 +165,8 @@ def _advice(sources: Sources) -> State | None:
     if record.module is None and record.mesh is None:  # only a plan
         return None
     missing = None if can_advise else _NOT_COMPILED if record.module is None else _NO_PROGRAM
-    return {"can_advise": can_advise, "can_search": "search" in sources.can, "missing": missing}, {}
+    state: AdviceState = {"can_advise": can_advise, "can_search": "search" in sources.can, "missing": missing}
+    return state, {}
 
 
 def _cost(sources: Sources) -> State | None:
@@ -177,9 +177,9 @@ def _cost(sources: Sources) -> State | None:
 
 
 def _player(sources: Sources) -> State | None:
-    state = player_state(None, sources.record)
     can_play = "play" in sources.can and bool(sources.record.plan.placements)
-    return ({**state, "can_play": can_play}, {}) if state["collectives"] or can_play else None
+    state = player_state(None, sources.record, can_play=can_play)
+    return (state, {}) if state["collectives"] or can_play else None
 
 
 TABS: tuple[Tab, ...] = (

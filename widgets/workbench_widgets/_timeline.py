@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from workbench.records.program import PlanRecord, StageRecord
 from workbench.records.run import EventRecord, RunRecord
 from workbench.render import GLOSSARY
 from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets.states import TimelinePath, TimelineState
 
 KINDS = ("compute", "collective", "wait", "other", "copy")
 NOTHING = 0xFFFF_FFFF  # marks a missing index in a column
@@ -34,12 +34,12 @@ class TimelineView(WorkbenchWidget):
     def __init__(self, run: RunRecord, program: ProgramRecord | None = None, **values: object) -> None:
         self.run = self._subject = run
         data, arrays = timeline_state(run, program)
-        super().__init__(data=data | {"glossary": GLOSSARY}, arrays=arrays, label=render.describe(run), **values)
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=render.describe(run), **values)
 
 
 def timeline_state(
     run: RunRecord, program: ProgramRecord | None = None, tree: CallTreeRecord | None = None
-) -> tuple[dict[str, Any], Arrays]:
+) -> tuple[TimelineState, Arrays]:
     """The names used in the columns, and the columns themselves: one number per span, in time order."""
     events = sorted(run.events, key=lambda event: event.start_seconds)
     devices = {where: place for place, where in enumerate(_devices(events, program))}
@@ -49,7 +49,7 @@ def timeline_state(
     place = [devices[event.where] << _KIND_BITS | kinds[event.kind] for event in events]
     begins = min((event.start_seconds for event in events), default=0.0)
     start = np.array([event.start_seconds for event in events], dtype=np.float64) - begins
-    data = {
+    data: TimelineState = {
         "title": run.name,
         "devices": list(devices),
         "device_ids": [_device_id(where) for where in devices],
@@ -146,13 +146,13 @@ def _interned(texts: Sequence[str]) -> tuple[list[str], list[int]]:
 
 def _paths(
     events: Sequence[EventRecord], program: ProgramRecord | None, tree: CallTreeRecord | None = None
-) -> tuple[list[dict[str, Any]], list[int]]:
+) -> tuple[list[TimelinePath], list[int]]:
     """Paths of spans (the stage, then functions from the outermost inwards), and the path of every span."""
     stages = {} if program is None else _stage_names(program.plan)
     tree = tree or (None if program is None else program.call_tree)
     calls = {} if tree is None else _calls(tree)
     index_of: dict[tuple[str, str | None, str], int] = {}
-    listed: list[dict[str, Any]] = []
+    listed: list[TimelinePath] = []
     column = []
     for event in events:
         source = event.source

@@ -1,13 +1,11 @@
 """State of a trial of other PartitionSpecs in the sharding view."""
 
-from typing import Any
-
 from workbench import render
 from workbench.records.compiled import TrafficRecord, WhatIfRecord
 from workbench.render import change_sign, what_if_amounts
-from workbench.render.units import bytes_text, count_text, shape_text, source_text, spec_text
+from workbench.render.units import bytes_text, count_text, source_text
 from workbench_widgets._propagation import propagation_state
-from workbench_widgets.states import PropagationState, TrialRow
+from workbench_widgets.states import PropagationState, TrialResult, TrialRow
 
 
 def tried_propagation(tried: WhatIfRecord | None) -> PropagationState | None:
@@ -19,23 +17,12 @@ def tried_propagation(tried: WhatIfRecord | None) -> PropagationState | None:
     return {**state, "sentence": f"With the specs tried: {state['sentence']}"}
 
 
-def trial_state(tried: WhatIfRecord) -> dict[str, Any]:
-    after = () if tried.after.inputs is None else tried.after.inputs.leaves
+def trial_state(tried: WhatIfRecord) -> TrialResult:
     return {
         "sentence": render.describe(tried),
-        "specs": {leaf: spec_text(spec) for leaf, spec in tried.specs.items()},
         "how": "planned" if tried.compiled is None else "compiled",
-        "amounts": [list(row) for row in what_if_amounts(tried)],
+        "amounts": what_if_amounts(tried),
         "rows": [_row(row) for row in tried.traffic],
-        "leaves": [
-            [
-                leaf.path,
-                spec_text(leaf.spec),
-                shape_text(leaf.dtype, leaf.shard_shape),
-                bytes_text(leaf.bytes_per_device),
-            ]
-            for leaf in after
-        ],
         "notes": list(tried.notes),
     }
 

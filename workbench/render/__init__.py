@@ -7,6 +7,7 @@ from workbench.render._arrivals import (
     explain_axis as explain_axis,
     trace_axes as trace_axes,
 )
+from workbench.render._blocks import StageDetails as StageDetails, note as note
 from workbench.render._card import display_object as display_object, display_record as display_record
 from workbench.render._glossary import GLOSSARY as GLOSSARY, LESSONS as LESSONS
 from workbench.render._graph import node_glyph as node_glyph

@@ -1,10 +1,10 @@
 """Values that a client discloses, as tables, text and marks."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from workbench.records.program import DisclosedRecord, PlanRecord, ValueRecord
 from workbench.records.run import RunRecord
+from workbench.render._blocks import Block, table
 from workbench.render._program_layout import Box, ProgramLayout
 from workbench.render._svg import Markup, element, group, line, path, text, text_width
 from workbench.render.units import bytes_text, count_text, number, shape_text
@@ -47,7 +47,7 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
+def disclosed_blocks(plan: PlanRecord) -> list[Block]:
     """Display blocks for an entire program: a table of disclosed values and a table of private values."""
     if not plan.disclosed:
         return []
@@ -55,13 +55,13 @@ def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
         "An engine with one machine per client sends nothing else to the server. A machine shared by several clients "
         "holds the data of all of them."
     )
-    columns = ["what", "type", "bytes"]
-    leaves = {"form": "table", "title": "Disclosed to the server by each client", "columns": columns, "note": note}
-    blocks = [{**leaves, "rows": [[name.removeprefix("its "), *row] for _, name, *row in disclosed_rows(plan)]}]
-    if plan.kept_local:
-        rows = [[v.name, shape_text(v.dtype, v.shape), bytes_text(v.size_bytes)] for v in plan.kept_local]
-        blocks.append({"form": "table", "title": "Kept on the client", "columns": columns, "rows": rows})
-    return blocks
+    columns = ("what", "type", "bytes")
+    leaves = [[name.removeprefix("its "), *row] for _, name, *row in disclosed_rows(plan)]
+    private = [[v.name, shape_text(v.dtype, v.shape), bytes_text(v.size_bytes)] for v in plan.kept_local]
+    disclosed = table("Disclosed to the server by each client", columns, leaves)
+    if disclosed is not None:
+        disclosed["note"] = note
+    return [block for block in (disclosed, table("Kept on the client", columns, private)) if block is not None]
 
 
 def disclosed_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:

@@ -1,24 +1,17 @@
-"""Details of a stage as titled blocks of facts, tables and code, for HTML, text or a live view.
+"""Details of a stage as titled blocks of facts, tables and code, for HTML, text or a live view."""
 
-A block is a JSON-serializable mapping with a `form`: `facts` (rows of term, value), `table` (columns, rows), `code`
-(lines of number, text, marked) or `note` (text).
-"""
-
-import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from workbench.records.compiled import CollectiveRecord, CostRecord, ProgramRecord
 from workbench.records.program import SourceLine, StageRecord, ValueRecord
+from workbench.render._blocks import Block, StageDetails, code, facts, note, table
 from workbench.render._disclosure import disclosed_blocks, disclosed_fact
 from workbench.render.units import axes_text, bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
-Block = dict[str, Any]
 ReadSource = Callable[[SourceLine], Sequence[tuple[int, str]]]
-LONGEST_JAXPR = 20_000  # number of characters that fit in a side panel
 
 
-def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) -> dict[str, Block]:
+def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) -> dict[str, StageDetails]:
     """Details by stage path: `title`, `kind`, `subtitle`, `blocks`.
 
     Args:
@@ -31,10 +24,10 @@ def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) 
     return {stage.path: _details(stage, record, read_source) for stage in record.plan.walk()}
 
 
-def _details(stage: StageRecord, record: ProgramRecord, read_source: ReadSource | None) -> Block:
+def _details(stage: StageRecord, record: ProgramRecord, read_source: ReadSource | None) -> StageDetails:
     collectives = record.module.collectives if record.module is not None else ()
     stage_collectives = [collective for collective in collectives if stage.path in collective.stages]
-    blocks = [
+    blocks: list[Block | None] = [
         facts([*_facts(stage), *disclosed_fact(record.plan, stage.path)]),
         _values("Inputs", stage.inputs),
         _values("Outputs", stage.outputs),
@@ -86,28 +79,6 @@ def program_blocks(record: ProgramRecord, rows: Sequence[tuple[str, str]]) -> li
     ]
 
 
-def facts(rows: Sequence[tuple[str, str]], title: str = "") -> Block:
-    """A list of terms and values."""
-    return {"form": "facts", "title": title, "rows": [list(row) for row in rows]}
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Block | None:
-    """A small table; None if there are no rows."""
-    if not rows:
-        return None
-    return {"form": "table", "title": title, "columns": list(columns), "rows": [list(row) for row in rows]}
-
-
-def code(title: str, text: str) -> Block | None:
-    """Lines of code, initially collapsed; None if there is no text."""
-    if not text:
-        return None
-    shown = text if len(text) <= LONGEST_JAXPR else text[:LONGEST_JAXPR] + "\n… (cut)"
-    # JAX prints source places far to the right, beyond the width of a panel.
-    lines = [[None, re.sub(r"\s+# .*$", "", line), False] for line in shown.splitlines()]
-    return {"form": "code", "title": title, "lines": lines, "folded": True}
-
-
 def _values(title: str, values: Sequence[ValueRecord]) -> Block | None:
     rows = [[_name(v), shape_text(v.dtype, v.shape), bytes_text(v.size_bytes), v.sharding or ""] for v in values]
     if rows and not any(row[3] for row in rows):
@@ -139,7 +110,7 @@ def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
     says = [i for i in range(len(columns)) if i not in (1, 4) or any(row[i] != "1" for row in rows)]
     block = table("Collectives", [columns[i] for i in says], [[row[i] for i in says] for row in rows])
     if block is None:
-        return {"form": "note", "title": "Collectives", "text": "None: the devices do not communicate here."}
+        return note("Collectives", "None: the devices do not communicate here.")
     shared = [collective for collective in collectives if len(collective.stages) > 1]
     if shared:
         names = ", ".join(f"{collective.name} serves stages {' and '.join(collective.stages)}" for collective in shared)
@@ -182,7 +153,9 @@ def _source(line: SourceLine | None, read_source: ReadSource | None) -> Block | 
         f", in {line.function}" if line.function else ""
     )
     last = line.end_line or line.line
-    lines = [[number, text, line.line <= number <= last] for number, text in excerpt]
+    lines: list[tuple[int | None, str, bool]] = [
+        (number, text, line.line <= number <= last) for number, text in excerpt
+    ]
     if not lines:
-        return {"form": "note", "title": "Source", "text": title}
+        return note("Source", title)
     return {"form": "code", "title": title, "lines": lines, "folded": False, "source": str(line)}

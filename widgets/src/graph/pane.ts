@@ -4,6 +4,7 @@ import { button, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
 import { wordsOf } from "../lib/matches";
+import type { HloGraph } from "../lib/states";
 import type { ViewContext } from "../lib/view";
 import { isTrivial, type Module } from "../views/hlo-data";
 import { Labels, plural } from "./labels";
@@ -21,12 +22,6 @@ const NESTINGS: readonly Option<string>[] = [
   ["calls", "functions and lines"],
   ["scopes", "stages and name scopes"],
 ];
-type GroupState = [title: string, instruction: number, kind: number, node: number, key: string];
-interface GraphState {
-  groups: Record<string, GroupState[]>;
-  kinds: string[];
-}
-
 export interface GraphOptions {
   module: Module;
   choose(instruction: number): void;
@@ -36,7 +31,7 @@ export interface GraphOptions {
 export class GraphPane {
   private graph!: Graph;
   private labels!: Labels;
-  private groups: GroupState[] = [];
+  private groups: HloGraph["groups"][string] = [];
   private order: number[] = []; // open groups, those that were opened last at the end
   private pages = new Map<number, number>();
   private all = false;
@@ -61,7 +56,7 @@ export class GraphPane {
   private offset: [number, number] = [0, 0];
 
   constructor(
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"hlo">,
     host: HTMLElement,
     private readonly options: GraphOptions,
   ) {
@@ -73,14 +68,18 @@ export class GraphPane {
     this.nest(this.nestings()[0][0]);
   }
 
+  private get state(): HloGraph {
+    return this.context.state("graph") ?? { groups: {}, kinds: [] };
+  }
+
   private nestings(): readonly Option<string>[] {
-    const known = this.context.state<GraphState>("graph").groups;
+    const known = this.state.groups;
     return NESTINGS.filter(([key]) => key in known);
   }
 
   /** Groups by the call tree, or by stages. */
   private nest(name: string): void {
-    const { groups, kinds } = this.context.state<GraphState>("graph");
+    const { groups, kinds } = this.state;
     const { module } = this.options;
     this.groups = groups[name];
     const weights = module.names.map((_, i) => (module.traffic[i] + module.size[i]) * module.runs(i) || 0);
@@ -476,7 +475,7 @@ function isTowards(key: string, here: Parameters<typeof middle>[0], place: Param
   return key === "ArrowDown" && dy > 8;
 }
 
-export function graphPane(context: ViewContext, host: HTMLElement, options: GraphOptions): GraphPane {
+export function graphPane(context: ViewContext<"hlo">, host: HTMLElement, options: GraphOptions): GraphPane {
   replace(host);
   return new GraphPane(context, host, options);
 }

@@ -1,49 +1,15 @@
 // Findings of the advice view, as small marks wherever something of them is shown.
 import { button } from "./dom";
+import type { AdviceReport, Finding } from "./states";
 import type { ViewContext } from "./view";
 
-export interface Gain {
-  quantity: string;
-  before: string;
-  after: string;
-  saved_share: number;
-  verified: boolean;
-  how: string;
-  text: string;
-}
-export interface Finding {
-  number: number;
-  rule: string;
-  title: string;
-  why: string;
-  change: string;
-  code: string;
-  evidence: string[];
-  weight: number;
-  bytes: string | null;
-  seconds: string | null;
-  verified: boolean;
-  gain: Gain | null;
-  compared: Gain[];
-  nodes: number[];
-  instructions: string[];
-  leaves: string[];
-  axes: string[];
-  lines: { line: string; source: string; function: string }[];
-}
-export interface Report {
-  sentence: string;
-  findings: Finding[];
-  checked: string[];
-  notes: string[];
-}
 export type Place = "nodes" | "instructions" | "leaves" | "axes";
 
 type Indexed = Record<Place, Map<string | number, Finding[]>>;
-const indexes = new WeakMap<Report, Indexed>();
+const indexes = new WeakMap<AdviceReport, Indexed>();
 
 /** The findings about one thing, in the order of their rank. */
-export function findingsAt(report: Report | undefined, place: Place, value: string | number): Finding[] {
+export function findingsAt(report: AdviceReport | undefined, place: Place, value: string | number): Finding[] {
   if (!report) return [];
   let index = indexes.get(report);
   if (!index) {
@@ -60,7 +26,7 @@ export function findingsAt(report: Report | undefined, place: Place, value: stri
   return index[place].get(value) ?? [];
 }
 
-export const reportOf = (context: ViewContext): Report | undefined => context.liveOf<Report>("advice", "report");
+export const reportOf = (context: ViewContext): AdviceReport | undefined => context.liveOf("advice", "report");
 
 /** A mark beside things that findings are about, which opens the first of them; null where there are none. */
 export function badge(context: ViewContext, place: Place, ...values: (string | number)[]): HTMLElement | null {
@@ -76,7 +42,7 @@ export function badge(context: ViewContext, place: Place, ...values: (string | n
 }
 
 /** Calls back now if there is a report, and whenever there is another one. */
-export function onReport(context: ViewContext, callback: (report: Report | undefined) => void): void {
+export function onReport(context: ViewContext, callback: (report: AdviceReport | undefined) => void): void {
   let last: string | undefined;
   const follow = () => {
     const report = reportOf(context);

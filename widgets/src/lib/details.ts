@@ -2,38 +2,13 @@
 import { type Child, h, replace } from "./dom";
 import { asSentence } from "./format";
 import { term } from "./glossary";
+import type { CodeBlock, FactsBlock, StageDetails, TableBlock } from "./states";
 import type { ViewContext } from "./view";
 
-export interface FactsBlock {
-  form: "facts";
-  title: string;
-  rows: readonly (readonly [string, string])[];
-}
-export interface TableBlock {
-  form: "table";
-  title: string;
-  columns: readonly string[];
-  rows: readonly (readonly string[])[];
-  note?: string;
-}
-export interface CodeBlock {
-  form: "code";
-  title: string;
-  lines: readonly (readonly [number | null, string, boolean])[];
-  folded?: boolean;
-}
-export interface NoteBlock {
-  form: "note";
-  title: string;
-  text: string;
-}
-export type Block = FactsBlock | TableBlock | CodeBlock | NoteBlock;
+export type Block = StageDetails["blocks"][number];
 
-export interface Details {
-  title: string;
-  kind: string;
-  subtitle?: string;
-  blocks: readonly Block[];
+/** What a panel shows; `extra` is added by the view. */
+export interface Details extends StageDetails {
   extra?: readonly Child[];
 }
 

@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import { type Entry, entriesOf, findEntries } from "./finder";
-import type { Reader } from "./view";
+import type { Reader, ViewName } from "./view";
 
-const reader = (state: Record<string, unknown>, arrays: Record<string, number[]> = {}): Reader => ({
-  state: <T>(name: string) => state[name] as T,
-  array: (name) => Float32Array.from(arrays[name] ?? []),
+const reader = (state: Record<string, unknown>, arrays: Record<string, number[]> = {}): Reader<never> => ({
+  state: (name: PropertyKey) => state[String(name)] as never,
+  array: (name: string) => Float32Array.from(arrays[name] ?? []),
 });
-const parts: Record<string, Reader> = {
+const parts: Partial<Record<ViewName, Reader<never>>> = {
   operations: reader(
     {
       names: ["step", "mlp", "mlp"],

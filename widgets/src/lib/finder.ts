@@ -19,28 +19,28 @@ const MOST = 6; // of each kind
 
 /** Everything in the widget that has a name. */
 export function entriesOf(context: Pick<ViewContext, "of">): Entry[] {
-  const [calls, hlo, sharding] = ["operations", "hlo", "sharding"].map((view) => context.of(view));
+  const [calls, hlo, sharding] = [context.of("operations"), context.of("hlo"), context.of("sharding")];
   const found: Entry[] = [];
   if (calls) {
-    const [keys, places] = [calls.state<string[]>("keys"), calls.state<string[]>("places")];
-    const first = calls.state<{ key: string }[]>("columns")[0];
+    const [keys, places] = [calls.state("keys"), calls.state("places")];
+    const first = calls.state("columns")[0];
     const weights = first ? calls.array(`tree.${first.key}`) : [];
-    calls.state<string[]>("names").forEach((text, i) => {
+    calls.state("names").forEach((text, i) => {
       const select = { node: String(i), line: keys[i] || null, instruction: null };
       const weight = weights[i] || 0;
       found.push({ kind: "operation", text, more: places[i], view: "operations", select, weight });
     });
   }
-  if (hlo?.state<number>("count")) {
-    for (const each of hlo.state<{ name: string; axes: string; sent: number }[]>("collectives")) {
+  if (hlo?.state("count")) {
+    for (const each of hlo.state("collectives")) {
       const select = { instruction: each.name, node: null };
       const more = `${formatBytes(each.sent)} over ${each.axes}`;
       found.push({ kind: "collective", text: each.name, more, view: "hlo", select, weight: each.sent });
     }
     const code = new Map<string, string>();
-    for (const [file, , lines] of hlo.state<[string, string, [number, string][]][]>("code"))
+    for (const [file, , lines] of hlo.state("code"))
       for (const [number, text] of lines) code.set(`${file}:${number}`, text.trim());
-    for (const [file, number, text] of hlo.state<[string, number, string][]>("sources")) {
+    for (const [file, number, text] of hlo.state("sources")) {
       const line = `${file}:${number}`;
       const select = { line, instruction: null, node: null };
       found.push({ kind: "line", text, more: code.get(line) ?? "", view: "hlo", select, weight: 0 });
@@ -48,12 +48,12 @@ export function entriesOf(context: Pick<ViewContext, "of">): Entry[] {
   }
   const measured = context.of("measured"); // a profile's operations
   const seconds = measured?.array("seconds") ?? [];
-  measured?.state<string[]>("names").forEach((text, i) => {
-    const select = { instruction: text, line: measured.state<(string | null)[]>("lines")[i], node: null };
-    const more = `${measured.state<string[]>("categories")[i]} ${measured.state<string[]>("places")[i]}`;
+  measured?.state("names").forEach((text, i) => {
+    const select = { instruction: text, line: measured.state("lines")[i], node: null };
+    const more = `${measured.state("categories")[i]} ${measured.state("places")[i]}`;
     found.push({ kind: "operation", text, more, view: "measured", select, weight: seconds[i] || 0 });
   });
-  for (const leaf of sharding?.state<{ path: string; type: string; spec_text: string }[]>("leaves") ?? []) {
+  for (const leaf of sharding?.state("leaves") ?? []) {
     const more = `${leaf.type} ${leaf.spec_text}`;
     const entry = { text: leaf.path, more, view: "sharding", select: { leaf: leaf.path }, weight: 0 };
     found.push({ kind: "array", ...entry });

@@ -29,7 +29,7 @@ class FakeModel implements Model {
   }
 }
 
-function contextOf(traits: Record<string, unknown>, key = "") {
+function contextOf(traits: Record<string, unknown>, key: "" | "advice" = "") {
   const model = new FakeModel(traits);
   const end = new AbortController();
   const fail = vi.fn();
@@ -43,17 +43,21 @@ function contextOf(traits: Record<string, unknown>, key = "") {
 describe("a context", () => {
   it("shows a view its own part of a model", () => {
     const { context } = contextOf(
-      { data: { hlo: { count: 3 } }, live: { "hlo/job": 1 }, settings: { "hlo/face": "graph" } },
-      "hlo",
+      { data: { advice: { missing: "why" } }, live: { "advice/job": 1 }, settings: { "advice/part": "findings" } },
+      "advice",
     );
-    expect([context.state("count"), context.live("job"), context.setting("face", "list")]).toEqual([3, 1, "graph"]);
+    expect([context.state("missing"), context.live("job"), context.setting("part", "")]).toEqual([
+      "why",
+      1,
+      "findings",
+    ]);
     expect(context.setting("other", "fallback")).toBe("fallback");
   });
 
   it("keeps the settings of other views", () => {
-    const { context, model } = contextOf({ settings: { "cost/chip": "v5e" } }, "hlo");
+    const { context, model } = contextOf({ settings: { "cost/chip": "v5e" } }, "advice");
     context.set("face", "graph");
-    expect(model.get("settings")).toEqual({ "cost/chip": "v5e", "hlo/face": "graph" });
+    expect(model.get("settings")).toEqual({ "cost/chip": "v5e", "advice/face": "graph" });
   });
 
   it("selects only what changes", () => {

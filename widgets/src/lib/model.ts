@@ -2,8 +2,9 @@
 import { askNotebook, type CellSource, insertCell } from "./notebook";
 import { NO_KERNEL } from "./offline-model";
 import { merge } from "./selection";
+import type { States } from "./states";
 import { token, watchTheme } from "./theme";
-import type { Progress, RequestOptions, Selection, SelectionPatch, ViewContext } from "./view";
+import type { Progress, Reader, RequestOptions, Selection, SelectionPatch, ViewContext, ViewName } from "./view";
 
 type Listener = (...values: never[]) => void;
 
@@ -118,10 +119,16 @@ export class Requests {
 }
 
 /** The context of one view of a widget; `key` is its part of a model that holds several. */
-export function createContext(root: HTMLElement, key: string, shared: Shared, requests: Requests): ViewContext {
+export function createContext<V extends ViewName>(
+  root: HTMLElement,
+  key: V | "",
+  shared: Shared,
+  requests: Requests,
+): ViewContext<V> {
   const { model, signal } = shared;
   const prefix = key ? `${key}/` : "";
   const part = (trait: string) => (model.get(trait) ?? {}) as Named;
+  const whole = () => (key ? part("data")[key] : part("data")) as States[V];
   const listen = (events: readonly string[], callback: () => void) => {
     const call = () => {
       try {
@@ -151,27 +158,22 @@ export function createContext(root: HTMLElement, key: string, shared: Shared, re
     get hasKernel() {
       return !model.get("offline");
     },
-    state<T>(name: string) {
-      const whole = part("data");
-      return (key ? (whole[key] as Named) : whole)?.[name] as T;
+    get whole() {
+      return whole();
     },
-    of(view) {
-      const sent = view ? (part("data")[view] as Named | undefined) : part("data");
+    state: (name) => whole()?.[name],
+    of<W extends ViewName>(view: W) {
+      const sent = part("data")[view] as States[W] | undefined;
       if (!sent) return null;
-      const place = view ? `${view}/` : "";
       return {
-        state: <T>(name: string) => sent[name] as T,
-        array: (name) => floats(part("arrays")[place + name] as Bytes),
-      };
+        state: (name) => sent[name],
+        array: (name) => floats(part("arrays")[`${view}/${name}`] as Bytes),
+      } satisfies Reader<W>;
     },
     onState: (callback) => listen(["change:data", "change:arrays"], callback),
     array: (name) => floats(part("arrays")[prefix + name] as Bytes),
-    live<T>(name: string) {
-      return part("live")[prefix + name] as T | undefined;
-    },
-    liveOf<T>(view: string, name: string) {
-      return part("live")[`${view}/${name}`] as T | undefined;
-    },
+    live: (name) => part("live")[prefix + String(name)] as never,
+    liveOf: (view, name) => part("live")[`${view}/${String(name)}`] as never,
     onLive: (callback) => listen(["change:live"], callback),
     setting<T>(name: string, fallback: T) {
       return (part("settings")[prefix + name] ?? fallback) as T;
@@ -194,9 +196,9 @@ export function createContext(root: HTMLElement, key: string, shared: Shared, re
     },
     onSelection: (callback) => listen(["change:selection"], callback),
     open: (view) => shared.open(view), // the explorer assigns its own after it has made its context
-    async request<T>(kind: string, payload: object = {}, options: RequestOptions = {}) {
+    async request(kind, payload = {}, options = {}) {
       try {
-        return (await requests.send(kind, payload, options)) as T;
+        return (await requests.send(kind, payload, options)) as never;
       } catch (error) {
         if (!options.quiet && !(error instanceof DOMException)) shared.fail(error);
         throw error;

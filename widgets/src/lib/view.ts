@@ -1,4 +1,9 @@
 // What every view is, and what it gets: see README.md.
+import type { Answers, Live, States } from "./states";
+
+/** A view by the name that Python gives it; "explorer" is the whole widget where that has tabs. */
+export type ViewName = keyof States;
+type LiveOf<V> = V extends keyof Live ? Live[V] : object;
 
 /** What is chosen, in every view at once. */
 export interface Selection {
@@ -33,9 +38,9 @@ export interface Theme {
 }
 
 /** What Python sent for one view. */
-export type Reader = Pick<ViewContext, "state" | "array">;
+export type Reader<V extends ViewName> = Pick<ViewContext<V>, "state" | "array">;
 
-export interface ViewContext {
+export interface ViewContext<V extends ViewName = ViewName> {
   /** The part of the widget that this view shows, e.g. "hlo"; empty for a view that stands alone. */
   readonly key: string;
   readonly selection: Selection;
@@ -48,16 +53,18 @@ export interface ViewContext {
   readonly hasKernel: boolean;
 
   /** A named part of what Python sent for this view. */
-  state<T>(name: string): T;
-  /** What Python sent for another view of this widget, or (with "") for all of them; null where nothing. */
-  of(view: string): Reader | null;
+  state<K extends keyof States[V]>(name: K): States[V][K];
+  /** All of it. */
+  readonly whole: States[V];
+  /** What Python sent for another view of this widget; null where nothing. */
+  of<W extends ViewName>(view: W): Reader<W> | null;
   onState(callback: () => void): void;
   /** A column of numbers that Python sent as bytes. */
   array(name: string): Float32Array;
   /** Values that change often while something runs. */
-  live<T>(name: string): T | undefined;
+  live<K extends keyof LiveOf<V>>(name: K): LiveOf<V>[K] | undefined;
   /** The same of another view of this widget, e.g. the findings of "advice". */
-  liveOf<T>(view: string, name: string): T | undefined;
+  liveOf<W extends keyof Live, K extends keyof Live[W]>(view: W, name: K): Live[W][K] | undefined;
   onLive(callback: () => void): void;
   /** How the view is set up (open tab, filter); kept in Python, so that it survives and can be set from there. */
   setting<T>(name: string, fallback: T): T;
@@ -71,7 +78,7 @@ export interface ViewContext {
   open(view: string): void;
 
   /** Asks the kernel; rejects with an `Error`, or an `AbortError` after `signal`. */
-  request<T>(kind: string, payload?: object, options?: RequestOptions): Promise<T>;
+  request<K extends keyof Answers>(kind: K, payload?: object, options?: RequestOptions): Promise<Answers[K]>;
   /** A part of the front end that is loaded when it is first needed. */
   chunk<T>(name: string): Promise<T>;
   /** Puts a code cell below this view; false where the host has no notebook to write in. */
@@ -82,4 +89,6 @@ export interface ViewContext {
   fail(error: unknown): void;
 }
 
-export type RenderView = (host: HTMLElement, context: ViewContext) => void;
+export type RenderView<V extends ViewName = ViewName> = {
+  bivarianceHack(host: HTMLElement, context: ViewContext<V>): void;
+}["bivarianceHack"];

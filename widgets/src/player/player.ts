@@ -46,7 +46,7 @@ class RoundPiece implements Piece {
   private drawn: RoundPainter | undefined;
 
   constructor(
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"player">,
     private readonly played: PlayedRound,
   ) {
     this.frames = framesOf(played);
@@ -138,7 +138,7 @@ class CollectivePiece implements Piece {
   private readonly steps: Steps;
 
   constructor(
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"player">,
     private readonly sent: PlayedCollective,
     readonly algorithm: Algorithm,
   ) {
@@ -226,14 +226,14 @@ class Player {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"player">,
     played: PlayedRound | null,
   ) {
     const { node, main, detail } = split(context, "What happens in this step", 0.68);
     this.detail = detail;
-    this.collectives = context.state<PlayedCollective[] | undefined>("collectives") ?? [];
+    this.collectives = context.state("collectives");
     this.piece = played ? new RoundPiece(context, played) : this.collectiveOf(0);
-    const notes = context.state<string[] | undefined>("notes") ?? [];
+    const notes = context.state("notes");
     const foot = notes.length ? h("p", { class: "wb-note wb-playnotes" }, notes.map(asSentence).join(" ")) : null;
     main.append(this.tools(played), this.chapters, this.stageBox, this.said, foot ?? "");
     host.append(node);
@@ -457,18 +457,18 @@ class Player {
       this.status.textContent = `Creating the GIF: ${Math.round(100 * share)} %`;
     });
     this.status.textContent = `Saved, ${formatBytes(bytes.length)}`;
-    save([bytes], "image/gif", `${this.context.state<string>("title")}.gif`);
+    save([bytes], "image/gif", `${this.context.state("title")}.gif`);
     this.fit(true);
   }
 
   private async savePage(): Promise<void> {
-    const page = await this.context.request<string>("player_page").catch(() => null); // the error is shown already
-    if (page) save([page], "text/html", `${this.context.state<string>("title")}.html`);
+    const page = await this.context.request("player_page").catch(() => null); // the error is shown already
+    if (page) save([page], "text/html", `${this.context.state("title")}.html`);
   }
 }
 
 /** The program is not evaluated before the reader asks for it: that may take a while. */
-function offer(host: HTMLElement, context: ViewContext): void {
+function offer(host: HTMLElement, context: ViewContext<"player">): void {
   const ask = button("Play the round with my values", () => evaluate(), { class: "wb-primary" });
   const said = h(
     "p",
@@ -481,9 +481,7 @@ function offer(host: HTMLElement, context: ViewContext): void {
     const onProgress = ({ phase, seconds }: { phase: string; seconds?: number }) => {
       said.textContent = `${phase}, ${(seconds ?? 0).toFixed(0)} s`;
     };
-    const made = await context
-      .request<{ played: PlayedRound; notes: string[] }>("play_round", {}, { onProgress, signal: context.signal })
-      .catch(() => null); // the error is shown already
+    const made = await context.request("play_round", {}, { onProgress, signal: context.signal }).catch(() => null); // the error is shown already
     ask.disabled = false;
     if (!made) return;
     replace(host);
@@ -492,16 +490,16 @@ function offer(host: HTMLElement, context: ViewContext): void {
   host.append(bar);
 }
 
-export const player: RenderView = (host, context) => {
-  if (context.state<boolean | undefined>("can_play") && context.hasKernel) {
+export const player: RenderView<"player"> = (host, context) => {
+  if (context.state("can_play") && context.hasKernel) {
     const rest = h("div", { class: "wb-pane" });
     offer(host, context);
     host.append(rest);
-    if (context.state<unknown[]>("collectives").length) new Player(rest, context, null);
+    if (context.state("collectives").length) new Player(rest, context, null);
     return;
   }
-  const nothing = !context.state("played") && !context.state<unknown[] | undefined>("collectives")?.length;
+  const nothing = !context.state("played") && !context.state("collectives").length;
   if (nothing)
     host.append(h("p", { class: "wb-note wb-empty" }, "No round was recorded, and the program has no collectives."));
-  else new Player(host, context, context.state<PlayedRound | null>("played"));
+  else new Player(host, context, context.state("played"));
 };

@@ -2,14 +2,9 @@
 import { h, s } from "../lib/dom";
 import { formatBytes, formatCount, formatSeconds } from "../lib/format";
 import { range, ticks } from "../lib/scale";
+import type { AllocatorFacts } from "../lib/states";
 import type { RenderView } from "../lib/view";
 
-interface Allocator {
-  where: string;
-  name: string;
-  peak: number;
-  events: number;
-}
 const [WIDTH, HEIGHT, LEFT, BOTTOM] = [720, 150, 76, 22];
 
 /** Steps from moment to moment: the amount stays until the next report. */
@@ -21,7 +16,7 @@ export function steps(xs: readonly number[], ys: readonly number[]): string {
   return text;
 }
 
-function curve({ where, name, peak }: Allocator, seconds: Float32Array, bytes: Float32Array): SVGSVGElement {
+function curve({ where, name, peak }: AllocatorFacts, seconds: Float32Array, bytes: Float32Array): SVGSVGElement {
   const [start, end] = range(seconds);
   const most = Math.max(peak, range(bytes)[1], 1);
   const x = (value: number) => LEFT + ((WIDTH - LEFT - 8) * (value - start)) / (end - start || 1);
@@ -44,8 +39,8 @@ function curve({ where, name, peak }: Allocator, seconds: Float32Array, bytes: F
   );
 }
 
-export const allocators: RenderView = (host, context) => {
-  const all = context.state<Allocator[]>("allocators");
+export const allocators: RenderView<"allocators"> = (host, context) => {
+  const all = context.state("allocators");
   const made = all.map((each, i) => {
     const [seconds, bytes] = [context.array(`${i}.seconds`), context.array(`${i}.bytes`)];
     const note = `at most ${formatBytes(each.peak)} · ${formatCount(each.events)} reports`;

@@ -1,11 +1,5 @@
 // Curves of a run as the kernel sends them, and what charts make of them. Nothing here draws.
 
-export interface SentCurve {
-  name: string;
-  points: DataView | ArrayBuffer | null;
-  spread: DataView | ArrayBuffer | null;
-}
-
 /** One metric over the rounds; bands are over clients. */
 export interface Curve {
   name: string;

@@ -5,6 +5,7 @@ import { button, h, menu, replace, s, uniqueId } from "../lib/dom";
 import { formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { floats } from "../lib/model";
 import { range } from "../lib/scale";
+import type { DeviceReading } from "../lib/states";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line } from "./chart";
 import { quantiles } from "./quantiles";
@@ -12,19 +13,6 @@ import { quantiles } from "./quantiles";
 const MOST_LINES = 12; // more are drawn as a band of percentiles
 const [WIDTH, HEIGHT] = [200, 44];
 
-type Bytes = DataView | ArrayBuffer | null | undefined;
-interface Device {
-  where: string;
-  kind: string;
-  id: number;
-  present: boolean;
-  bytes: number | null;
-  peak: number | null;
-  limit: number | null;
-  utilisation: number | null;
-  power: number | null;
-  temperature: number | null;
-}
 interface Course {
   name: string;
   show: (value: number) => string;
@@ -101,7 +89,7 @@ class Devices {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"devices">,
   ) {
     this.together = new Chart({ theme: context.theme, signal: context.signal, sync: uniqueId(), height: 190 });
     this.togetherBox = h("div", { class: "wb-tile" }, h("h3", {}, "All devices"), this.together.node);
@@ -113,12 +101,12 @@ class Devices {
     this.draw();
   }
 
-  private get devices(): Device[] {
-    return this.context.live<Device[]>("devices") ?? [];
+  private get devices(): readonly DeviceReading[] {
+    return this.context.live("devices") ?? [];
   }
 
-  private get courses(): Record<string, Bytes> {
-    return { memory: this.context.live<Bytes>("memory"), ...this.context.live<Record<string, Bytes>>("courses") };
+  private get courses(): Record<string, DataView | undefined> {
+    return { memory: this.context.live("memory"), ...this.context.live("courses") };
   }
 
   private click(event: Event): void {
@@ -170,10 +158,10 @@ class Devices {
 
   private draw(): void {
     const list = this.devices;
-    const seconds = floats(this.context.live<DataView>("seconds"));
+    const seconds = floats(this.context.live("seconds"));
     this.offer();
     const values = floats(this.courses[this.course]);
-    const left = this.context.live<number>("left_out");
+    const left = this.context.live("left_out");
     const span = seconds.length ? seconds[seconds.length - 1] - seconds[0] : 0;
     const more = left ? `; ${formatCount(left)} more devices are not drawn` : "";
     const samples = `the last ${formatSeconds(span)}, ${plural(seconds.length, "sample")}`;
@@ -197,14 +185,14 @@ class Devices {
   }
 
   /** The top of every scale: 100 % or the limit where the devices come near it, else the largest value of any. */
-  private top(values: Float32Array, list: readonly Device[]): number {
+  private top(values: Float32Array, list: readonly DeviceReading[]): number {
     const [, high] = range(values);
     if (this.course === "utilisation") return 100;
     const limit = Math.max(0, ...list.map((device) => device.limit ?? 0));
     return this.course === "memory" && limit && limit < 2 * high ? limit : Math.max(high, 1);
   }
 
-  private drawTile(device: Device, seconds: Float32Array, values: Float32Array, most: number): void {
+  private drawTile(device: DeviceReading, seconds: Float32Array, values: Float32Array, most: number): void {
     const tile = this.made.get(device.where);
     if (!tile) return;
     const kind = device.kind && !device.where.startsWith(device.kind) ? ` · ${device.kind}` : "";
@@ -228,7 +216,12 @@ class Devices {
     drawSpark(tile.spark, course, seconds, values, most);
   }
 
-  private drawTogether(list: readonly Device[], seconds: Float32Array, values: Float32Array, most: number): void {
+  private drawTogether(
+    list: readonly DeviceReading[],
+    seconds: Float32Array,
+    values: Float32Array,
+    most: number,
+  ): void {
     this.togetherBox.hidden = seconds.length < 2 || list.length < 2;
     if (this.togetherBox.hidden) return;
     const row = (device: number) => values.subarray(device * seconds.length, (device + 1) * seconds.length);
@@ -267,29 +260,27 @@ class Devices {
   }
 
   private drawHost(seconds: Float32Array): void {
-    const hosts = Object.entries(this.context.live<Record<string, Bytes>>("host_courses") ?? {}).map(
-      ([name, bytes]) => {
-        const values = floats(bytes);
-        const [, high] = range(values);
-        const spark = sparkline();
-        drawSpark(spark, COURSES[name], seconds, values, name === "processor" ? 100 : Math.max(high, 1));
-        const top = name === "processor" ? percent(100) : formatBytes(high);
-        const drawn = h(
-          "div",
-          { class: "wb-sparkbox" },
-          h("span", { class: "wb-note wb-sparktop", "aria-hidden": "true" }, top),
-          spark,
-        );
-        return h("div", { class: "wb-tile" }, h("h3", {}, COURSES[name].name), drawn);
-      },
-    );
-    const known = facts(this.context, this.context.live<[string, string][]>("host") ?? []);
+    const hosts = Object.entries(this.context.live("host_courses") ?? {}).map(([name, bytes]) => {
+      const values = floats(bytes);
+      const [, high] = range(values);
+      const spark = sparkline();
+      drawSpark(spark, COURSES[name], seconds, values, name === "processor" ? 100 : Math.max(high, 1));
+      const top = name === "processor" ? percent(100) : formatBytes(high);
+      const drawn = h(
+        "div",
+        { class: "wb-sparkbox" },
+        h("span", { class: "wb-note wb-sparktop", "aria-hidden": "true" }, top),
+        spark,
+      );
+      return h("div", { class: "wb-tile" }, h("h3", {}, COURSES[name].name), drawn);
+    });
+    const known = facts(this.context, this.context.live("host") ?? []);
     replace(this.host, h("h3", {}, "Host"), known, h("div", { class: "wb-tiles" }, hosts));
   }
 
   private drawArrays(): void {
-    const rows = this.context.live<string[][]>("arrays") ?? [];
-    const count = formatCount(this.context.live<number>("live_arrays") ?? rows.length);
+    const rows = this.context.live("arrays") ?? [];
+    const count = formatCount(this.context.live("live_arrays") ?? rows.length);
     const head = h(
       "tr",
       {},
@@ -311,6 +302,6 @@ class Devices {
   }
 }
 
-export const devices: RenderView = (host, context) => {
+export const devices: RenderView<"devices"> = (host, context) => {
   new Devices(host, context);
 };

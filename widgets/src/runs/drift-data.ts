@@ -1,18 +1,6 @@
+import type { ClientDrift } from "../lib/states";
 // The plane of a drift picture: the same scale on both axes, and marks at round numbers.
 export type Point = readonly [number, number];
-
-export interface Drift {
-  round: number;
-  clients: number[];
-  steps: number[];
-  /** Per client and step, where its parameters are, relative to what the server sent. */
-  paths: Point[][];
-  mean: Point[];
-  shares: Point;
-  /** Distance of every client from the mean at the end, in all directions. */
-  apart: number[];
-  moved: number;
-}
 
 export interface Plane {
   x: (value: number) => number;
@@ -57,7 +45,7 @@ export function planeOf(
 }
 
 /** What the picture shows, in words. */
-export function sentenceOf({ round, clients, steps, apart, moved }: Drift): string {
+export function sentenceOf({ round, clients, steps, apart, moved }: ClientDrift): string {
   const mean = apart.reduce((sum, each) => sum + each, 0) / (apart.length || 1);
   const ratio = moved > 0 ? `, ${(mean / moved).toPrecision(2)} times the distance of that mean from the server` : "";
   const last = steps[steps.length - 1];

@@ -1,7 +1,8 @@
 // How far clients drift apart in a round: their paths from the server's parameters, in the plane that shows most of it.
 import { button, h, menu, replace, s } from "../lib/dom";
+import type { ClientDrift } from "../lib/states";
 import type { ViewContext } from "../lib/view";
-import { type Drift, type Plane, planeOf, sentenceOf } from "./drift-data";
+import { type Plane, planeOf, sentenceOf } from "./drift-data";
 
 const HEIGHT = 300;
 const BOX = { left: 58, top: 10, right: 14, bottom: 42 };
@@ -18,11 +19,11 @@ export class DriftPicture {
   private readonly said = h("p", { class: "wb-note", role: "status" });
   private readonly tools = h("div", { class: "wb-row" });
   private readonly show = button("Show the drift", () => this.ask());
-  private drift: Drift | null = null;
+  private drift: ClientDrift | null = null;
   private rounds: readonly number[] = [];
   private round = 0;
 
-  constructor(private readonly context: ViewContext) {
+  constructor(private readonly context: ViewContext<"playground">) {
     const head = h("div", { class: "wb-row wb-loghead" }, h("h3", {}, "Client drift in one round"), this.tools);
     this.node.append(head, this.place, this.said);
     this.said.textContent =
@@ -58,7 +59,7 @@ export class DriftPicture {
     this.show.disabled = true;
     this.said.textContent = "Repeating the local training of this round";
     this.context
-      .request<Drift>("drift", { round: this.round })
+      .request("drift", { round: this.round })
       .then(
         (drift) => {
           this.drift = drift;
@@ -105,7 +106,7 @@ export class DriftPicture {
   private axes(
     plane: Plane,
     box: { left: number; top: number; width: number; height: number },
-    drift: Drift,
+    drift: ClientDrift,
   ): SVGElement[] {
     const [right, bottom] = [box.left + box.width, box.top + box.height];
     const share = (i: number) => `${(100 * drift.shares[i]).toFixed(0)} % of the squared distances`;
@@ -130,7 +131,7 @@ export class DriftPicture {
     ];
   }
 
-  private client(path: Drift["mean"], plane: Plane, i: number, drift: Drift): SVGElement {
+  private client(path: ClientDrift["mean"], plane: Plane, i: number, drift: ClientDrift): SVGElement {
     const hue = this.context.theme.colour(`series-${i % HUES}`);
     const end = path[path.length - 1];
     const said = `client ${drift.clients[i]}: ${drift.apart[i].toPrecision(2)} from the mean`;

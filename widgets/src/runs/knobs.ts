@@ -1,18 +1,8 @@
 // Controls of an experiment: sliders over steps or factors, and menus.
 import { h, uniqueId } from "../lib/dom";
 import { formatCount } from "../lib/format";
+import type { PlaygroundField } from "../lib/states";
 
-export interface Field {
-  name: string;
-  label: string;
-  help: string;
-  choices?: readonly string[];
-  low?: number;
-  high?: number;
-  factor?: number;
-  step?: number;
-  last?: string;
-}
 export type Value = string | number;
 export interface Knob {
   node: HTMLElement;
@@ -23,7 +13,7 @@ export interface Knob {
 const exact = (value: number): number => Number(value.toPrecision(6));
 
 /** All positions of a slider. */
-export function positionsOf({ low = 0, high = 1, factor, step = 1 }: Field): number[] {
+export function positionsOf({ low = 0, high = 1, factor, step = 1 }: PlaygroundField): number[] {
   const made: number[] = [];
   if (factor) for (let value = low; value <= high * 1.0001; value *= factor) made.push(exact(value));
   else for (let i = 0; low + i * step <= high + 1e-9; i++) made.push(exact(low + i * step));
@@ -36,7 +26,7 @@ export function nearest(positions: readonly number[], value: number): number {
   return positions.reduce((best, each, i) => (away(each) < away(positions[best]) ? i : best), 0);
 }
 
-export function knobOf(field: Field, start: Value): Knob {
+export function knobOf(field: PlaygroundField, start: Value): Knob {
   const id = uniqueId();
   const label = h("label", { for: id }, field.label);
   const help = h("span", { class: "wb-note", id: `${id}-help` }, field.help);

@@ -6,7 +6,7 @@ import { formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { rove } from "../lib/keyboard";
 import { floats } from "../lib/model";
 import { split } from "../lib/split";
-import type { GroupState, NodeState, ProgramNode } from "../lib/states";
+import type { NodeState, ProgramNode } from "../lib/states";
 import type { RenderView, ViewContext } from "../lib/view";
 import { factsOf, formatCores, formatRate, listed, NUMBERS, nextSort, type Sort, sparkOf } from "./launch-data";
 
@@ -21,12 +21,6 @@ const HISTORIES: readonly (readonly [string, string, (value: number) => string])
 ];
 
 type Bytes = DataView | ArrayBuffer | null | undefined;
-interface Chosen {
-  label: string;
-  log: readonly string[];
-  error: string | null;
-  history: Readonly<Record<string, Bytes>>;
-}
 interface Row {
   node: HTMLTableRowElement;
   state: HTMLElement;
@@ -77,7 +71,7 @@ class Launch {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"launch">,
   ) {
     this.heads = NUMBERS.map(({ name }, column) => {
       const turn = () => {
@@ -107,7 +101,7 @@ class Launch {
   }
 
   private get states(): Map<string, NodeState> {
-    return new Map((this.context.live<NodeState[]>("nodes") ?? []).map((each) => [each.label, each]));
+    return new Map((this.context.live("nodes") ?? []).map((each) => [each.label, each]));
   }
 
   private get chosen(): string | null {
@@ -116,11 +110,11 @@ class Launch {
   }
 
   private hue(state: string): string {
-    return this.context.state<Record<string, string>>("hues")[state] ?? "muted";
+    return this.context.state("hues")[state] ?? "muted";
   }
 
   private sign(state: string): string {
-    return this.context.state<Record<string, string>>("signs")[state] ?? "";
+    return this.context.state("signs")[state] ?? "";
   }
 
   private choose(label: string | null): void {
@@ -141,7 +135,7 @@ class Launch {
   }
 
   private build(): void {
-    const groups = this.context.state<string[]>("groups");
+    const groups = this.context.state("groups");
     const kept = this.filter.value;
     replace(
       this.filter,
@@ -193,7 +187,7 @@ class Launch {
   }
 
   private paintGraph(states: Map<string, NodeState>): void {
-    const glyphs = this.context.state<Record<string, string>>("glyphs");
+    const glyphs = this.context.state("glyphs");
     for (const [label, node] of this.marks) {
       const state = states.get(label)?.state ?? "waiting";
       const text = states.size ? `${label}: ${state}` : label;
@@ -214,7 +208,7 @@ class Launch {
   }
 
   private paintGroups(): void {
-    const groups = this.context.live<Record<string, GroupState>>("groups") ?? {};
+    const groups = this.context.live("groups") ?? {};
     for (const [label, node] of this.groups) {
       const said = node.querySelector(".wb-told");
       const load = node.querySelector<SVGTextElement>(".wb-load");
@@ -282,10 +276,10 @@ class Launch {
   }
 
   private aboutProgram(): void {
-    const engine = this.context.live<string>("engine");
+    const engine = this.context.live("engine");
     const rows: [string, string][] = [
       ["nodes", formatCount(Object.keys(this.nodes).length)],
-      ["groups", this.context.state<string[]>("groups").join(", ")],
+      ["groups", this.context.state("groups").join(", ")],
       ["runs on", engine ?? "not launched yet"],
     ];
     const live = "Select a mark in the graph or a row of the table to see a node's history and its log.";
@@ -296,7 +290,7 @@ class Launch {
       { form: "facts", title: "", rows },
       { form: "note", title: "Details of a node", text: engine ? live : before },
     ];
-    const title = this.context.state<string>("name");
+    const title = this.context.state("name");
     showDetails(this.context, this.panel, { title, kind: "server", subtitle: "the whole program", blocks });
   }
 
@@ -305,7 +299,7 @@ class Launch {
     const none = h("div", { class: "wb-line wb-note" }, "No lines yet.");
     const node = h("div", region, lines.length ? lines.map(line) : none);
     const open = async () => {
-      const whole = await this.context.request<string[]>("log", { node: label });
+      const whole = await this.context.request("log", { node: label });
       replace(node, whole.map(line));
       this.reading = label;
     };
@@ -325,7 +319,7 @@ class Launch {
   private aboutNode(label: string): void {
     const node = this.nodes[label];
     const now = this.states.get(label);
-    const sent = this.context.live<Chosen>("chosen");
+    const sent = this.context.live("chosen");
     const more = sent?.label === label ? sent : undefined;
     const before = this.panel.querySelector(".wb-log");
     const same = before !== null && this.panel.dataset.node === label;
@@ -349,9 +343,9 @@ class Launch {
 
   private draw(): void {
     const { context } = this;
-    const state = context.live<string>("status");
+    const state = context.live("status");
     const count = this.states.size;
-    this.status.textContent = state ? `${state} · ${formatSeconds(context.live<number>("elapsed"))}` : "not launched";
+    this.status.textContent = state ? `${state} · ${formatSeconds(context.live("elapsed"))}` : "not launched";
     this.status.dataset.status = state ?? "";
     this.stop.hidden = !context.hasKernel || !state || !["running", "stopping"].includes(state);
     this.stop.disabled = state === "stopping";
@@ -362,6 +356,6 @@ class Launch {
   }
 }
 
-export const launch: RenderView = (host, context) => {
+export const launch: RenderView<"launch"> = (host, context) => {
   new Launch(host, context);
 };

@@ -14,8 +14,11 @@ import type { RenderView, ViewContext } from "../lib/view";
 const MOST_DOTS = 400;
 const FRAME: Frame = { width: 520, height: 320, left: 74, bottom: 40 };
 
+/** Texts of all operations. */
+type Texts = "programs" | "categories" | "places" | "op_names" | "bounds" | "dtypes" | "hlo";
+
 class Measured {
-  private readonly names: string[];
+  private readonly names: readonly string[];
   private readonly seconds: Float32Array;
   private readonly predicted: Float32Array;
   private readonly each: Float32Array;
@@ -30,7 +33,7 @@ class Measured {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"measured">,
   ) {
     this.names = context.state("names");
     this.seconds = context.array("seconds");
@@ -50,7 +53,7 @@ class Measured {
 
   private tools(): HTMLElement {
     const status = h("span", { class: "wb-note", role: "status" });
-    const programs = [...new Set(this.context.state<string[]>("programs"))];
+    const programs = [...new Set(this.context.state("programs"))];
     const filter = () => {
       const all = !this.words.length && !this.program;
       const count = this.table.filter(all ? null : (i) => this.matches(i));
@@ -81,18 +84,18 @@ class Measured {
         filter();
       },
     });
-    const left = this.context.state<number>("left_out");
+    const left = this.context.state("left_out");
     if (left) status.textContent = `The ${formatCount(left)} shortest operations are not listed`;
     return h("div", { class: "wb-tools" }, programs.length > 1 ? chooser : null, search, status);
   }
 
   private secondsOf(program: string): number {
-    const of = this.context.state<string[]>("programs");
+    const of = this.context.state("programs");
     return this.seconds.reduce((sum, seconds, i) => sum + (of[i] === program ? seconds : 0), 0);
   }
 
   private matches(i: number): boolean {
-    const of = (name: string) => this.context.state<string[]>(name)[i];
+    const of = (name: Texts) => this.context.state(name)[i];
     if (this.program && of("programs") !== this.program) return false;
     const text = `${this.names[i]} ${of("categories")} ${of("places")} ${of("op_names")}`.toLowerCase();
     return this.words.every((word) => text.includes(word));
@@ -133,8 +136,8 @@ class Measured {
           },
           width: "150px",
         },
-        { key: "category", title: "category", text: (i) => context.state<string[]>("categories")[i], width: "130px" },
-        { key: "place", title: "source", text: (i) => context.state<string[]>("places")[i], width: "150px" },
+        { key: "category", title: "category", text: (i) => context.state("categories")[i], width: "130px" },
+        { key: "place", title: "source", text: (i) => context.state("places")[i], width: "150px" },
       ],
       sort: { key: "seconds", descending: true },
       choose: (i) => this.choose(i),
@@ -144,13 +147,13 @@ class Measured {
 
   private choose(i: number): void {
     this.chosen = i;
-    const line = this.context.state<(string | null)[]>("lines")[i];
+    const line = this.context.state("lines")[i];
     this.context.select({ instruction: this.names[i], line, node: null });
   }
 
   private drawRoofline(): void {
     const { context, chip } = this;
-    const of = context.state<string[]>("programs");
+    const of = context.state("programs");
     const known = dotsOf(context.array("intensity"), context.array("rate"), this.seconds);
     const dots = known.filter(({ index }) => !this.program || of[index] === this.program).slice(0, MOST_DOTS);
     if (!dots.length) {
@@ -169,7 +172,7 @@ class Measured {
       ? `${chip.name}: ${formatBandwidth(chip.bandwidth)} and the peaks of its dtypes. `
       : "The chip is not known. ";
     const caption = `${roof}${formatCount(dots.length)} operations; the area of a dot is its measured time.`;
-    replace(this.picture, svg, h("p", { class: "wb-note" }, caption, " ", context.state<string>("error_bar")));
+    replace(this.picture, svg, h("p", { class: "wb-note" }, caption, " ", context.state("error_bar")));
   }
 
   private spoken(dot: Dot): string {
@@ -184,7 +187,7 @@ class Measured {
 
   /** The peak of the operation's own dtype; the highest where the chip lists none for it. */
   private peakOf(i: number, chip: ChipRoofs): number {
-    return chip.peaks[this.context.state<string[]>("dtypes")[i]] ?? Math.max(...Object.values(chip.peaks));
+    return chip.peaks[this.context.state("dtypes")[i]] ?? Math.max(...Object.values(chip.peaks));
   }
 
   private follow(): void {
@@ -193,13 +196,13 @@ class Measured {
     this.table.select(i < 0 ? null : i);
     for (const dot of this.picture.querySelectorAll<SVGElement>("[data-dot]"))
       dot.classList.toggle("wb-selected", dot.dataset.dot === String(i));
-    const programs = this.context.state<string[]>("programs");
+    const programs = this.context.state("programs");
     this.describe(i < 0 ? Math.max(0, programs.indexOf(this.program)) : i);
   }
 
   private describe(i: number): void {
     const { context } = this;
-    const of = (name: string) => context.state<string[]>(name)[i] ?? "";
+    const of = (name: Texts) => context.state(name)[i] ?? "";
     const known = (name: string, write: (value: number) => string) => {
       const value = context.array(name)[i];
       return Number.isFinite(value) ? write(value) : "";
@@ -228,6 +231,6 @@ class Measured {
   }
 }
 
-export const measured: RenderView = (host, context) => {
+export const measured: RenderView<"measured"> = (host, context) => {
   new Measured(host, context);
 };

@@ -4,7 +4,7 @@ import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, replace, uniqueId } from "../lib/dom";
 import { formatCount, plural } from "../lib/format";
 import { split } from "../lib/split";
-import type { ComparedPair, ComparedResult, MetricCurve } from "../lib/states";
+import type { ComparedResult, MetricCurve } from "../lib/states";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line, type Plot } from "./chart";
 import { canBeLog } from "./curves";
@@ -36,7 +36,7 @@ class Overlay {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"overlay">,
   ) {
     this.chart = new Chart({ theme: context.theme, signal: context.signal, sync: uniqueId(), height: 260 });
     this.log = h("input", { type: "checkbox", onchange: () => this.change("log", this.log.checked) });
@@ -56,7 +56,7 @@ class Overlay {
   }
 
   private get results(): readonly ComparedResult[] {
-    return this.context.live<ComparedResult[]>("results") ?? this.context.state<ComparedResult[]>("results");
+    return this.context.live("results") ?? this.context.state("results");
   }
   private get metric(): string {
     return this.context.setting<string>("metric", this.context.state("metric"));
@@ -122,7 +122,7 @@ class Overlay {
   private draw(): void {
     this.offer();
     const { results, metric, order, shown } = this;
-    const running = this.context.live<boolean>("running") ?? false;
+    const running = this.context.live("running") ?? false;
     const known = order.filter((index) => metricOf(results[index], metric)?.final !== undefined).length;
     const drawn = order.filter((index) => shown.has(results[index].name) && metricOf(results[index], metric));
     this.status.textContent = `${drawn.length} of ${plural(known, "result")} drawn${running ? "; still running" : ""}`;
@@ -241,11 +241,11 @@ class Overlay {
         rows: result.metrics.map((m) => [m.metric, amount(m.final), between(m.final_low, m.final_high)]),
       },
     ];
-    const tests = against(this.context.live<ComparedPair[]>("pairs") ?? this.context.state("pairs"), result.name);
+    const tests = against(this.context.live("pairs") ?? this.context.state("pairs"), result.name);
     if (tests.length)
       blocks.push({
         form: "table",
-        title: `Difference in ${this.context.state<string>("metric")} from`,
+        title: `Difference in ${this.context.state("metric")} from`,
         columns: ["result", "difference", "interval", "p, corrected", "pairs"],
         rows: tests.map((each) => [
           each.other,
@@ -262,7 +262,7 @@ class Overlay {
 
   private overview(): void {
     const { results } = this;
-    const percent = Math.round(100 * this.context.state<number>("confidence"));
+    const percent = Math.round(100 * this.context.state("confidence"));
     const out = results.flatMap(({ name, left_out }) => left_out.map((why) => [name, why] as const));
     const blocks: Block[] = [
       {
@@ -284,6 +284,6 @@ class Overlay {
   }
 }
 
-export const overlay: RenderView = (host, context) => {
+export const overlay: RenderView<"overlay"> = (host, context) => {
   new Overlay(host, context);
 };

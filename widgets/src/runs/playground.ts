@@ -3,13 +3,14 @@ import { button, h, replace, uniqueId } from "../lib/dom";
 import { formatBytes, formatShare } from "../lib/format";
 import { clamp } from "../lib/keyboard";
 import { stageButton } from "../lib/stage";
+import type { PlaygroundRun, RunLive, RunState } from "../lib/states";
 import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line } from "./chart";
 import { acrossSeeds } from "./curves";
 import { DriftPicture } from "./drift";
 import { Holdings } from "./holdings";
-import { type Field, type Knob, knobOf, type Value } from "./knobs";
+import { type Knob, knobOf, type Value } from "./knobs";
 import { run } from "./run";
 
 const FIRST = ["algorithm", "alpha", "local_steps", "learning_rate", "participation"]; // the others are folded
@@ -19,21 +20,12 @@ const SEEDS = 3;
 const OVER = [undefined, "finished", "stopped", "interrupted", "failed"];
 
 type Chosen = Record<string, Value>;
-interface Summary {
-  number: number;
-  name: string;
-  /** The same for runs that differ in their seeds only. */
-  group: string;
-  accuracies: number[];
-  sent: number;
-}
-
 /** The part of a context that a view inside of another sees. */
-function inner(context: ViewContext, name: string): ViewContext {
+function inner(context: ViewContext<"playground">): ViewContext<"run"> {
   return Object.create(context, {
-    state: { value: (key: string) => context.state<Record<string, unknown>>(name)?.[key] },
-    live: { value: (key: string) => context.live(`${name}/${key}`) },
-  }) as ViewContext;
+    state: { value: (key: keyof RunState) => context.state("run")[key] },
+    live: { value: (key: keyof RunLive) => context.liveOf("run", key) },
+  });
 }
 
 /** Asks at once, and then no more often than every so many milliseconds; the last question always counts. */
@@ -89,7 +81,7 @@ class Playground {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"playground">,
   ) {
     this.holdings = new Holdings(context);
     this.drift = new DriftPicture(context);
@@ -111,7 +103,7 @@ class Playground {
     const results = h("div", { class: "wb-playresults" }, parts);
     this.parts = [form, ...(parts as HTMLElement[])];
     host.append(this.bar(), h("div", { class: "wb-playground" }, form, results));
-    run(this.pane, inner(context, "run"));
+    run(this.pane, inner(context));
     context.onLive(() => this.draw());
     this.changed();
     this.draw();
@@ -154,8 +146,8 @@ class Playground {
   }
 
   private form(): HTMLElement {
-    const usual = { ...this.context.state<Chosen>("usual"), ...this.context.setting<Chosen>("chosen", {}) };
-    const fields = this.context.state<readonly Field[]>("fields");
+    const usual = { ...this.context.state("usual"), ...this.context.setting<Chosen>("chosen", {}) };
+    const fields = this.context.state("fields");
     for (const field of fields) this.knobs.set(field.name, knobOf(field, usual[field.name]));
     const nodes = (names: readonly string[]) => names.map((name) => this.knobs.get(name)?.node);
     const rest = fields.map(({ name }) => name).filter((name) => !FIRST.includes(name));
@@ -192,7 +184,7 @@ class Playground {
   }
 
   private reset(): void {
-    const usual = this.context.state<Chosen>("usual");
+    const usual = this.context.state("usual");
     for (const [name, knob] of this.knobs) knob.set(usual[name]);
     this.changed();
   }
@@ -204,15 +196,13 @@ class Playground {
 
   private async fetchHoldings(): Promise<void> {
     const { clients, alpha, seed } = this.chosen();
-    const counts = await this.context
-      .request<number[][]>("holdings", { clients, alpha, seed }, { quiet: true })
-      .catch(() => null);
+    const counts = await this.context.request("holdings", { clients, alpha, seed }, { quiet: true }).catch(() => null);
     if (counts) this.holdings.show(counts);
   }
 
   private async fetchCode(): Promise<void> {
     try {
-      this.code.textContent = await this.context.request<string>("code", this.chosen(), { quiet: true });
+      this.code.textContent = await this.context.request("code", this.chosen(), { quiet: true });
       this.refuse(null);
     } catch (error) {
       this.refuse(error);
@@ -222,7 +212,7 @@ class Playground {
   // Running
 
   private get over(): boolean {
-    return OVER.includes(this.context.live<string>("run/status"));
+    return OVER.includes(this.context.liveOf("run", "status"));
   }
 
   private start(all: Chosen[]): void {
@@ -243,7 +233,7 @@ class Playground {
 
   /** The next of several runs, once one has finished; a stopped one ends the series. */
   private next(): void {
-    const state = this.context.live<string>("run/status");
+    const state = this.context.liveOf("run", "status");
     if (state === "finished" && this.queue.length) {
       const [first, ...rest] = this.queue;
       this.queue = [];
@@ -253,23 +243,23 @@ class Playground {
 
   private draw(): void {
     const running = !this.over;
-    if (this.ran && !running) this.context.say(`The experiment has ${this.context.live<string>("run/status")}`);
+    if (this.ran && !running) this.context.say(`The experiment has ${this.context.liveOf("run", "status")}`);
     this.ran = running;
-    this.pane.hidden = this.context.live("run/status") === undefined;
+    this.pane.hidden = this.context.liveOf("run", "status") === undefined;
     this.begin.disabled = running || !this.context.hasKernel;
     this.begin.title = this.context.hasKernel ? "" : "Needs a kernel: this page shows only finished runs";
     this.begin.textContent = running ? "Running" : "Run";
     replace(
       this.told,
-      (this.context.live<string[]>("reported") ?? []).map((each) => h("p", { class: "wb-note" }, each)),
+      (this.context.live("reported") ?? []).map((each) => h("p", { class: "wb-note" }, each)),
     );
-    this.drift.offer(this.context.live<number[]>("drift_rounds") ?? []);
+    this.drift.offer(this.context.live("drift_rounds") ?? []);
     this.compare();
     this.next();
   }
 
   private compare(): void {
-    const all = this.context.live<Summary[]>("runs") ?? [];
+    const all = this.context.live("runs") ?? [];
     const known = all.filter(({ accuracies }) => accuracies.length);
     this.empty.hidden = all.length > 0;
     this.chartBox.hidden = !known.length;
@@ -309,9 +299,9 @@ class Playground {
   }
 
   private rows(
-    known: readonly Summary[],
+    known: readonly PlaygroundRun[],
     drawn: readonly { group: string; colour: string }[],
-    all: readonly Summary[],
+    all: readonly PlaygroundRun[],
   ): void {
     const rows = known.map((each) => {
       const key = h("span", { class: "wb-key" });
@@ -341,6 +331,6 @@ class Playground {
   }
 }
 
-export const playground: RenderView = (host, context) => {
+export const playground: RenderView<"playground"> = (host, context) => {
   new Playground(host, context);
 };

@@ -13,21 +13,11 @@ import {
 import { floats } from "../lib/model";
 import { cellAt, paintCells } from "../lib/pixels";
 import { position, range, suitsLog } from "../lib/scale";
+import type { ClientMap, RunSamples, SentCurve } from "../lib/states";
 import { legend } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line } from "./chart";
-import {
-  aligned,
-  BANDS,
-  type BandKind,
-  bandOf,
-  type Curve,
-  canBeLog,
-  curveOf,
-  type SentCurve,
-  topWithoutPeaks,
-  union,
-} from "./curves";
+import { aligned, BANDS, type BandKind, bandOf, type Curve, canBeLog, curveOf, topWithoutPeaks, union } from "./curves";
 
 const OVER = new Set(["finished", "stopped", "interrupted", "failed"]);
 const MOST_LINES = 12; // devices drawn one by one
@@ -35,26 +25,7 @@ const PARTS = "seconds of a step"; // the chart of a watched loop's seconds; com
 
 const RATES = /_per_second$|_share$|_bytes$/; // what `watch` itself measures, after the outputs and the seconds
 
-type Bytes = DataView | ArrayBuffer | null;
 type Axis = "round" | "seconds";
-
-interface SentMap {
-  name: string;
-  rows: number;
-  columns: number;
-  together: number;
-  each: number;
-  clients: number;
-  first: number;
-  last: number;
-  values: Bytes;
-  latest: Bytes;
-}
-interface Samples {
-  devices: string[];
-  seconds: Bytes;
-  columns: Record<string, Bytes>;
-}
 
 const readCurves = (sent: readonly SentCurve[] | undefined): Curve[] =>
   (sent ?? []).map(({ name, points, spread }) => curveOf(name, floats(points), floats(spread)));
@@ -82,7 +53,7 @@ class RunView {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"run">,
   ) {
     this.log = h("input", { type: "checkbox", onchange: () => this.draw() });
     this.heat = new HeatMap(context);
@@ -120,14 +91,14 @@ class RunView {
   }
 
   private readOthers(): void {
-    const sent = this.context.state<{ name: string; curves: SentCurve[] }[] | undefined>("others") ?? [];
+    const sent = this.context.state("others");
     this.others = sent.map(({ name, curves }) => ({ name, curves: readCurves(curves) }));
     this.draw();
   }
 
-  private asks(name: string, text: string): HTMLButtonElement {
+  private asks(name: "pause" | "resume" | "stop", text: string): HTMLButtonElement {
     return button(text, () => {
-      this.context.request<string>(`${name}_run`).then(
+      this.context.request(`${name}_run`).then(
         (state) =>
           this.context.say(
             state === "running" && name === "pause" ? `It will pause before the next ${this.unit}.` : "",
@@ -162,7 +133,7 @@ class RunView {
   }
 
   private get unit(): string {
-    return this.context.state<string | undefined>("unit") ?? "round";
+    return this.context.state("unit");
   }
   /** Whether this is a watched loop, which has no clients. */
   private get isLoop(): boolean {
@@ -177,7 +148,7 @@ class RunView {
 
   /** A simulated round, drawn by the kernel. */
   private simulated(): HTMLElement | null {
-    const gantt = this.context.state<{ drawn: string[]; sentence: string } | null | undefined>("gantt");
+    const gantt = this.context.state("gantt");
     if (!gantt) return null;
     return h(
       "div",
@@ -189,11 +160,11 @@ class RunView {
   }
 
   private draw(): void {
-    const state = this.context.live<string>("status");
+    const state = this.context.live("status");
     if (state === undefined) return; // a simulated round alone
     this.drawHead(state);
-    const curves = readCurves(this.context.live<SentCurve[]>("curves"));
-    const samples = this.context.live<Samples | null>("samples");
+    const curves = readCurves(this.context.live("curves"));
+    const samples = this.context.live("samples");
     const parts = this.isLoop ? curves.filter(({ name }) => /(^|_)seconds$/.test(name)) : [];
     const others = curves.filter((curve) => !parts.includes(curve));
     const wanted = new Set(others.map(({ name }) => name));
@@ -209,8 +180,8 @@ class RunView {
         this.drawSamples(name, samples, curves[0]?.seconds ?? []);
       }
     for (const [name, { node }] of this.charts) node.hidden = !wanted.has(name);
-    this.heat.draw(this.context.live<SentMap | null>("map") ?? null);
-    const problems = this.context.live<string[]>("problems") ?? [];
+    this.heat.draw(this.context.live("map") ?? null);
+    const problems = this.context.live("problems") ?? [];
     const list = h(
       "ul",
       {},
@@ -221,8 +192,8 @@ class RunView {
 
   private drawHead(state: string): void {
     const { context } = this;
-    const finished = context.live<number>("finished") ?? 0;
-    const rounds = context.live<number | null>("rounds") ?? null;
+    const finished = context.live("finished") ?? 0;
+    const rounds = context.live("rounds") ?? null;
     const over = OVER.has(state);
     const { unit } = this;
     const endless = rounds === null; // a loop that somebody else drives
@@ -232,7 +203,7 @@ class RunView {
     this.bar.style.width = `${rounds ? (100 * finished) / rounds : 0}%`;
     this.progress.setAttribute("aria-valuemax", String(rounds));
     this.progress.setAttribute("aria-valuenow", String(finished));
-    const left = context.live<string>("left");
+    const left = context.live("left");
     const ahead =
       over || endless
         ? ""
@@ -247,7 +218,7 @@ class RunView {
   }
 
   /** What all charts have on their axis. */
-  private spanOf(curves: readonly Curve[], samples: Samples | null): [number, number] | undefined {
+  private spanOf(curves: readonly Curve[], samples: RunSamples | null): [number, number] | undefined {
     if (this.axis === "round") return undefined;
     const all = [...curves, ...this.others.flatMap((each) => each.curves)].map(({ seconds }) => seconds.at(-1) ?? 0);
     const sampled = samples ? (floats(samples.seconds).at(-1) ?? 0) : 0;
@@ -344,7 +315,7 @@ class RunView {
   }
 
   /** Devices over the same seconds as the curves, with rounds ruled in. */
-  private drawSamples(name: string, samples: Samples, rules: readonly number[]): void {
+  private drawSamples(name: string, samples: RunSamples, rules: readonly number[]): void {
     const seconds = Array.from(floats(samples.seconds));
     const values = floats(samples.columns[name]);
     const row = (device: number) =>
@@ -386,10 +357,10 @@ class HeatMap {
   private readonly key = h("div", { class: "wb-legendbox" });
   private readonly foot = h("div", { class: "wb-heatfoot", "aria-hidden": "true" });
   private readonly tip = h("p", { class: "wb-note", role: "status" });
-  private made: SentMap | null = null;
+  private made: ClientMap | null = null;
   private values: Float32Array = new Float32Array();
 
-  constructor(private readonly context: ViewContext) {
+  constructor(private readonly context: ViewContext<"run">) {
     this.canvas.style.height = "200px";
     this.canvas.addEventListener("mousemove", (event) => this.hover(event));
     this.canvas.addEventListener("click", (event) => {
@@ -408,7 +379,7 @@ class HeatMap {
     );
   }
 
-  draw(made: SentMap | null): void {
+  draw(made: ClientMap | null): void {
     this.made = made;
     this.node.hidden = !made;
     if (!made) return;
@@ -451,7 +422,7 @@ class HeatMap {
     return [low, high];
   }
 
-  private drawLatest(made: SentMap): void {
+  private drawLatest(made: ClientMap): void {
     const latest = floats(made.latest);
     this.latestBox.hidden = !latest.length;
     if (!latest.length) return;
@@ -492,6 +463,6 @@ class HeatMap {
   }
 }
 
-export const run: RenderView = (host, context) => {
+export const run: RenderView<"run"> = (host, context) => {
   new RunView(host, context);
 };

@@ -1,4 +1,6 @@
 // A run prepared for drawing: rows from the top to the bottom, and what is found at a place.
+
+import type { TimelinePath, TimelineState } from "../lib/states";
 import {
   type Columns,
   lowerBound,
@@ -9,25 +11,6 @@ import {
   type Track,
   tracksOf,
 } from "./spans";
-
-export interface Place {
-  /** Stage and functions, the outermost first. */
-  frames: readonly string[];
-  stage: string | null;
-  line: string | null;
-}
-
-export interface TimelineData {
-  title: string;
-  devices: readonly string[];
-  device_ids: readonly (number | null)[];
-  names: readonly string[];
-  paths: readonly Place[];
-  rounds: readonly number[];
-  calls: number;
-  sentence: string;
-  notes: readonly string[];
-}
 
 /** One line of the picture: the operations of a track (`depth` −1), or its slices of one depth. */
 export interface Row {
@@ -82,7 +65,7 @@ export class Scene {
   private readonly slices = new Map<number, Slices>();
 
   constructor(
-    readonly data: TimelineData,
+    readonly data: TimelineState,
     readonly columns: Columns,
   ) {
     this.tracks = tracksOf(columns, data.devices.length);
@@ -129,7 +112,7 @@ export class Scene {
     return this.data.names[this.columns.name[span]];
   }
 
-  placeOf(span: number): Place | undefined {
+  placeOf(span: number): TimelinePath | undefined {
     return this.data.paths[this.columns.path[span]];
   }
 

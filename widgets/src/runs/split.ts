@@ -2,16 +2,8 @@
 import { type Block, blockOf } from "../lib/details";
 import { h } from "../lib/dom";
 import { formatCount, formatSeconds } from "../lib/format";
+import type { SplitDevice } from "../lib/states";
 import type { RenderView, ViewContext } from "../lib/view";
-
-interface Device {
-  where: string;
-  kind: string;
-  seconds: number[];
-  overlapped: number;
-  span: number;
-  events: number;
-}
 
 const WORDS: Record<string, string> = {
   compute: "computing",
@@ -31,7 +23,7 @@ export function widths(seconds: readonly number[], longest: number): number[] {
   return seconds.map((value) => (whole > 0 ? (100 * value) / whole : 0));
 }
 
-function bar(device: Device, parts: readonly string[], longest: number): HTMLElement {
+function bar(device: SplitDevice, parts: readonly string[], longest: number): HTMLElement {
   const said = parts
     .map((part, i) => [WORDS[part], device.seconds[i]] as const)
     .filter(([, seconds]) => seconds > 0)
@@ -53,16 +45,16 @@ function bar(device: Device, parts: readonly string[], longest: number): HTMLEle
   );
 }
 
-function tables(context: ViewContext): Block[] {
+function tables(context: ViewContext<"split">): Block[] {
   const made: Block[] = [
     {
       form: "table",
       title: "Programs",
       columns: ["program", "seconds", "operations", "runs", "HLO", "FLOPs per call", "peak"],
-      rows: context.state<string[][]>("programs"),
+      rows: context.state("programs"),
     },
   ];
-  const unjoined = context.state<string[][]>("unjoined");
+  const unjoined = context.state("unjoined");
   if (unjoined.length)
     made.push({
       form: "table",
@@ -70,13 +62,13 @@ function tables(context: ViewContext): Block[] {
       columns: ["kind", "events", "seconds", "counted in the time", "names"],
       rows: unjoined,
     });
-  for (const text of context.state<string[]>("notes")) made.push({ form: "note", title: "", text });
+  for (const text of context.state("notes")) made.push({ form: "note", title: "", text });
   return made;
 }
 
-export const split: RenderView = (host, context) => {
-  const parts = context.state<string[]>("parts");
-  const devices = context.state<Device[]>("devices");
+export const split: RenderView<"split"> = (host, context) => {
+  const parts = context.state("parts");
+  const devices = context.state("devices");
   const used = parts.filter((_, i) => devices.some(({ seconds }) => seconds[i] > 0));
   const legend = used.map((part) => [h("i", { class: `wb-splitkey wb-split-${part}` }), WORDS[part]]);
   const kinds = [...new Set(devices.map(({ kind }) => kind))].join(", ");

@@ -9,7 +9,7 @@ import type { RenderView, ViewContext } from "../lib/view";
 import { type Camera, framed, inside, panned, zoomed } from "./camera";
 import { type Area, AXIS, type Colours, coloursOf, type Marks, Painter, type View } from "./paint";
 import { traceParts } from "./perfetto";
-import { countBefore, type Levels, type Row, Scene, type TimelineData } from "./scene";
+import { countBefore, type Levels, type Row, Scene } from "./scene";
 import { type Columns, deviceOf, endOf, KINDS, spanAt, sumsBetween } from "./spans";
 import { KIND_WORDS, sentenceOf, showArea, showSpan, showWhole } from "./timeline-details";
 
@@ -26,7 +26,7 @@ const HELP =
   "go from span to span and from device to device, M selects what is visible, F shows everything, Enter zooms to the " +
   "span, Escape clears the selection.";
 
-function columnsOf(context: ViewContext): Columns {
+function columnsOf(context: ViewContext<"timeline">): Columns {
   const bytes = (name: string) => context.array(name).buffer;
   return {
     start: new Float64Array(bytes("start")),
@@ -35,20 +35,6 @@ function columnsOf(context: ViewContext): Columns {
     name: new Uint32Array(bytes("name")),
     path: new Uint32Array(bytes("path")),
     awaited: new Uint32Array(bytes("awaited")),
-  };
-}
-
-function dataOf(context: ViewContext): TimelineData {
-  return {
-    title: context.state("title"),
-    devices: context.state("devices"),
-    device_ids: context.state("device_ids"),
-    names: context.state("names"),
-    paths: context.state("paths"),
-    rounds: context.state("rounds"),
-    calls: context.state("calls"),
-    sentence: context.state("sentence"),
-    notes: context.state("notes"),
   };
 }
 
@@ -75,11 +61,11 @@ class Timeline {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"timeline">,
   ) {
     const { node, main, detail } = split(context, "Details of the selected span or area", 0.66);
     this.detail = detail;
-    this.scene = new Scene(dataOf(context), columnsOf(context));
+    this.scene = new Scene(context.whole, columnsOf(context));
     this.view.camera = { from: 0, to: this.scene.end };
     main.append(this.tools(), this.frame, this.foot());
     host.append(node);
@@ -181,7 +167,7 @@ class Timeline {
     const { signal } = context;
     canvas.setAttribute(
       "aria-label",
-      `${context.state<string>("sentence")} Timeline of ${formatCount(this.scene.columns.start.length)} spans. ${HELP}`,
+      `${context.state("sentence")} Timeline of ${formatCount(this.scene.columns.start.length)} spans. ${HELP}`,
     );
     keepKeys(canvas);
     const watch = new ResizeObserver(() => this.request());
@@ -607,9 +593,9 @@ class Timeline {
   }
 }
 
-export const timeline: RenderView = (host, context) => {
-  if (!context.state<readonly string[]>("devices")?.length) {
-    host.append(h("p", { class: "wb-note wb-empty" }, `${context.state<string>("sentence")} No spans were recorded.`));
+export const timeline: RenderView<"timeline"> = (host, context) => {
+  if (!context.state("devices").length) {
+    host.append(h("p", { class: "wb-note wb-empty" }, `${context.state("sentence")} No spans were recorded.`));
     return;
   }
   new Timeline(host, context);

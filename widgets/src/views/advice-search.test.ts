@@ -1,7 +1,8 @@
 import { expect, it } from "vitest";
-import { type Choice, isLocked, sentText } from "./advice-search";
+import type { ShardingChoice } from "../lib/states";
+import { isLocked, sentText } from "./advice-search";
 
-const choice = { axes: { x: [["data"], []] } } as unknown as Choice;
+const choice = { axes: { x: [["data"], []] } } as unknown as ShardingChoice;
 
 it("knows which specs of a choice are locked, replicated ones too", () => {
   expect(isLocked(choice, "x", { x: [["data"], []] })).toBe(true);

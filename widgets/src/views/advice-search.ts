@@ -4,36 +4,11 @@ import { button, type Child, h, replace } from "../lib/dom";
 import { asSentence } from "../lib/format";
 import { rove } from "../lib/keyboard";
 import { split } from "../lib/split";
+import type { SearchState, ShardingChoice } from "../lib/states";
 import { takeAlong } from "../lib/take-along";
 import type { ViewContext } from "../lib/view";
 
 type Axes = string[][];
-export interface Choice {
-  name: string;
-  seconds: string | null;
-  peak: string | null;
-  fits: boolean | null;
-  chunk: number | null;
-  sent: Record<string, string>;
-  how: "planned" | "rehearsed" | "compiled";
-  pareto: boolean;
-  specs: Record<string, string>;
-  axes: Record<string, Axes>;
-  code: string;
-}
-export interface Found {
-  sentence: string;
-  rows: Choice[];
-  groups: string[];
-  notes: string[];
-}
-interface Job {
-  status: "running" | "done" | "stopped" | "failed";
-  phase: string;
-  seconds: number;
-  error?: { message: string };
-}
-
 const INVITE =
   "Which PartitionSpecs should the arguments have on this mesh? The search compares hundreds of choices, and takes " +
   "about a minute at most. The program does not run.";
@@ -48,7 +23,7 @@ const AFTERWARDS =
 const NOT_SEARCHED = "No search had run when this page was saved, and a search needs a kernel.";
 
 /** Whether a lock holds the spec that a choice gives to an argument; replicated is no axes at all. */
-export function isLocked(choice: Choice, name: string, locked: Record<string, Axes>): boolean {
+export function isLocked(choice: ShardingChoice, name: string, locked: Record<string, Axes>): boolean {
   return name in locked && JSON.stringify(locked[name]) === JSON.stringify(choice.axes[name] ?? []);
 }
 
@@ -71,7 +46,7 @@ export class ShardingSearch {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"advice">,
   ) {
     const { node, main, detail } = split(context, "Details of the shardings", 0.42);
     this.main = main;
@@ -89,20 +64,20 @@ export class ShardingSearch {
     this.follow();
   }
 
-  private get found(): Found | undefined {
-    return this.context.live<Found>("search");
+  private get found(): SearchState | undefined {
+    return this.context.live("search");
   }
 
   private get locked(): Record<string, Axes> {
     return this.context.setting("locked", {});
   }
 
-  private get chosen(): Choice | undefined {
+  private get chosen(): ShardingChoice | undefined {
     const rows = this.found?.rows ?? [];
     return rows[Math.min(this.context.setting("choice", 0), rows.length - 1)];
   }
 
-  private ask(name: string, payload: object = {}): void {
+  private ask(name: "search_shardings" | "stop_work", payload: object = {}): void {
     this.context.request(name, payload).catch(() => {});
   }
 
@@ -111,7 +86,7 @@ export class ShardingSearch {
   }
 
   private follow(): void {
-    const job = this.context.live<Job>("search_job");
+    const job = this.context.live("search_job");
     const running = job?.status === "running";
     this.start.disabled = running;
     this.stop.hidden = !running;
@@ -167,7 +142,7 @@ export class ShardingSearch {
     return [...this.table.querySelectorAll<HTMLElement>("tr[data-row]")];
   }
 
-  private row(each: Choice, number: number, chunked: boolean): HTMLElement {
+  private row(each: ShardingChoice, number: number, chunked: boolean): HTMLElement {
     const cells: Child[] = [
       h("th", { scope: "row" }, each.pareto ? "★ " : "", each.name),
       h("td", {}, each.how),
@@ -197,7 +172,7 @@ export class ShardingSearch {
     if (held !== null) this.detail.querySelector<HTMLInputElement>(`input[name="${CSS.escape(held)}"]`)?.focus();
   }
 
-  private describe(found: Found, choice: Choice): Child {
+  private describe(found: SearchState, choice: ShardingChoice): Child {
     const code = h("pre", { class: "wb-code", tabindex: 0 }, choice.code);
     const count = Object.keys(this.locked).length;
     const words = count ? `Search with ${count} locked` : "Lock a spec to search the rest";
@@ -222,7 +197,7 @@ export class ShardingSearch {
     ];
   }
 
-  private lock(name: string, choice: Choice): HTMLElement {
+  private lock(name: string, choice: ShardingChoice): HTMLElement {
     const change = (event: Event) => {
       const { [name]: _, ...others } = this.locked;
       const on = (event.target as HTMLInputElement).checked;

@@ -1,10 +1,11 @@
 import { expect, it } from "vitest";
-import { type Finding, findingsAt, type Report } from "../lib/badges";
+import { findingsAt } from "../lib/badges";
+import type { AdviceReport, Finding } from "../lib/states";
 import { places, priceOf } from "./advice";
 
 const finding = (number: number, nodes: number[], leaves: string[] = []) =>
   ({ number, nodes, leaves, instructions: [], axes: [], lines: [] }) as unknown as Finding;
-const report = { findings: [finding(0, [3]), finding(1, [3, 5], ["w", "b"])] } as Report;
+const report = { findings: [finding(0, [3]), finding(1, [3, 5], ["w", "b"])] } as unknown as AdviceReport;
 
 it("finds what is said of a row in the order of rank", () => {
   expect(findingsAt(report, "nodes", 3).map(({ number }) => number)).toEqual([0, 1]);

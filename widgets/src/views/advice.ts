@@ -1,20 +1,14 @@
 // Findings about the program, the most important first: what to change, why, what it gains, and where it is.
-import { type Finding, type Gain, onReport, type Report, reportOf } from "../lib/badges";
+import { onReport, reportOf } from "../lib/badges";
 import { type Block, blockOf, codeWords } from "../lib/details";
 import { button, type Child, h, replace } from "../lib/dom";
 import { asSentence } from "../lib/format";
 import { rove } from "../lib/keyboard";
 import { split } from "../lib/split";
+import type { AdviceReport, Finding, Gain } from "../lib/states";
 import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
 import { ShardingSearch } from "./advice-search";
-
-interface Job {
-  status: "running" | "done" | "stopped" | "failed";
-  phase: string;
-  seconds: number;
-  error?: { message: string };
-}
 
 const MOST_LINKS = 8;
 const NOT_ASKED = "No advice had been requested when this page was saved, and a request needs a kernel.";
@@ -33,14 +27,14 @@ class Advice {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"advice">,
   ) {
     const { node, main, detail } = split(context, "Details of the finding", 0.42);
     this.main = main;
     this.detail = detail;
     this.start = button("Find advice", () => this.ask("advise"), { class: "wb-primary" });
     this.stop = button("Stop", () => this.ask("stop_work", { work: "advice" }));
-    const can = context.state<boolean>("can_advise") && context.hasKernel;
+    const can = context.state("can_advise") && context.hasKernel;
     main.append(
       h("div", { class: "wb-tools" }, can ? [this.start, this.stop] : null, this.status),
       h("div", { class: "wb-scrolls" }, this.sentence, this.list),
@@ -53,12 +47,12 @@ class Advice {
     this.followJob();
   }
 
-  private ask(name: string, payload: object = {}): void {
+  private ask(name: "advise" | "stop_work", payload: object = {}): void {
     this.context.request(name, payload).catch(() => {});
   }
 
   private followJob(): void {
-    const job = this.context.live<Job>("job");
+    const job = this.context.live("job");
     const running = job?.status === "running";
     if (this.start.disabled && !running) this.show();
     this.start.disabled = running;
@@ -70,7 +64,7 @@ class Advice {
     else this.status.textContent = job?.status === "stopped" ? "Stopped: unverified gains are estimates" : "";
   }
 
-  private fill(report: Report | undefined): void {
+  private fill(report: AdviceReport | undefined): void {
     if (!report) return this.invite();
     this.sentence.textContent = report.sentence;
     const items = report.findings.map((finding) => this.item(finding));
@@ -84,11 +78,11 @@ class Advice {
   }
 
   private invite(): void {
-    const can = this.context.state<boolean>("can_advise");
+    const can = this.context.state("can_advise");
     const text =
       "Looks for sharding, memory, precision and communication that can be improved. If the program itself is available, " +
       "changes are compiled to verify their gains: this takes about as long as a few compilations, and can be stopped.";
-    this.sentence.textContent = this.context.state<string | null>("missing") ?? text;
+    this.sentence.textContent = this.context.state("missing") ?? text;
     this.list.hidden = true;
     const asked = this.context.hasKernel ? "No advice has been requested yet." : NOT_ASKED;
     replace(this.detail, can ? h("p", { class: "wb-note" }, asked) : null);
@@ -147,7 +141,7 @@ class Advice {
 
   private describe(finding: Finding): Child {
     const { context } = this;
-    const job = context.live<Job>("job");
+    const job = context.live("job");
     const unverified = !job || job.status === "done" ? NOT_VERIFIED : NOT_YET;
     const shown = finding.code ? h("pre", { class: "wb-code", tabindex: 0 }, finding.code) : null;
     const figures: [string, string][] = [
@@ -186,7 +180,7 @@ class Advice {
     const link = (text: string, act: () => void) => button(text, act, { class: "wb-link" });
     const made = [
       ...finding.nodes.slice(0, MOST_LINKS).map((node) => {
-        const name = context.of("operations")?.state<string[]>("names")[node] ?? `row ${node}`;
+        const name = context.of("operations")?.state("names")[node] ?? `row ${node}`;
         return link(`${name} in the call tree`, go("operations", { node: String(node), instruction: null }));
       }),
       ...finding.lines
@@ -199,7 +193,7 @@ class Advice {
     return made.length ? [h("h3", {}, "Where"), h("div", { class: "wb-row wb-links" }, made)] : null;
   }
 
-  private footer(report: Report): Child {
+  private footer(report: AdviceReport): Child {
     return h(
       "details",
       {},
@@ -257,8 +251,8 @@ const PARTS: readonly (readonly [Part, string])[] = [
   ["shardings", "Search for shardings"],
 ];
 
-export const advice: RenderView = (host, context) => {
-  const searches = (context.hasKernel && context.state<boolean>("can_search")) || context.live("search") !== undefined;
+export const advice: RenderView<"advice"> = (host, context) => {
+  const searches = (context.hasKernel && context.state("can_search")) || context.live("search") !== undefined;
   if (!searches) {
     new Advice(host, context);
     return;

@@ -30,20 +30,20 @@ export class Calls {
   readonly atLeast: ReadonlySet<number>;
   private holders: Map<string, number> | undefined;
 
-  constructor(readonly reader: Reader) {
+  constructor(readonly reader: Reader<"operations">) {
     this.names = reader.state("names");
     this.keys = reader.state("keys");
     this.places = reader.state("places");
     this.scopes = reader.state("scopes");
-    const [kinds, passes] = [reader.state<string[]>("kinds"), reader.state<string[]>("passes")];
+    const [kinds, passes] = [reader.state("kinds"), reader.state("passes")];
     this.kinds = Array.from(reader.array("tree.kind"), (i) => kinds[i]);
     this.passes = Array.from(reader.array("tree.pass"), (i) => passes[i]);
     this.instructions = reader.state("instructions");
     this.collectives = reader.state("collectives");
     this.tree = treeFrom(reader.array("tree.parent"));
     this.columns = reader.state("columns");
-    this.layers = reader.state<OperationsState["layers"] | undefined>("layers") ?? {};
-    this.atLeast = new Set(reader.state<number[] | undefined>("at_least") ?? []);
+    this.layers = reader.state("layers") ?? {};
+    this.atLeast = new Set(reader.state("at_least") ?? []);
     this.totals = this.columns.map(({ key }) => reader.array(`tree.${key}`));
     this.own = this.columns.map(({ key }) => reader.array(`tree.${key}.own`));
   }
@@ -58,7 +58,7 @@ export class Calls {
 
   title(node: number): string {
     const pass = PASS_WORDS[this.passes[node]];
-    const iterations = this.reader.state<OperationsState["iterations"]>("iterations")[node];
+    const iterations = this.reader.state("iterations")[node];
     const parent = this.tree.parent[node];
     const said = pass && (parent < 0 || this.passes[parent] !== this.passes[node]) ? ` (${pass})` : "";
     return `${this.names[node]}${iterations === undefined ? "" : ` × ${formatCount(iterations)}`}${said}`;
@@ -103,7 +103,7 @@ export class Calls {
   }
 
   notes(node: number): string[] {
-    const shared = this.reader.state<number[]>("shared").includes(node);
+    const shared = this.reader.state("shared").includes(node);
     return [
       ...(shared
         ? [
@@ -111,7 +111,7 @@ export class Calls {
           ]
         : []),
       ...(this.atLeast.has(node) ? ["Contains a loop of unknown length; one iteration is counted."] : []),
-      ...(node === 0 ? this.reader.state<string[]>("notes") : []),
+      ...(node === 0 ? this.reader.state("notes") : []),
     ];
   }
 }

@@ -1,6 +1,7 @@
 // The chosen client over the rounds of a run, and over the local steps of the last one; asked of the kernel.
 import { h, replace, s } from "../lib/dom";
 import { formatCount } from "../lib/format";
+import type { ClientMetricCourse } from "../lib/states";
 import type { ViewContext } from "../lib/view";
 
 const SIZE = { width: 300, height: 92, side: 8, head: 8, foot: 18 };
@@ -10,14 +11,6 @@ interface Line {
   look: string;
   dashed?: boolean;
 }
-interface Metric {
-  name: string;
-  rounds: number[];
-  values: (number | null)[];
-  mean: (number | null)[];
-  steps: (number | null)[];
-}
-
 /** An SVG path over values in their order, interrupted where one is missing. */
 export function pathOf(
   values: readonly (number | null)[],
@@ -72,12 +65,12 @@ export class ClientCourse {
   private again = false;
   private shown: number | undefined;
 
-  constructor(private readonly context: ViewContext) {}
+  constructor(private readonly context: ViewContext<"clients">) {}
 
   /** One question at a time, however fast the rounds come. */
   show(client: number | undefined): void {
     this.shown = client;
-    if (client === undefined || !(this.context.live<unknown[]>("metrics") ?? []).length || !this.context.hasKernel)
+    if (client === undefined || !(this.context.live("metrics") ?? []).length || !this.context.hasKernel)
       return replace(this.node);
     if (this.asked) {
       this.again = true;
@@ -91,7 +84,7 @@ export class ClientCourse {
       this.show(this.shown);
     };
     this.context
-      .request<Metric[]>("client_course", { client })
+      .request("client_course", { client })
       .then(
         (found) => this.shown === client && this.draw(client, found),
         () => {},
@@ -99,12 +92,12 @@ export class ClientCourse {
       .finally(end);
   }
 
-  private draw(client: number, found: Metric[]): void {
+  private draw(client: number, found: readonly ClientMetricCourse[]): void {
     const parts = found.map(({ name, rounds, values, mean, steps }) => {
       const last = values[values.length - 1];
       const said = last === null || last === undefined ? "not finite" : formatCount(last);
       const spoken = `${name} of client ${client}: ${said} after round ${rounds[rounds.length - 1]}`;
-      const known = (list: (number | null)[]) => list.some((value) => value !== null);
+      const known = (list: readonly (number | null)[]) => list.some((value) => value !== null);
       const lines: Line[] = [
         { values: mean, look: "wb-stroke-muted", dashed: true },
         { values, look: "wb-stroke-clients" },

@@ -34,7 +34,7 @@ addEventListener("message", ({ source, data }) => {
 new ResizeObserver(() => parent.postMessage({ wbHeight: document.documentElement.offsetHeight }, "*")).observe(document.documentElement);`;
 
 /** The colours of the page around, for the frame: nothing of that page's style reaches into it. */
-function style(context: ViewContext, node: Element): string {
+function style(context: ViewContext<"clients">, node: Element): string {
   const scheme = getComputedStyle(node).colorScheme;
   const colours = NAMES.map((name) => `--${name}: ${context.theme.colour(name)}`).join("; ");
   return `color-scheme: ${scheme}; background: ${context.theme.colour("bg")}; color: ${context.theme.colour("fg")}; ${colours}`;
@@ -49,7 +49,7 @@ export class ClientValues {
   private stop: AbortController | null = null;
 
   constructor(
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"clients">,
     private readonly place: HTMLElement,
     private readonly opened: (open: boolean) => void,
   ) {
@@ -102,7 +102,7 @@ export class ClientValues {
     };
     const clock = setInterval(tell, 1000);
     this.context
-      .request<{ html: string; text: string }>(
+      .request(
         "open_client",
         { client },
         {

@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
-import { type Clients, clientDetails, clientName, explainTime, timeColumn } from "./clients-data";
+import type { ClientsState } from "../lib/states";
+import { clientDetails, clientName, explainTime, timeColumn } from "./clients-data";
 
 const seconds = { key: "seconds", label: "time", unit: "seconds", kind: "measured" };
 const examples = { key: "examples", label: "examples", unit: "count", kind: "" };
@@ -71,8 +72,8 @@ it("nothing is said of time where none is known", () => {
 
 it("a nested client is named by its group", () => {
   const groups = { outer: "pods", inner: "clients", size: 32 };
-  expect(clientName({ groups }, 70)).toBe("pod 2, client 6");
-  expect(clientName({ groups: null }, 70)).toBe("client 70");
+  expect(clientName({ groups, group_size: 1 }, 70)).toBe("pod 2, client 6");
+  expect(clientName({ groups: null, group_size: 1 }, 70)).toBe("client 70");
 });
 
 it("a row that stands for many clients says which", () => {
@@ -80,8 +81,10 @@ it("a row that stands for many clients says which", () => {
 });
 
 it("details name the devices and leave out what is zero", () => {
-  const clients: Clients = {
+  const clients: ClientsState = {
     count: 2,
+    group_size: 1,
+    measuring: "",
     placement: "2 clients",
     columns: [{ key: "flops", label: "FLOPs", unit: "flops", kind: "predicted" }],
     ranges: [[0, 2, [4], ["cpu:4"]]],

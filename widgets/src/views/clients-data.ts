@@ -1,35 +1,14 @@
 // What is known of single clients: columns of numbers, where each one lives, and what makes one late.
-import type { Details, FactsBlock, NoteBlock, TableBlock } from "../lib/details";
+import type { Details } from "../lib/details";
 import { formatAs, formatCount, plural } from "../lib/format";
 import { correlation, mean } from "../lib/scale";
+import type { ClientColumn, ClientsState, FactsBlock, NoteBlock, TableBlock } from "../lib/states";
 
 /** "2.29 ×", and "317 ×" of large ones. */
 export const timesText = (ratio: number): string => `${ratio.toFixed(ratio < 10 ? 2 : 0)} ×`;
 
-export interface ClientColumn {
-  key: string;
-  label: string;
-  unit: string;
-  kind: string;
-  name?: string;
-}
 /** First client, last + 1, ids and names of the devices that hold them. */
-export type DeviceRange = readonly [number, number, readonly number[], readonly string[]];
-
-export interface Clients {
-  count: number;
-  placement: string;
-  columns: readonly ClientColumn[];
-  ranges: readonly DeviceRange[];
-  neighbours: boolean;
-  shares: readonly (readonly string[])[];
-  stage: string | null;
-  sentence: string;
-  /** Clients of a placement inside another: one row per outer group. */
-  groups: { outer: string; inner: string; size: number } | null;
-  /** How many consecutive clients a row stands for: more than one where they are too many to be drawn. */
-  group_size?: number;
-}
+export type DeviceRange = ClientsState["ranges"][number];
 export type Values = readonly ArrayLike<number>[];
 
 const FAST_ENOUGH = 1.05;
@@ -38,8 +17,8 @@ const CLEAR = 0.5; // correlation from which a column is named as what goes with
 const single = (noun: string) => noun.replace(/s$/, "");
 
 /** What to call a client: by its group where clients are nested. */
-export function clientName(clients: Pick<Clients, "groups" | "group_size">, client: number): string {
-  const many = clients.group_size ?? 1;
+export function clientName(clients: Pick<ClientsState, "groups" | "group_size">, client: number): string {
+  const many = clients.group_size;
   if (many > 1) return `clients ${formatCount(client * many)} to ${formatCount((client + 1) * many - 1)}`;
   if (!clients.groups) return `client ${client}`;
   const { outer, inner, size } = clients.groups;
@@ -128,11 +107,11 @@ export function explainTime(columns: readonly ClientColumn[], values: Values, cl
   return `${first} No pattern: no counted quantity correlates with time over all clients (${most}).${once}`;
 }
 
-export const rangeOf = (clients: Clients, client: number): DeviceRange | undefined =>
+export const rangeOf = (clients: ClientsState, client: number): DeviceRange | undefined =>
   clients.ranges.find(([start, stop]) => client >= start && client < stop);
 
 /** The detail pane of one client. */
-export function clientDetails(clients: Clients, values: Values, client: number): Details {
+export function clientDetails(clients: ClientsState, values: Values, client: number): Details {
   const held = rangeOf(clients, client);
   const devices = held && held[2].length > 1 ? "devices" : "device";
   const rows: [string, string][] = [["client", `${formatCount(client)} of 0 to ${formatCount(clients.count - 1)}`]];

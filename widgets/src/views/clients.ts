@@ -6,6 +6,7 @@ import { consume } from "../lib/keyboard";
 import { floats } from "../lib/model";
 import { mean, range } from "../lib/scale";
 import { split } from "../lib/split";
+import type { ClientColumn, ClientsViewState } from "../lib/states";
 import { copyText } from "../lib/take-along";
 import { legend } from "../lib/theme";
 import { type TreeTable, treeTable } from "../lib/tree-table";
@@ -13,7 +14,7 @@ import type { RenderView, ViewContext } from "../lib/view";
 import { ClientCourse } from "./client-course";
 import { ClientValues } from "./client-values";
 import { ClientChart, wantsLog } from "./clients-chart";
-import { type ClientColumn, type Clients, clientDetails, clientName, timeColumn, timesText } from "./clients-data";
+import { clientDetails, clientName, timeColumn, timesText } from "./clients-data";
 
 type Mode = "heat" | "bars" | "table";
 type Sorting = "client" | "down" | "up";
@@ -27,18 +28,16 @@ const VALUES_SHARE = 0.35; // of the width for the chart, while the values of a 
 const MEASURED = new Set(["measured", "simulated"]);
 const COPIED = "Copied: paste it into a cell.";
 
-interface ClientState extends Clients {
-  opens: boolean;
-  /** The cell that measures every client. */
-  measuring: string;
-  jaxpr: string;
+/** A column, with its name in menus. */
+interface NamedColumn extends ClientColumn {
+  name?: string;
 }
 
 class ClientsPane {
-  private readonly clients: ClientState;
-  private columns: ClientColumn[];
+  private readonly clients: ClientsViewState;
+  private columns: readonly NamedColumn[];
   private values: Float32Array[];
-  private followed: ClientColumn[] = [];
+  private followed: NamedColumn[] = [];
   private order: number[] = [];
   private mode: Mode;
   private metric = 0;
@@ -71,9 +70,9 @@ class ClientsPane {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"clients">,
   ) {
-    this.clients = this.readState();
+    this.clients = this.context.whole;
     this.columns = [...this.clients.columns];
     this.values = this.columns.map(({ key }) => context.array(`clients.${key}`));
     this.mode = this.clients.count <= FEW || this.clients.groups ? "bars" : "heat";
@@ -96,26 +95,7 @@ class ClientsPane {
     context.onLive(() => this.onLive());
   }
 
-  private readState(): ClientState {
-    const names = [
-      "count",
-      "placement",
-      "columns",
-      "ranges",
-      "neighbours",
-      "shares",
-      "stage",
-      "sentence",
-      "groups",
-      "group_size",
-      "opens",
-      "measuring",
-      "jaxpr",
-    ];
-    return Object.fromEntries(names.map((name) => [name, this.context.state<unknown>(name)])) as unknown as ClientState;
-  }
-
-  private get column(): ClientColumn {
+  private get column(): NamedColumn {
     return this.columns[this.metric];
   }
   private value = (client: number): number => this.values[this.metric]?.[client];
@@ -414,14 +394,14 @@ class ClientsPane {
 
   /** The metrics of a run become columns of their own: those of the last round, or of the one that is looked back at. */
   private take(): void {
-    const metrics = this.context.live<{ key: string; round: number }[]>("metrics") ?? [];
+    const metrics = this.context.live("metrics") ?? [];
     const base = this.clients.columns.length;
     const { count } = this.clients;
     const before = this.followed.map(({ key }) => key).join();
     this.rounds.hidden = !metrics.length || !this.context.hasKernel;
     if (!metrics.length) return;
-    const [first, last] = this.context.live<[number, number]>("rounds") ?? [0, 0];
-    const values = floats(this.context.live<DataView>("values"));
+    const [first, last] = this.context.live("rounds") ?? [0, 0];
+    const values = floats(this.context.live("values"));
     Object.assign(this.back, { min: String(first), max: String(last) });
     if (this.wanted === null) this.back.value = String(last);
     this.which.textContent = this.wanted === null ? `${last} (the last)` : String(this.wanted);
@@ -459,7 +439,7 @@ class ClientsPane {
       this.follow();
     };
     if (round === null) return show();
-    this.context.request<Record<string, (number | null)[]>>("clients_in_round", { round }).then(
+    this.context.request("clients_in_round", { round }).then(
       (found) => {
         if (round !== this.wanted) return;
         const nothing = new Float32Array(this.clients.count).fill(Number.NaN);
@@ -474,14 +454,14 @@ class ClientsPane {
   }
 }
 
-export const clients: RenderView = (host, context) => {
-  const known = context.state<unknown[]>("columns").length || context.live<unknown[]>("metrics")?.length;
-  if (context.state<number>("count") && known) return void new ClientsPane(host, context);
+export const clients: RenderView<"clients"> = (host, context) => {
+  const known = context.state("columns").length || context.live("metrics")?.length;
+  if (context.state("count") && known) return void new ClientsPane(host, context);
   const empty = h("p", { class: "wb-note wb-scrolls" }, "This program has no per-client data.");
   host.append(empty);
   // A run that begins later brings columns.
   const begin = () => {
-    if (!empty.isConnected || !context.state<number>("count") || !context.live<unknown[]>("metrics")?.length) return;
+    if (!empty.isConnected || !context.state("count") || !context.live("metrics")?.length) return;
     empty.remove();
     new ClientsPane(host, context);
   };

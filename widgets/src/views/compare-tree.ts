@@ -5,17 +5,12 @@ import { button, h, menu, type Option } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
 import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
+import type { ComparedFigure } from "../lib/states";
 import { type Tree, treeFrom } from "../lib/tree";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { ViewContext } from "../lib/view";
 
 export type Side = "both" | "only first" | "only last";
-interface Figure {
-  key: string;
-  title: string;
-  unit: string;
-}
-
 const FIRST_ROWS = 24;
 export const SMALL = 0.005; // a share of the first value below which a change is no finding
 
@@ -43,9 +38,9 @@ export const distinct = (names: readonly string[]): string[] =>
   new Set(names).size === names.length ? [...names] : names.map((name, i) => `${String.fromCharCode(65 + i)}: ${name}`);
 
 export class ComparedTree {
-  private readonly names: string[];
-  private readonly places: string[];
-  private readonly figures: Figure[];
+  private readonly names: readonly string[];
+  private readonly places: readonly string[];
+  private readonly figures: readonly ComparedFigure[];
   private readonly first: Float32Array[];
   private readonly last: Float32Array[];
   private readonly sides: Side[];
@@ -59,7 +54,7 @@ export class ComparedTree {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"compare">,
   ) {
     this.names = context.state("tree_names");
     this.places = context.state("tree_places");
@@ -193,7 +188,7 @@ export class ComparedTree {
   }
 
   private describe(node: number): void {
-    const names = this.context.state<string[]>("names");
+    const names = this.context.state("names");
     const text = (values: Float32Array, unit: string) =>
       Number.isNaN(values[node]) ? "–" : formatAs(unit, values[node]);
     const rows = this.figures.map(({ title, unit }, i) => [

@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
-import { type ComparedRow, changeText, groupRows, groupSize, ratioOf, sizeOf, weightOf } from "./compare";
+import type { ComparedRow } from "../lib/states";
+import { changeText, groupRows, groupSize, ratioOf, sizeOf, weightOf } from "./compare";
 import { distinct } from "./compare-tree";
 
 const row = (values: ComparedRow["values"], status: ComparedRow["status"] = "changed"): ComparedRow => ({

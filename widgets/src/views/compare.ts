@@ -5,21 +5,19 @@ import { button, h, menu } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
 import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
+import type { ComparedRow } from "../lib/states";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { ComparedTree, distinct, SMALL } from "./compare-tree";
 
-type Status = "same" | "changed" | "added" | "removed" | "unknown";
-export interface ComparedRow {
-  group: string;
-  name: string;
-  values: (number | string | null)[];
-  unit: string;
-  status: Status;
-}
-
 const TOTALS_FIRST = 1e6; // more than any logarithm of a ratio
-const SIGNS: Record<Status, string> = { same: "=", changed: "≠", added: "+", removed: "−", unknown: "?" };
+const SIGNS: Record<ComparedRow["status"], string> = {
+  same: "=",
+  changed: "≠",
+  added: "+",
+  removed: "−",
+  unknown: "?",
+};
 
 /** The last value as a multiple of the first; null where that means nothing. */
 export function ratioOf(row: ComparedRow): number | null {
@@ -84,8 +82,8 @@ const amount = (value: number | string | null, unit: string): string =>
   value === null ? "–" : typeof value === "string" ? value : formatAs(unit, value);
 
 class Comparison {
-  private readonly rows: ComparedRow[];
-  private readonly names: string[];
+  private readonly rows: readonly ComparedRow[];
+  private readonly names: readonly string[];
   private readonly at: number[];
   private readonly groups: string[];
   private readonly table: TreeTable;
@@ -96,7 +94,7 @@ class Comparison {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"compare">,
   ) {
     this.rows = context.state("rows");
     this.names = distinct(context.state("names"));
@@ -122,7 +120,7 @@ class Comparison {
   }
 
   private makeTable(parent: number[]): TreeTable {
-    const targets = this.context.state<string[]>("targets");
+    const targets = this.context.state("targets");
     const values = this.names.map(
       (name, i): Column => ({
         key: `value${i}`,
@@ -221,7 +219,7 @@ class Comparison {
     const row = this.rowOf(node);
     if (!row) return;
     const rows = row.values.map((value, i): [string, string] => [
-      `${this.names[i]} on ${this.context.state<string[]>("targets")[i]}`,
+      `${this.names[i]} on ${this.context.state("targets")[i]}`,
       amount(value, row.unit),
     ]);
     const blocks: Block[] = [{ form: "facts", title: "", rows: [...rows, ["change", changeText(row)]] }];
@@ -229,7 +227,7 @@ class Comparison {
   }
 
   private overview(): void {
-    const targets = this.context.state<string[]>("targets");
+    const targets = this.context.state("targets");
     const blocks: Block[] = [
       {
         form: "table",
@@ -238,7 +236,7 @@ class Comparison {
         rows: this.names.map((name, i) => [name, targets[i]]),
       },
     ];
-    for (const text of this.context.state<string[]>("notes")) blocks.push({ form: "note", title: "", text });
+    for (const text of this.context.state("notes")) blocks.push({ form: "note", title: "", text });
     showDetails(this.context, this.detail, {
       title: "Comparison",
       kind: "broadcast",
@@ -250,8 +248,8 @@ class Comparison {
 
 type Face = "tree" | "figures";
 
-export const compare: RenderView = (host, context) => {
-  if (!context.state<unknown[] | undefined>("tree_columns")?.length) return void new Comparison(host, context);
+export const compare: RenderView<"compare"> = (host, context) => {
+  if (!context.state("tree_columns").length) return void new Comparison(host, context);
   const panes: Record<Face, HTMLElement> = {
     tree: h("div", { class: "wb-pane" }),
     figures: h("div", { class: "wb-pane" }),

@@ -2,18 +2,10 @@
 
 import { button, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes, formatFlops, formatSeconds } from "../lib/format";
-import type { TargetChoice, TargetCost } from "../lib/states";
+import type { JobState, TargetChoice, TargetCost } from "../lib/states";
 import { copyText } from "../lib/take-along";
 import type { ViewContext } from "../lib/view";
 import { axesOf } from "./cost-data";
-
-interface Job {
-  status: "running" | "done" | "stopped" | "failed";
-  target: string;
-  phase: string;
-  seconds: number;
-  error?: { message: string };
-}
 
 const OVER = { done: "Compiled", stopped: "Stopped", failed: "Failed" };
 const ORDERS: Option<string>[] = [
@@ -39,11 +31,11 @@ class CompilePanel {
   private asked = false;
 
   constructor(
-    private readonly context: ViewContext,
-    chips: TargetChoice[],
+    private readonly context: ViewContext<"cost">,
+    chips: readonly TargetChoice[],
   ) {
     const ready = chips.filter((each) => !each.install && each.targets.length);
-    const v5e = (list: TargetChoice[]) => list.find(({ chip }) => chip === "v5e");
+    const v5e = (list: readonly TargetChoice[]) => list.find(({ chip }) => chip === "v5e");
     this.chosen = v5e(ready) ?? ready[0] ?? v5e(chips) ?? chips[0];
     const options = chips.map(
       ({ chip, install }): Option<string> => [chip, install ? `${chip} (compiler not installed)` : chip],
@@ -88,7 +80,7 @@ class CompilePanel {
     this.offer();
   }
 
-  private ask(name: string, args: object): Promise<unknown> {
+  private ask(name: "compile" | "stop_work", args: object): Promise<unknown> {
     return this.context.request(name, args).catch(() => {});
   }
 
@@ -108,7 +100,7 @@ class CompilePanel {
   }
 
   private follow(): void {
-    const job = this.context.live<Job>("job");
+    const job = this.context.live("job");
     const running = job?.status === "running";
     this.compile.disabled = running || Boolean(this.chosen.install) || !this.target.value;
     this.progress.hidden = !job;
@@ -124,7 +116,7 @@ class CompilePanel {
   }
 
   /** Scrolls to what was asked for: to the progress, or to the result above. */
-  private reveal(status: Job["status"]): void {
+  private reveal(status: JobState["status"]): void {
     this.asked = status === "running";
     if (status !== "done") return this.progress.scrollIntoView({ block: "nearest" });
     for (let up = this.node.parentElement; up && !up.matches(".wb"); up = up.parentElement) up.scrollTop = 0;
@@ -132,8 +124,8 @@ class CompilePanel {
 }
 
 /** Nothing where the view cannot compile. */
-export function compilePanel(context: ViewContext): HTMLElement | null {
-  const chips = context.state<TargetChoice[]>("elsewhere");
+export function compilePanel(context: ViewContext<"cost">): HTMLElement | null {
+  const chips = context.state("elsewhere");
   return chips?.length && context.hasKernel ? new CompilePanel(context, chips).node : null;
 }
 
@@ -141,7 +133,7 @@ type Row = [string, (target: TargetCost) => string];
 
 /** One column per target: does it fit, what does it need, how long would it take, which strategy do collectives use. */
 export function sideBySide(
-  context: ViewContext,
+  context: ViewContext<"cost">,
   targets: readonly TargetCost[],
   compiled: ReadonlySet<string>,
 ): HTMLElement | null {
@@ -175,7 +167,7 @@ export function sideBySide(
       const code = `import workbench as wb\n\nelsewhere = ${found}  # compiled, nothing ran\nwb.show(elsewhere)`;
       if (!context.insertCell(code)) copyText(code, null, () => context.say("Copied: paste it into a cell"));
     };
-    context.request<string | null>("name_in_notebook").then(into, () => {});
+    context.request("name_in_notebook").then(into, () => {});
   };
   const take = (name: string) =>
     button("Insert as cell", () => insert(name), { "aria-label": `Insert ${name} as a cell`, class: "wb-link" });

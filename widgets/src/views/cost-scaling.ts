@@ -3,25 +3,9 @@
 import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes, formatCount, formatFlops, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
-import type { Scaling, StageCost, TargetCost } from "../lib/states";
+import type { ScaledState, Scaling, StageCost, TargetCost } from "../lib/states";
 import type { ViewContext } from "../lib/view";
 
-interface Estimate {
-  seconds: number | null;
-  chip: string;
-  peak: number | null;
-  available: number | null;
-  fits: boolean | null;
-  flops: number | null;
-  elementwise: number | null;
-  sent: number;
-  per_device: number;
-  devices: number;
-  idle: number;
-  stages: readonly StageCost[];
-  assumptions: string[];
-  as_is: { seconds: number | null; peak: number | null; flops: number | null; sent: number };
-}
 export type DrawStages = (target: { target: string; stages: readonly StageCost[] }, longest: number) => HTMLElement;
 
 /** How an estimate compares with the program as it is. */
@@ -44,8 +28,8 @@ class WhatIf {
   private again = false;
 
   constructor(
-    private readonly context: ViewContext,
-    private readonly targets: () => TargetCost[],
+    private readonly context: ViewContext<"cost">,
+    private readonly targets: () => readonly TargetCost[],
     private readonly drawStages: DrawStages,
   ) {
     this.base = this.known[0];
@@ -66,7 +50,7 @@ class WhatIf {
     });
   }
 
-  private get known(): TargetCost[] {
+  private get known(): readonly TargetCost[] {
     return this.targets().filter(({ scaling }) => scaling);
   }
 
@@ -170,10 +154,10 @@ class WhatIf {
     );
   }
 
-  private draw(made: Estimate): void {
+  private draw(made: ScaledState): void {
     const { base, context } = this;
     const estimated = (words: string): Child => [`${words}, `, term(context, "estimated")];
-    const compared = (name: keyof Estimate["as_is"], then: number | null) =>
+    const compared = (name: keyof ScaledState["as_is"], then: number | null) =>
       comparedWith(made.as_is[name], then, base.target);
     const room = formatBytes(made.available);
     const fit =
@@ -255,13 +239,17 @@ class WhatIf {
         chunk_size: typeof chunk === "number" ? chunk : null,
         chip: this.chip || null,
       };
-      this.draw(await this.context.request<Estimate>("scale", args));
+      this.draw(await this.context.request("scale", args));
     }
   }
 }
 
 /** Nothing where no target can be estimated at another size, or nobody could answer. */
-export function whatIf(context: ViewContext, targets: () => TargetCost[], drawStages: DrawStages): WhatIf | null {
+export function whatIf(
+  context: ViewContext<"cost">,
+  targets: () => readonly TargetCost[],
+  drawStages: DrawStages,
+): WhatIf | null {
   return context.hasKernel && targets().some(({ scaling }) => scaling)
     ? new WhatIf(context, targets, drawStages)
     : null;

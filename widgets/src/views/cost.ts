@@ -29,9 +29,9 @@ function strip(parts: readonly (readonly [number, string])[], longest: number): 
 }
 
 /** Without clients there are no sliders: the cell that asks for another size, with only shapes. */
-function otherSizes(context: ViewContext): HTMLElement | null {
-  if (!context.hasKernel || !context.state<unknown[]>("elsewhere")?.length) return null;
-  const code = context.state<string>("other_size");
+function otherSizes(context: ViewContext<"cost">): HTMLElement | null {
+  if (!context.hasKernel || !context.state("elsewhere")?.length) return null;
+  const code = context.state("other_size");
   const shown = h("pre", { class: "wb-code", tabindex: 0, "aria-label": "Cell for another size" }, code);
   const text =
     "The arguments of an ordinary JAX function determine its size. Write your own arguments into this cell: it compiles " +
@@ -53,7 +53,7 @@ class Cost {
 
   constructor(
     private readonly host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"cost">,
   ) {
     this.sizes = whatIf(
       context,
@@ -74,12 +74,12 @@ class Cost {
     this.draw();
   }
 
-  private get compiled(): TargetCost[] {
-    return this.context.live<TargetCost[]>("compiled") ?? [];
+  private get compiled(): readonly TargetCost[] {
+    return this.context.live("compiled") ?? [];
   }
 
-  private get targets(): TargetCost[] {
-    return [...this.context.state<TargetCost[]>("targets"), ...this.compiled];
+  private get targets(): readonly TargetCost[] {
+    return [...this.context.state("targets"), ...this.compiled];
   }
 
   private draw(): void {
@@ -340,9 +340,9 @@ class Cost {
   }
 }
 
-export const cost: RenderView = (host, context) => {
+export const cost: RenderView<"cost"> = (host, context) => {
   const place = h("div", { class: "wb-scrolls" });
   host.append(place);
-  if (context.state<TargetCost[]>("targets").length) new Cost(place, context);
-  else place.append(h("p", { class: "wb-note" }, context.state<string>("sentence")));
+  if (context.state("targets").length) new Cost(place, context);
+  else place.append(h("p", { class: "wb-note" }, context.state("sentence")));
 };

@@ -16,13 +16,13 @@ export interface CollectivesTable {
 }
 
 export function collectivesTable(
-  context: ViewContext,
+  context: ViewContext<"hlo">,
   module: Module,
   choose: (instruction: string, line: string | null) => void,
 ): CollectivesTable {
-  const groups = context.state<HloCollectiveGroup[]>("groups");
+  const groups = context.state("groups");
   if (!groups.length) {
-    const text = module.count ? "No collectives: the devices do not communicate." : context.state<string>("missing");
+    const text = module.count ? "No collectives: the devices do not communicate." : context.state("missing");
     return {
       node: h("div", { class: "wb-scrolls" }, h("p", { class: "wb-note" }, text)),
       table: null,

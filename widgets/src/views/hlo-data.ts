@@ -1,8 +1,8 @@
 // A compiled module as columns: what instructions are called, what they cost, which line they are from.
-import type { HloCollective } from "../lib/states";
+import type { HloCollective, HloState } from "../lib/states";
 import type { Reader } from "../lib/view";
 
-export type SourceFile = readonly [string, string, readonly (readonly [number, string])[]];
+export type SourceFile = HloState["code"][number];
 
 export interface LineCost {
   instructions: number;
@@ -32,15 +32,15 @@ export class Module {
   readonly traffic: Float32Array;
   readonly times: Float32Array;
   readonly collective: Float32Array;
-  private readonly sources: readonly [string, number, string][];
+  private readonly sources: HloState["sources"];
   private readonly number: Map<string, number>;
   private haystack: string[] | undefined;
   private listing: readonly string[] | undefined;
   private defined: Map<string, number> | undefined;
 
-  constructor(readonly reader: Reader) {
+  constructor(readonly reader: Reader<"hlo">) {
     const context = reader;
-    const lines = (name: string) => context.state<string>(name).split("\n");
+    const lines = (name: "names" | "shapes" | "operands") => context.state(name).split("\n");
     this.count = context.state("count");
     this.names = lines("names");
     this.shapes = lines("shapes");
@@ -99,7 +99,7 @@ export class Module {
 
   /** The line of the compiled listing that defines an instruction, from 1 on; 0 where the listing lacks it. */
   lineDefining(name: string): number {
-    this.listing ??= this.reader.state<string>("compiled").split("\n");
+    this.listing ??= this.reader.state("compiled").split("\n");
     this.defined ??= new Map(
       this.listing.flatMap((text, i): [string, number][] => {
         const defined = definedName(text);

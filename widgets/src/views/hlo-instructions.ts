@@ -36,7 +36,7 @@ export class Instructions {
   private readonly sums = new Map<string, number>();
 
   constructor(
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"hlo">,
     private readonly module: Module,
     private readonly choose: (instruction: number) => void,
     private readonly onSearch: (text: string) => void,
@@ -53,7 +53,7 @@ export class Instructions {
       [-1, "every stage"],
       ...module.stages.map((stage, i): Option<number> => [i, stage || "no stage"]),
     ];
-    const axes = this.context.state<string[]>("axes").map((axis): Option<string> => [axis, `over ${axis}`]);
+    const axes = this.context.state("axes").map((axis): Option<string> => [axis, `over ${axis}`]);
     const again =
       <T>(put: (value: T) => void) =>
       (value: T) => {

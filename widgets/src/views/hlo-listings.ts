@@ -60,7 +60,7 @@ export class Listings {
   });
 
   constructor(
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"hlo">,
     private readonly module: Module,
   ) {
     this.files = context.state("code");

@@ -26,7 +26,7 @@ class Hlo {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"hlo">,
   ) {
     this.module = new Module(context);
     const { node, main, detail } = split(context, "Details of the selected instruction or line", 0.68);
@@ -59,7 +59,7 @@ class Hlo {
       [...this.faces.values()].map((each) => each.button),
     );
     main.append(
-      h("div", { class: "wb-tools" }, bar, h("span", { class: "wb-note" }, context.state<string>("facts"))),
+      h("div", { class: "wb-tools" }, bar, h("span", { class: "wb-note" }, context.state("facts"))),
       ...made.map(([, , pane]) => pane),
     );
     host.append(node);
@@ -70,10 +70,7 @@ class Hlo {
 
   /** The open face; kept in the settings, so that Python can open one. */
   private show(): void {
-    const wanted = this.context.setting<Face>(
-      "face",
-      this.context.state<unknown[]>("groups").length ? "collectives" : "source",
-    );
+    const wanted = this.context.setting<Face>("face", this.context.state("groups").length ? "collectives" : "source");
     const face = this.faces.has(wanted) ? wanted : "source";
     for (const [key, { button: made, node }] of this.faces) {
       made.setAttribute("aria-pressed", String(key === face));
@@ -141,7 +138,7 @@ class Hlo {
   private overview(): void {
     const { module } = this;
     if (!module.count) {
-      const title = this.context.state<string>("sentence");
+      const title = this.context.state("sentence");
       const text =
         "The compiled listing, its collectives and its memory need a compilation: pass a mesh of devices, or a target " +
         "such as v5e:4x4.";
@@ -154,12 +151,12 @@ class Hlo {
     }
     const text = "Select a collective, a line of your source or an instruction: all views follow.";
     const blocks: Block[] = [{ form: "note", title: "Look closer", text }];
-    const [title, ...rest] = this.context.state<string>("sentence").split(": ");
+    const [title, ...rest] = this.context.state("sentence").split(": ");
     showDetails(this.context, this.detail, { title, kind: "server", subtitle: rest.join(": "), blocks });
   }
 }
 
-export const hlo: RenderView = (host, context) => {
-  if (context.state<number>("count") || context.state<string>("stable")) new Hlo(host, context);
-  else host.append(h("p", { class: "wb-note wb-scrolls" }, context.state<string>("missing")));
+export const hlo: RenderView<"hlo"> = (host, context) => {
+  if (context.state("count") || context.state("stable")) new Hlo(host, context);
+  else host.append(h("p", { class: "wb-note wb-scrolls" }, context.state("missing")));
 };

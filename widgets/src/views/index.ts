@@ -1,6 +1,6 @@
 // Every view by the name that Python gives it. To add one: see ../README.md.
 
-import type { RenderView } from "../lib/view";
+import type { RenderView, ViewName } from "../lib/view";
 import { advice } from "./advice";
 import { clients } from "./clients";
 import { compare } from "./compare";
@@ -15,7 +15,7 @@ import { program } from "./program";
 import { propagation } from "./propagation";
 import { sharding } from "./sharding";
 
-export const VIEWS: Record<string, RenderView> = {
+const views: { [V in Exclude<ViewName, "explorer">]: RenderView<V> } = {
   timeline: lazy("runs", "timeline"),
   run: lazy("runs", "run"),
   devices: lazy("runs", "devices"),
@@ -39,3 +39,5 @@ export const VIEWS: Record<string, RenderView> = {
   player: lazy("player", "player"),
   playground: lazy("runs", "playground"),
 };
+
+export const VIEWS: Record<string, RenderView> = views;

@@ -4,9 +4,9 @@ import type { EditorChunk, EditorHandle } from "../editor/types";
 import { type Block, blockOf, codeWords, type Details, showDetails } from "../lib/details";
 import { button, type Child, h, replace, s } from "../lib/dom";
 import { formatAs, formatBytes, formatCount, formatFlops, plural } from "../lib/format";
-import type { HloCollectiveGroup } from "../lib/states";
+import type { Answers } from "../lib/states";
 import { SERIES } from "../lib/theme";
-import type { ViewContext } from "../lib/view";
+import type { ViewContext, ViewName } from "../lib/view";
 import { Calls } from "./calls";
 import { Module, type SourceFile } from "./hlo-data";
 import { Mesh } from "./mesh-data";
@@ -17,7 +17,7 @@ const MOST_LETTERS = 160;
 const MOST_NAMED = 6; // instructions of a node that are named
 const MOST_DEVICES = 64; // that are drawn
 const CELL = 34; // pixels of a device
-const OTHERS: readonly (readonly [string, string])[] = [
+const OTHERS: readonly (readonly [ViewName, string])[] = [
   ["operations", "Operations"],
   ["hlo", "Source and HLO"],
   ["memory", "Memory"],
@@ -42,7 +42,7 @@ export class Inspector {
   private readonly files: readonly SourceFile[];
   private editor: EditorHandle | undefined;
   private shown = 0;
-  private reasons: Promise<Record<string, string>> | undefined; // of all collectives, by instruction
+  private reasons: Promise<Answers["why"]> | undefined; // of all collectives, by instruction
 
   /** Shows in `pane` what is chosen; `parts` are the parts that the view has read already. */
   constructor(
@@ -50,11 +50,11 @@ export class Inspector {
     private readonly pane: HTMLElement,
     parts: { calls?: Calls; module?: Module } = {},
   ) {
-    const [calls, hlo, mesh] = ["operations", "hlo", "mesh"].map((name) => context.of(name));
-    this.calls = parts.calls ?? (calls?.state<string[]>("names")?.length ? new Calls(calls) : null);
-    this.module = parts.module ?? (hlo?.state<number>("count") ? new Module(hlo) : null);
-    this.mesh = mesh?.state<number>("count") ? new Mesh(mesh) : null;
-    this.files = this.module?.reader.state<SourceFile[]>("code") ?? [];
+    const [calls, hlo, mesh] = [context.of("operations"), context.of("hlo"), context.of("mesh")];
+    this.calls = parts.calls ?? (calls?.state("names")?.length ? new Calls(calls) : null);
+    this.module = parts.module ?? (hlo?.state("count") ? new Module(hlo) : null);
+    this.mesh = mesh?.state("count") ? new Mesh(mesh) : null;
+    this.files = this.module?.reader.state("code") ?? [];
     context.signal.addEventListener("abort", () => this.editor?.destroy());
   }
 
@@ -152,7 +152,7 @@ export class Inspector {
       ["sent", formatBytes(cost?.sent ?? 0)],
     ];
     const blocks: Block[] = [{ form: "facts", title: "", rows }];
-    const groups = module.reader.state<HloCollectiveGroup[]>("groups");
+    const groups = module.reader.state("groups");
     const joint = groups
       .filter(({ lines }) => lines.some(([key]) => key === line))
       .map(({ kind, axes, payload, sent }) => [kind, axes, formatBytes(payload), formatBytes(sent)]);
@@ -167,8 +167,8 @@ export class Inspector {
     const { context, module } = this;
     if (!context.hasKernel || !module?.jointOf(i) || !module.reader.state("can_explain")) return null;
     const [title, reason] = [h("h3", { hidden: true }, "Why"), h("p", { hidden: true })];
-    this.reasons ??= context.request<Record<string, string>>("why");
-    const show = (all: Record<string, string>) => {
+    this.reasons ??= context.request("why");
+    const show = (all: Answers["why"]) => {
       const text = all[module.names[i]];
       replace(reason, codeWords(text ?? ""));
       title.hidden = reason.hidden = !text;
@@ -204,7 +204,7 @@ export class Inspector {
     const file = this.files.find(([name]) => line === `${name}:${number}`);
     const lines = file?.[2].filter(([each]) => Math.abs(each - number) <= AROUND) ?? [];
     if (!file || !lines.some(([each]) => each === number)) {
-      const known = calls?.reader.state<Record<string, [number, string, boolean][]>>("code")[line];
+      const known = calls?.reader.state("code")[line];
       const title = calls?.places[calls.keys.indexOf(line)] ?? line;
       if (known) replace(place, blockOf(context, { form: "code", title, lines: known }));
       return;
@@ -292,8 +292,7 @@ export class Inspector {
   /** Ways to the same thing in other views. */
   private others(): Child {
     const { context } = this;
-    const views = context.of("")?.state<readonly { key: string }[] | undefined>("views") ?? [];
-    const known = OTHERS.filter(([key]) => key !== context.key && views.some((view) => view.key === key));
+    const known = context.key ? OTHERS.filter(([key]) => key !== context.key && context.of(key)) : [];
     if (!known.length) return null;
     return h(
       "div",

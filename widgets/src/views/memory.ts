@@ -62,7 +62,7 @@ class Memory {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"memory">,
   ) {
     this.live = context.array("memory.live");
     this.moments = context.state("moments");
@@ -234,7 +234,7 @@ class Memory {
     if (!this.live.length) return;
     const from = this.places[this.at] ? `, from ${unbroken(this.places[this.at])}` : "";
     const name = this.moments[this.at] || "an instruction that is not listed";
-    const assigned = this.context.state<number | null>("peak") ?? 0;
+    const assigned = this.context.state("peak") ?? 0;
     const more = assigned > 1.01 * this.live[this.peak] ? `; the compiler assigns ${formatBytes(assigned)}` : "";
     const peak = this.at === this.peak ? ` · this is the maximum${more}` : "";
     const position = `${formatCount(this.at + 1)} of ${formatCount(this.live.length)}`;
@@ -257,7 +257,7 @@ class Memory {
     const table: Block = { form: "table", title, columns: ["buffer", "bytes", "shape"], rows };
     if (this.inspector.show(here.length ? [table] : [])) return;
     const blocks: Block[] = [{ form: "facts", title: "", rows: this.context.state("facts") }];
-    for (const text of this.context.state<string[]>("notes")) blocks.push({ form: "note", title: "", text });
+    for (const text of this.context.state("notes")) blocks.push({ form: "note", title: "", text });
     showDetails(this.context, this.detail, {
       title: "Memory of one device",
       kind: "broadcast",
@@ -267,6 +267,6 @@ class Memory {
   }
 }
 
-export const memory: RenderView = (host, context) => {
+export const memory: RenderView<"memory"> = (host, context) => {
   new Memory(host, context);
 };

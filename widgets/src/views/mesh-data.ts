@@ -1,14 +1,11 @@
 // Devices of a mesh: places, groups along an axis, who holds what.
-import type { DeviceFigure, MeshAxis, MeshLayout, MeshLeaf } from "../lib/states";
+import type { DeviceFigure, MeshAxis, MeshLayout, MeshState } from "../lib/states";
 import type { Reader } from "../lib/view";
-
-/** Placement, first member, last + 1, padding. */
-export type Held = readonly [string, number, number, number];
 
 const span = (start: number, stop: number) => (stop - start === 1 ? String(start) : `${start}–${stop - 1}`);
 
 /** What a device holds, in words; nothing where no placement has members. */
-export function heldWords(held: readonly Held[]): string {
+export function heldWords(held: MeshState["held"][string]): string {
   return held.map(([name, start, stop]) => (stop === start ? `no ${name}` : `${name} ${span(start, stop)}`)).join(", ");
 }
 
@@ -18,10 +15,10 @@ export class Mesh {
   readonly choices: readonly DeviceFigure[];
   readonly layouts: readonly MeshLayout[];
   private readonly positions: Float32Array[];
-  private readonly held: Record<string, Held[]>;
+  private readonly held: MeshState["held"];
   private readonly names: { all?: string; each?: string[] };
 
-  constructor(private readonly context: Reader) {
+  constructor(private readonly context: Reader<"mesh">) {
     this.ids = Array.from(context.array("mesh.id"));
     this.axes = context.state("axes");
     this.choices = context.state("choices");
@@ -39,7 +36,7 @@ export class Mesh {
     return `${this.names.all ?? this.names.each?.[index] ?? "device"}:${this.ids[index]}`;
   }
 
-  heldBy(index: number): readonly Held[] {
+  heldBy(index: number): MeshState["held"][string] {
     return this.held[String(this.ids[index])] ?? [];
   }
 
@@ -87,7 +84,7 @@ export class Mesh {
 
   /** The slice of every array that a device holds: name, slice, bytes. */
   shardsOf(index: number): [string, string, number][] {
-    const leaves = this.context.state<MeshLeaf[]>("leaves");
+    const leaves = this.context.state("leaves");
     return leaves.flatMap(({ name, shape, shard_shape, bytes }, i): [string, string, number][] => {
       const rank = shape.length || 1;
       const corner = this.context.array(`mesh.shards.${i}`).subarray(index * rank, (index + 1) * rank);

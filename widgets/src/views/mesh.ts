@@ -49,11 +49,11 @@ class MeshPane {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"mesh">,
   ) {
     this.mesh = new Mesh(context);
     this.layout = this.mesh.layouts[0];
-    this.sendings = context.state<MeshCollective[] | undefined>("collectives") ?? [];
+    this.sendings = context.state("collectives") ?? [];
     this.choice = this.telling();
     const { node, main, detail } = split(context, "Details of the selected device", 0.62);
     this.detail = detail;
@@ -76,7 +76,7 @@ class MeshPane {
     );
     const number = choices.find((choice) => choice.kind === "number" && varies(choice));
     // Stripes of thousands of places say nothing: where all hold the same, one colour and a sentence say so.
-    return number ?? (this.context.state<boolean>("few") ? (few ?? choices[0]) : undefined);
+    return number ?? (this.context.state("few") ? (few ?? choices[0]) : undefined);
   }
 
   /** What every device holds, where none holds another amount. */
@@ -146,13 +146,13 @@ class MeshPane {
     // At first the one that sends most, so that a mesh is more than a table of its devices.
     const sending = chosen ?? (this.quiet || instruction ? null : this.largest);
     if (this.linksMenu) this.linksMenu.value = sending?.name ?? "";
-    const dimensions = context.state<number>("coords");
+    const dimensions = context.state("coords");
     const torus =
       layout.key === "torus" && dimensions
         ? {
             coords: context.array("mesh.coords"),
             dimensions,
-            wraps: context.state<boolean[] | undefined>("wraps") ?? [],
+            wraps: context.state("wraps") ?? [],
           }
         : null;
     const found = linksOf(mesh, sending, torus, this.chosen);
@@ -172,7 +172,7 @@ class MeshPane {
     const { layout, context } = this;
     this.places = new Float32Array(context.array(`mesh.places.${layout.key}`));
     this.grid = new Int32Array(gridOf(layout, this.places));
-    const abstract = context.state<boolean>("abstract") ? " · no devices attached" : "";
+    const abstract = context.state("abstract") ? " · no devices attached" : "";
     const caption = h("p", { class: "wb-note" }, `${layout.reading}${abstract}`);
     const svg = pictureFrom(layout.svg);
     const [, , width, height] = boxOf(svg);
@@ -300,7 +300,7 @@ class MeshPane {
       class: "wb-pixels",
       role: "img",
       tabindex: 0,
-      "aria-label": `${this.context.state<string>("sentence")}. ${reading}. Arrow keys move, Enter chooses.`,
+      "aria-label": `${this.context.state("sentence")}. ${reading}. Arrow keys move, Enter chooses.`,
       width: columns,
       height: rows,
     });
@@ -396,10 +396,10 @@ class MeshPane {
       `place along ${name}`,
       `${mesh.position(index, i)} of ${size}`,
     ]);
-    const kinds = context.state<string[]>("kinds");
+    const kinds = context.state("kinds");
     if (kinds.length === 1) rows.push(["kind", kinds[0]]);
-    if (context.state<number>("hosts") > 1) rows.push(["host", formatCount(context.array("mesh.host")[index])]);
-    const coords = context.state<number>("coords");
+    if (context.state("hosts") > 1) rows.push(["host", formatCount(context.array("mesh.host")[index])]);
+    const coords = context.state("coords");
     if (coords) {
       rows.push([
         "torus coordinates",
@@ -455,7 +455,7 @@ class MeshPane {
   }
 }
 
-export const mesh: RenderView = (host, context) => {
-  if (context.state<number>("count")) new MeshPane(host, context);
+export const mesh: RenderView<"mesh"> = (host, context) => {
+  if (context.state("count")) new MeshPane(host, context);
   else host.append(h("p", { class: "wb-note wb-scrolls" }, "This mesh has no devices."));
 };

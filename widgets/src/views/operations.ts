@@ -7,7 +7,6 @@ import { formatAs, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
 import { shortened, wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
-import type { OperationsState } from "../lib/states";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Calls } from "./calls";
@@ -50,7 +49,7 @@ class Operations {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"operations">,
   ) {
     this.calls = new Calls(context);
     this.search = h("input", {
@@ -200,27 +199,27 @@ class Operations {
     if (this.pass && this.calls.passes[node] !== this.pass) return false;
     if (
       this.only === "*" &&
-      (this.calls.tree.children[node].length || !Object.hasOwn(this.context.state<object>("collectives"), node))
+      (this.calls.tree.children[node].length || !Object.hasOwn(this.context.state("collectives"), node))
     )
       return false;
     const sent = this.only.startsWith("sent/") ? this.calls.columns.findIndex(({ key }) => key === this.only) : -1;
     if (sent >= 0 && (this.calls.tree.children[node].length || !(this.calls.totals[sent][node] > 0))) return false;
     const text =
-      `${this.calls.names[node]} ${this.calls.places[node]} ${this.context.state<string[]>("scopes")[node]}`.toLowerCase();
+      `${this.calls.names[node]} ${this.calls.places[node]} ${this.context.state("scopes")[node]}`.toLowerCase();
     return this.words.every((word) => text.includes(word));
   }
 
   private filter(): void {
     const on = Boolean(this.words.length || this.only || this.pass);
     const count = this.table.filter(on ? (node) => this.passesFilter(node) : null);
-    const all = this.context.state<string>("made_from") === "jaxpr";
-    const known = this.context.state<string | null>("counted");
+    const all = this.context.state("made_from") === "jaxpr";
+    const known = this.context.state("counted");
     const note = known ?? (all ? "not compiled: figures of all devices together" : "one device, one call");
     this.status.textContent = on ? `${formatCount(count)} of ${formatCount(this.calls.names.length)} · ${note}` : note;
   }
 
   private choose(node: number): void {
-    const instructions = this.context.state<OperationsState["instructions"]>("instructions")[node];
+    const instructions = this.context.state("instructions")[node];
     this.context.select({
       node: String(node),
       line: this.calls.keys[node] || null,
@@ -294,7 +293,7 @@ class Operations {
   }
 }
 
-export const operations: RenderView = (host, context) => {
-  if (context.state<string[]>("names").length) new Operations(host, context);
+export const operations: RenderView<"operations"> = (host, context) => {
+  if (context.state("names").length) new Operations(host, context);
   else host.append(h("div", { class: "wb-scrolls" }, facts(context, [["operations", "none known for this program"]])));
 };

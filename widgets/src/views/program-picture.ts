@@ -2,13 +2,8 @@
 import { h, pictureFrom, setTabIndex } from "../lib/dom";
 import { consume, rove } from "../lib/keyboard";
 import { boxOf, cellAt, placeOver } from "../lib/pixels";
+import type { ProgramPicture } from "../lib/states";
 
-export interface Picture {
-  svg: string;
-  width: number;
-  name: string;
-  prefix: string;
-}
 /** A canvas over the place that a picture left for many clients. */
 export interface Heat {
   canvas: HTMLCanvasElement;
@@ -91,7 +86,7 @@ function overlay(block: Element, size: readonly number[], choose: (client: numbe
   return { canvas, first, count, across };
 }
 
-export function drawPicture(made: Picture, titled: boolean, choose: Choose, clear: () => void): PictureNodes {
+export function drawPicture(made: ProgramPicture, titled: boolean, choose: Choose, clear: () => void): PictureNodes {
   const svg = pictureFrom(made.svg);
   const stages = name(svg, made.prefix);
   const frame = h("div", { class: "wb-frame" }, svg as unknown as Node);

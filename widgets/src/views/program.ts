@@ -1,21 +1,22 @@
 // The stages as pictures, with a panel about the chosen stage or client.
 
-import { type Details, showDetails } from "../lib/details";
+import { showDetails } from "../lib/details";
 import { button, h, menu, replace } from "../lib/dom";
 import { formatAs } from "../lib/format";
 import { paintCells } from "../lib/pixels";
 import { position, range, suitsLog } from "../lib/scale";
 import { split } from "../lib/split";
+import type { ClientsState } from "../lib/states";
 import { css, legend, ramp } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
-import { type Clients, clientDetails } from "./clients-data";
-import { clientOf, drawPicture, type Heat, type Picture } from "./program-picture";
+import { clientDetails } from "./clients-data";
+import { clientOf, drawPicture, type Heat } from "./program-picture";
 
 const CLIENT = "[data-client]";
 const PICTURE = 650; // pixels: a picture in its own size, with its margins and a scroll bar
 
 /** Buttons to the clients before and after, and to one by number. */
-export function clientSteps(context: ViewContext, client: number, count: number): HTMLElement {
+export function clientSteps(context: ViewContext<"program">, client: number, count: number): HTMLElement {
   const go = (next: number) => context.select({ client: Math.min(Math.max(next, 0), count - 1) });
   const number = h("input", {
     type: "number",
@@ -47,9 +48,9 @@ class Program {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"program">,
   ) {
-    const share = context.state<Picture[]>("pictures").length > 1 ? 0.74 : 0.55; // next to its gradient
+    const share = context.state("pictures").length > 1 ? 0.74 : 0.55; // next to its gradient
     const { node, main, detail } = split(context, "Details of the selected stage or client", share, PICTURE);
     this.detail = detail;
     main.append(this.tools, this.pictures);
@@ -60,8 +61,8 @@ class Program {
     this.build();
   }
 
-  private get clients(): Clients {
-    return this.context.state<Clients>("clients");
+  private get clients(): ClientsState {
+    return this.context.state("clients");
   }
 
   private build(): void {
@@ -80,7 +81,7 @@ class Program {
     );
     this.tools.hidden = !varied.length;
     replace(this.tools, h("label", {}, "Colour clients by ", choose), this.legendBox);
-    const made = this.context.state<Picture[]>("pictures");
+    const made = this.context.state("pictures");
     const drawn = made.map((each) =>
       drawPicture(
         each,
@@ -125,7 +126,7 @@ class Program {
 
   private mark(): void {
     const { stage, client, line } = this.context.selection;
-    const lines = this.context.state<Record<string, string>>("lines") ?? {};
+    const lines = this.context.state("lines");
     const here = stage ? lines[stage] : line;
     for (const node of this.stages) {
       const key = node.dataset.key ?? "";
@@ -146,10 +147,10 @@ class Program {
     this.mark();
     const { stage, client } = this.context.selection;
     const { clients } = this;
-    const known = this.context.state<Record<string, Details>>("stages");
+    const known = this.context.state("stages");
     if (client === undefined || client >= clients.count) {
       const made = stage === undefined ? undefined : known[stage];
-      return showDetails(this.context, this.detail, made ?? this.context.state<Details>("overview"));
+      return showDetails(this.context, this.detail, made ?? this.context.state("overview"));
     }
     const back =
       stage && known[stage]
@@ -160,6 +161,6 @@ class Program {
   }
 }
 
-export const program: RenderView = (host, context) => {
+export const program: RenderView<"program"> = (host, context) => {
   new Program(host, context);
 };

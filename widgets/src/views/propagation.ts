@@ -5,7 +5,7 @@ import { button, type Child, h, menu, type Option, pictureFrom, replace } from "
 import { asSentence } from "../lib/format";
 import { clamp, consume, rove } from "../lib/keyboard";
 import { wordsOf } from "../lib/matches";
-import type { PlannedValue, PropagationState } from "../lib/states";
+import type { PlannedValue, PropagationState, ShardingLeaf } from "../lib/states";
 import { wantsStill } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 
@@ -61,17 +61,12 @@ export function sentenceOf({ why }: PropagationState, frame: number, titleOf: (n
   return `${first?.axis ?? ""}: ${first?.text ?? ""}${more}`;
 }
 
-interface WholeLeaf {
-  path: string;
-  shape: readonly number[];
-  spec: readonly (readonly string[])[];
-  spec_text: string;
-  devices: readonly number[];
-  rows: [string, string][];
-}
-
 /** Why an array of the arguments lies whole on its devices, as far as propagation tells. */
-export function wholeBecause({ spec_text: spec, shape, devices }: Omit<WholeLeaf, "path" | "rows" | "spec">): string {
+export function wholeBecause({
+  spec_text: spec,
+  shape,
+  devices,
+}: Pick<ShardingLeaf, "spec_text" | "shape" | "devices">): string {
   const held = devices.length > 1 ? `Each of ${devices.length} devices stores the whole array. ` : "";
   if (!shape.length) return `${held}It is a single number: there is nothing to shard.`;
   return (
@@ -110,6 +105,7 @@ class Player {
     host: HTMLElement,
     private readonly context: ViewContext,
     private readonly read: () => PropagationState,
+    private readonly leaves: readonly ShardingLeaf[],
   ) {
     this.slider = h("input", { type: "range", min: 0, value: 0, "aria-label": "Step of the propagation" });
     this.slider.addEventListener("input", () => this.jump(Number(this.slider.value)));
@@ -337,7 +333,7 @@ class Player {
   /** An array of the arguments that no axis reached has no row; still somebody asks why. */
   private describeWhole(): boolean {
     const { leaf: path } = this.context.selection;
-    const leaf = this.context.state<WholeLeaf[] | undefined>("leaves")?.find((each) => each.path === path);
+    const leaf = this.leaves.find((each) => each.path === path);
     if (!leaf || leaf.spec.some(({ length }) => length) || this.read().values.some((each) => each.leaf === path))
       return false;
     const text = wholeBecause(leaf);
@@ -410,22 +406,24 @@ class Player {
     this.first = to;
     this.pages.value = String(to);
     if (to === 0) return this.draw(this.read().svg);
-    const answer = await this.context.request<string>("propagation_page", { first: to }).catch(() => null);
+    const answer = await this.context.request("propagation_page", { first: to }).catch(() => null);
     if (answer) this.draw(answer); // an error is shown already
   }
 }
 
 /** Draws what `read` returns; returns what draws it again. */
-export function playPropagation(host: HTMLElement, context: ViewContext, read: () => PropagationState): () => void {
-  const made = new Player(host, context, read);
+export function playPropagation(
+  host: HTMLElement,
+  context: ViewContext,
+  read: () => PropagationState,
+  leaves: readonly ShardingLeaf[] = [],
+): () => void {
+  const made = new Player(host, context, read, leaves);
   return () => made.build();
 }
 
-export const propagation: RenderView = (host, context) => {
+export const propagation: RenderView<"propagation"> = (host, context) => {
   const place = h("div", { class: "wb-scrolls" });
   host.append(place);
-  const names = ["svg", "page", "values", "place", "why", "axes", "steps", "sentence", "notes"];
-  const read = () =>
-    Object.fromEntries(names.map((name) => [name, context.state(name)])) as unknown as PropagationState;
-  context.onState(playPropagation(place, context, read));
+  context.onState(playPropagation(place, context, () => context.whole));
 };

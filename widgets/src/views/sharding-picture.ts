@@ -41,7 +41,7 @@ export class ShardPicture {
 
   private width = WIDTH; // pixels: text keeps its size in a narrow panel
 
-  constructor(private readonly context: ViewContext) {
+  constructor(private readonly context: ViewContext<"sharding">) {
     const watch = new ResizeObserver(() => this.fit());
     watch.observe(this.node);
     context.signal.addEventListener("abort", () => watch.disconnect());
@@ -159,7 +159,7 @@ export class ShardPicture {
   }
 
   private nameOf(device: number): string {
-    return this.context.state<Record<string, string>>("names")[device] ?? `device ${device}`;
+    return this.context.state("names")[device] ?? `device ${device}`;
   }
 
   /** The elements of a shard as slices, such as `: [0:16, 8:16]`. */

@@ -4,7 +4,7 @@ import { facts, unbroken } from "../lib/details";
 import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
 import { asSentence, formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
-import type { ShardingLeaf, TrialRow } from "../lib/states";
+import type { ShardingLeaf, TrialRow, TrialState } from "../lib/states";
 import { takeAlong } from "../lib/take-along";
 import type { ViewContext } from "../lib/view";
 import {
@@ -22,18 +22,6 @@ import {
   written,
 } from "./sharding-data";
 
-interface TrialState {
-  status?: "planning" | "compiling" | "done" | "failed" | "stopped";
-  phase?: string;
-  seconds?: number;
-  sentence?: string;
-  how?: string;
-  rows?: TrialRow[];
-  amounts?: [string, string, string][];
-  notes?: string[];
-  error?: { message: string };
-  number?: number;
-}
 type Specs = Record<string, Spec>;
 
 const WORDS = { added: "added", removed: "removed", more: "more bytes", less: "fewer bytes", same: "the same" };
@@ -54,9 +42,9 @@ export class Trial {
   private unfolded = false;
   private waiting: boolean | undefined;
 
-  constructor(private readonly context: ViewContext) {
+  constructor(private readonly context: ViewContext<"sharding">) {
     this.leaves = context.state("leaves");
-    this.sizes = Object.fromEntries(context.state<[string, number][]>("axes"));
+    this.sizes = Object.fromEntries(context.state("axes"));
     this.desk.append(this.top, this.sentence, this.bottom);
     this.desk.hidden = !Object.keys(this.sizes).length;
     context.onSettings(() => this.draw());
@@ -78,7 +66,7 @@ export class Trial {
   }
 
   get state(): TrialState {
-    return this.context.live<TrialState>("trial") ?? {};
+    return this.context.live("trial") ?? {};
   }
 
   show(leaf: ShardingLeaf): void {
@@ -295,7 +283,7 @@ export class Trial {
   }
 
   private actions(changed: ShardingLeaf[], wrong: boolean): HTMLElement {
-    if (!this.context.state<boolean>("can_try"))
+    if (!this.context.state("can_try"))
       return h(
         "p",
         { class: "wb-note" },
@@ -344,7 +332,7 @@ export class Trial {
     ];
   }
 
-  private table(rows: TrialRow[]): HTMLElement {
+  private table(rows: readonly TrialRow[]): HTMLElement {
     if (!rows.length) return h("p", { class: "wb-note" }, "No collectives, before or after.");
     const staged = new Set(rows.map(({ stage }) => stage).filter((each) => each !== null)).size > 1;
     const titles = ["", "collective", "payload", "mesh axis", "runs", "line", ...(staged ? ["stage"] : [])];

@@ -63,7 +63,7 @@ class Sharding {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"sharding">,
   ) {
     this.leaves = context.state("leaves");
     this.tree = pathTree(this.leaves.map(({ path }) => path));
@@ -202,7 +202,7 @@ class Sharding {
         this.filter();
       },
     );
-    const [total, fullest] = ["total", "fullest"].map((name) => this.context.state<string>(name));
+    const { total, fullest } = this.context.whole;
     const text = `${plural(this.leaves.length, "array")}, ${total} in all, ${fullest} on the fullest device`;
     this.status.textContent = text;
     return h("div", { class: "wb-tools" }, search, only, this.status);
@@ -292,7 +292,7 @@ class Sharding {
 
 /** Why values are cut as they are, of the program as it is or as it was tried last; built when it is first looked at. */
 class Why {
-  private tried: unknown = null;
+  private tried: PropagationState | null = null;
   private number = 0;
   private built = false;
   private again: (() => void) | undefined;
@@ -301,7 +301,7 @@ class Why {
 
   constructor(
     host: HTMLElement,
-    private readonly context: ViewContext,
+    private readonly context: ViewContext<"sharding">,
   ) {
     host.append(this.note, this.picture);
     this.say("");
@@ -316,27 +316,28 @@ class Why {
   }
 
   private build(): void {
-    const shown = () => this.tried ?? this.context.state<unknown>("propagation");
+    const shown = () => this.tried ?? this.context.state("propagation");
     if (!shown()) return this.say("The propagation of this program is not known yet. Try other specs first.");
     this.built = true;
-    this.again = playPropagation(this.picture, this.context, () => shown() as PropagationState);
+    const leaves = this.context.state("leaves");
+    this.again = playPropagation(this.picture, this.context, () => shown() as PropagationState, leaves);
   }
 
   /** The propagation of what was tried last takes the place of the present one; only who looks at it asks for it. */
   private ask(): void {
-    const trial = this.context.live<{ status?: string; number?: number }>("trial");
+    const trial = this.context.live("trial");
     if (trial?.status !== "done" || !trial.number || trial.number === this.number) return;
     const { number } = trial;
     this.number = number;
     this.say("Reading the propagation of the specs that you tried last.", true);
-    const settle = (value: unknown) => {
+    const settle = (value: PropagationState | null) => {
       if (number !== this.number) return; // a later trial has taken its place
       this.tried = value ?? this.tried;
       this.say("");
       if (this.built) this.again?.();
       else this.build();
     };
-    this.context.request<unknown>("tried_propagation").then(settle, () => settle(null));
+    this.context.request("tried_propagation").then(settle, () => settle(null));
   }
 
   /** While the propagation is read, the old one is hidden: nobody takes it for the new one. */
@@ -347,8 +348,8 @@ class Why {
   }
 }
 
-export const sharding: RenderView = (host, context) => {
-  if (!context.state<ShardingLeaf[]>("leaves").length)
+export const sharding: RenderView<"sharding"> = (host, context) => {
+  if (!context.state("leaves").length)
     return host.append(h("p", { class: "wb-note wb-scrolls" }, "This tree has no arrays."));
   const arrays = h("div", { class: "wb-pane" });
   const place = h("div", { class: "wb-scrolls", hidden: true });
@@ -358,7 +359,7 @@ export const sharding: RenderView = (host, context) => {
     ["why", "Why: propagation step by step"],
   ];
   const buttons = modes.map(([mode, title]) => button(title, () => context.set("mode", mode), { "data-mode": mode }));
-  const known = Boolean(context.state<boolean>("can_try") || context.state<unknown>("propagation"));
+  const known = Boolean(context.state("can_try") || context.state("propagation"));
   const show = () => {
     const mode = known ? context.setting<Mode>("mode", "arrays") : "arrays";
     for (const each of buttons) each.setAttribute("aria-pressed", String(each.dataset.mode === mode));

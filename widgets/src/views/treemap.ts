@@ -1,8 +1,10 @@
 // Buffers at the peak of memory as areas: by the group that they are in, the largest first.
+
 import { hierarchy, treemap, treemapSquarify } from "d3-hierarchy";
 import { h, replace, setTabIndex } from "../lib/dom";
 import { formatBytes } from "../lib/format";
 import { rove } from "../lib/keyboard";
+import type { MemoryRow } from "../lib/states";
 import type { ViewContext } from "../lib/view";
 
 export interface Area {
@@ -61,14 +63,7 @@ export function areasOf(
     }));
 }
 
-export interface TreemapBuffer {
-  name: string;
-  bytes: number;
-  shape: string;
-  group: string;
-  place: string;
-  key: string;
-}
+export type TreemapBuffer = Pick<MemoryRow, "name" | "bytes" | "shape" | "group" | "place" | "key">;
 
 /** The end of a path, which tells an array from its neighbours: `up.kernel` of `model['blocks'][0].up.kernel`. */
 export function shortName(name: string): string {
