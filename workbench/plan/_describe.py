@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax import Array
@@ -194,7 +194,6 @@ def _stage_record(
     work = functools.cache(lambda: _work(stage, jaxpr()))
     arguments = _arguments(stage)
     stack = outer + next((calls for s in stage.steps if (calls := source_stack(s.equation))), ())
-    shared = {v: s.equation.invars[0] for s in plan.steps if s.kind == "broadcast" for v in s.outputs}
     return StageRecord(
         index=stage.index,
         path=f"{path}{stage.index}",
@@ -206,7 +205,7 @@ def _stage_record(
         inputs=tuple(flow.value(v, argument=arguments.get(v, "")) for v in inputs),
         outputs=tuple(flow.value(v) for v in outputs),
         consumes=tuple(sorted({flow.made_by.get(v, -1) for v in inputs})),
-        moved_bytes=_moved_bytes(stage, shared),
+        moved_bytes=_moved_bytes(stage),
         flops_per_client=deferred(lambda: work().flops),
         elementwise_flops_per_client=deferred(lambda: work().elementwise_flops),
         bytes_per_client=deferred(lambda: work().accessed_bytes),
@@ -266,7 +265,7 @@ def _work(stage: Stage, jaxpr: ClosedJaxpr | None) -> JaxprCount:
     return work
 
 
-def _moved_bytes(stage: Stage, shared: dict[Var, Any]) -> int:
+def _moved_bytes(stage: Stage) -> int:
     if stage.kind == "broadcast":
         return sum(_size(v) for step in stage.steps for v in step.outputs)
     if stage.kind == "reduce":
