@@ -104,7 +104,7 @@ def render_propagation_svg(
         height,
         text(_MARGIN, 17, label, size=12.5, fit=width - 2 * _MARGIN, class_="wb-fill-fg wb-strong"),
         text(_GUTTER + 8, 33, "value", size=10, class_="wb-fill-muted"),
-        text(_GUTTER + _NAME, 33, "dimensions, and the mesh axes that shard them", size=10, class_="wb-fill-muted"),
+        text(_GUTTER + _NAME, 33, "dimensions and their mesh axes", size=10, class_="wb-fill-muted"),
         text(width - _MARGIN, 33, "line · stage", size=10, class_="wb-fill-muted wb-end"),
         *arcs,
         *rows,
