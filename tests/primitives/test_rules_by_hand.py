@@ -644,3 +644,23 @@ def test_maps_whose_results_nobody_reads_need_no_inputs() -> None:
     plan = wb.trace(FOUR(fn))(jnp.ones(4)).plan
     assert [stage.operation for stage in plan.stages] == ["map_fn", "reduce_sum"]
     assert [len(stage.inputs) for stage in plan.stages] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("axis", "shape", "spec"),
+    [(0, (5, 4, 2), P(None, "clients", "model")), (1, (4, 5, 2), P("clients", None, "model"))],
+)
+def test_batches_of_explicitly_sharded_rows(axis: int, shape: Any, spec: P) -> None:
+    """5 selections and 5 keyed sums of rows whose numbers are sharded over another axis."""
+    on = mesh(AxisType.Explicit, clients=2, model=2)
+
+    def sharded(shape: Any, spec: P, dtype: str) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(on, spec))
+
+    with jax.sharding.use_abstract_mesh(on):
+        x = sharded(shape, spec, "float32")
+        at, keys = sharded((5, 3), P(None, None), "int32"), sharded((5, 4), P(None, "clients"), "int32")
+        chosen = jax.eval_shape(jax.vmap(FOUR(wb.select), in_axes=(axis, 0)), x, at)
+        sums = jax.eval_shape(jax.vmap(FOUR(lambda x, k: wb.reduce_by_key(x, k, 7)), in_axes=(axis, 0)), x, keys)
+    assert (chosen.shape, chosen.sharding.spec[2]) == ((5, 3, 2), "model")
+    assert (sums.shape, sums.sharding.spec[2]) == ((5, 7, 2), "model")
