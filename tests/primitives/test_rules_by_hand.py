@@ -664,3 +664,14 @@ def test_batches_of_explicitly_sharded_rows(axis: int, shape: Any, spec: P) -> N
         sums = jax.eval_shape(jax.vmap(FOUR(lambda x, k: wb.reduce_by_key(x, k, 7)), in_axes=(axis, 0)), x, keys)
     assert (chosen.shape, chosen.sharding.spec[2]) == ((5, 3, 2), "model")
     assert (sums.shape, sums.sharding.spec[2]) == ((5, 7, 2), "model")
+
+
+def test_gradients_of_replicated_rows_have_their_explicit_type() -> None:
+    on = mesh(AxisType.Explicit, clients=2, model=2)
+    with jax.sharding.use_abstract_mesh(on):
+        x = jax.ShapeDtypeStruct((4, 2), "float32", sharding=NamedSharding(on, P(None, "model")))
+        jaxpr = jax.make_jaxpr(FOUR(lambda x: wb.reduce_sum(wb.map_fn(jnp.sin, x))))(x)
+        slope = jax.eval_shape(jax.grad(FOUR(lambda x: wb.reduce_sum(wb.map_fn(jnp.sin, x)).sum())), x)
+    assert slope.sharding.spec == P(None, "model")
+    (mapped,) = [equation for equation in jaxpr.eqns if equation.primitive.name == "map_fn"]
+    assert mapped.invars[0].aval.sharding.spec == P("clients", "model")
