@@ -345,6 +345,10 @@ def test_types_of_explicit_programs() -> None:
             return rows, wb.reduce_sum(rows), wb.broadcast(w), wb.reduce_by_key(rows, jnp.arange(8) % 2, 2)
 
         specs = [aval.sharding.spec for aval in jax.eval_shape(program(fn), x, w)]
+        cohort = jax.jit(
+            program(lambda x: wb.select(wb.map_fn(lambda row, n: row + n, (x, jnp.arange(8.0))), np.array([3, 0])))
+        )
+        assert cohort(x).tolist() == [[4.0] * 6, [1.0] * 6]
     assert specs == [P("clients", "model"), P("model"), P("clients", "model"), P(None, "model")]
 
 
