@@ -83,15 +83,17 @@ def _grid_lines(leaf: LeafShardingRecord) -> list[str]:
         return []
     *down, across = sharded
 
-    def cell(*chosen: tuple[int, int]) -> str:
-        there = dict(zip(sharded, chosen, strict=True))
-        slices = tuple(there.get(dimension, ranges[dimension][0]) for dimension in range(len(ranges)))
+    def stored(chosen: dict[int, tuple[int, int]]) -> str:
+        slices = tuple(chosen[at] if at in chosen else column[0] for at, column in enumerate(ranges))
         return ", ".join(str(device) for device in sorted(devices.get(slices, ())))
 
-    rows = [("", *(f"{start}:{stop}" for start, stop in ranges[across]))]
-    for row in ranges[down[0]] if down else [()]:
-        name = "devices" if not row else f"{row[0]}:{row[1]}"
-        rows.append((name, *(cell(*filter(None, (row, column))) for column in ranges[across])))
+    rows = [["", *(f"{start}:{stop}" for start, stop in ranges[across])]]
+    if not down:
+        rows.append(["devices", *(stored({across: column}) for column in ranges[across])])
+    for dimension in down:
+        for row in ranges[dimension]:
+            cells = [stored({dimension: row, across: column}) for column in ranges[across]]
+            rows.append([f"{row[0]}:{row[1]}", *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     over = f"dimension {down[0]} down and dimension {across} across" if down else f"dimension {across}"
     return [f"  Devices by slice, {over}:"] + [
