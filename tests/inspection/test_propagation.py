@@ -56,6 +56,29 @@ def test_tensor_parallel_layer_on_an_abstract_mesh():
     assert (record.engine, record.notes) == ("in-process", ())
 
 
+def elementwise_functions(x):
+    """Each function that JAX may lower to an operation of CHLO."""
+    lax, special = jax.lax, jax.scipy.special
+    inverses = lax.asin(x), lax.acos(x), lax.atan(x), lax.asinh(x), lax.acosh(x), lax.atanh(x), lax.erf_inv(x)
+    others = lax.square(x), lax.sinh(x), lax.cosh(x), lax.tan(x), lax.erf(x), lax.erfc(x), lax.nextafter(x, x + 1)
+    integrals = lax.lgamma(x), lax.digamma(x), lax.bessel_i1e(x), special.zeta(x + 2, 1.5), special.polygamma(1, x)
+    scalars = jnp.broadcast_to(lax.square(x.sum()), (8,))
+    return [*inverses, *others, *integrals, scalars]
+
+
+def test_elementwise_functions_keep_the_shardings_that_the_compiler_keeps():
+    mesh = jax.make_mesh((4, 2), AXES, axis_types=AUTO)
+    lowered = jax.jit(elementwise_functions).lower(struct(mesh, (8, 4), "clients", "model"))
+    record = propagate_shardings(lowered)
+    planned = [tuple(axes[0] if axes else None for axes in v.spec) for v in of_operation(record, "output")]
+    compiled = [
+        tuple(s.spec) + (None,) * (len(p) - len(s.spec))
+        for s, p in zip(lowered.compile().output_shardings, planned, strict=True)
+    ]
+    assert planned == compiled
+    assert planned.count(("clients", "model")) == 18  # all but `erf`
+
+
 def test_planned_collectives_carry_axis_stage_line_and_bytes():
     record = propagate_shardings(lower(mlp, *mlp_args(ABSTRACT)))
     over_model, over_clients = record.collectives

@@ -22,6 +22,7 @@ COLLECTIVE_PASSES = (
     "symbol-dce,sdy-propagation-pipeline,func.func(sdy-insert-explicit-reshards{enable-full-version=true},"
     "canonicalize,sdy-reshard-to-collectives,canonicalize)"
 )
+_FACTORS = "ijklmnopqrstuvwxyz"  # Shardy's names for the factors of a rule
 
 
 class ShardyError(Exception):
@@ -42,6 +43,7 @@ def run_shardy(text: str, passes: str, *, reasons: bool = True) -> ShardyProgram
     with _errors(), _mlir.make_ir_context():
         module = _ir.Module.parse(text)
         _inline_calls(module)
+        _add_rules(module)
         manager = _passmanager.PassManager.parse(f"builtin.module({passes})")
         manager.enable_verifier(False)  # the verifier in jaxlib 0.10.2 rejects Shardy's own debug edges on loops
         manager.run(module.operation)
@@ -75,6 +77,27 @@ def _inline_calls(module: _ir.Module) -> None:
     for name, function in functions.items():
         if name != "main":
             function.operation.erase()
+
+
+def _add_rules(module: _ir.Module) -> None:
+    """Adds the sharding rules of elementwise CHLO operations, such as `square`, at which propagation stops otherwise.
+
+    XLA replaces these operations before it propagates shardings; jaxlib 0.10.2 registers no pass that does so. XLA keeps
+    `erf` and `top_k`, at which its propagation stops too.
+    """
+
+    def visit(op: _ir.Operation) -> _ir.WalkResult:
+        if op.name.startswith("chlo.") and op.name not in ("chlo.erf", "chlo.top_k"):
+            shapes = [tuple(_ir.RankedTensorType(value.type).shape) for value in (*op.operands, *op.results)]
+            if len(set(shapes)) == 1 and min(shapes[0], default=0) >= 0:  # a symbolic size is negative
+                sides = [", ".join([f"[{', '.join(_FACTORS[: len(shapes[0])])}]"] * len(side))
+                         for side in (op.operands, op.results)]  # fmt: skip
+                sizes = ", ".join(f"{factor}={size}" for factor, size in zip(_FACTORS, shapes[0], strict=False))
+                rule = f"#sdy.op_sharding_rule<({sides[0]})->({sides[1]}) {{{sizes}}}>"
+                op.attributes["sdy.sharding_rule"] = _ir.Attribute.parse(rule)
+        return _ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
 
 
 def _symbol(function: _ir.OpView) -> str:

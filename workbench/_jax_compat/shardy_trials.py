@@ -14,7 +14,7 @@ from jax._src.interpreters import mlir as _mlir
 from jaxlib.mlir import ir as _ir, passmanager as _passmanager
 from jaxlib.mlir.dialects import sdy as _sdy
 
-from workbench._jax_compat.shardy import COLLECTIVE_PASSES, ShardyError, _errors, _inline_calls
+from workbench._jax_compat.shardy import COLLECTIVE_PASSES, ShardyError, _add_rules, _errors, _inline_calls
 from workbench._jax_compat.shardy_read import _dictionaries, _item_bytes, _type
 from workbench._open_types import Foreign
 
@@ -79,6 +79,7 @@ class ShardyTrials:
                 self._whole = _ir.Module.parse(text)
                 self._inlined = _ir.Module.parse(text)
                 _inline_calls(self._inlined)
+                _add_rules(self._inlined)
                 self.axis_sizes, self._mesh = _mesh_of(self._whole)
                 if not self._mesh:
                     message = "the program does not specify a mesh"
