@@ -10,6 +10,7 @@ import pytest
 import workbench as wb
 from workbench.advice import advise_record
 from workbench.advice._module import Compiled
+from workbench.advice._search._program import SearchProgram
 from workbench.errors import InspectionError
 
 AVERAGE = jax.jit(lambda old, new: 0.9 * old + 0.1 * new)
@@ -71,6 +72,27 @@ def test_seconds_reach_the_whole_call():
     assert "changes were not compiled" in advice.notes[0]
     with pytest.raises(InspectionError, match=r"seconds=0.*above 0"):
         wb.advise(AVERAGE, seconds=0)(*ARGS)
+
+
+def test_no_sharding_is_planned_after_the_time_limit(monkeypatch):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    planned = []
+    plan = SearchProgram.plan
+    counted = lambda self, *specs, **options: planned.append(1) or plan(self, *specs, **options)  # noqa: E731
+    monkeypatch.setattr(SearchProgram, "plan", counted)
+    sharding = jax.NamedSharding(mesh, jax.P("data"))
+    args = [jax.ShapeDtypeStruct(shape, "float32", sharding=sharding) for shape in ((256, 64, 32), (256, 32, 64))]
+
+    def product(a, b):
+        return jnp.einsum("bij,bjk->ik", a, b)
+
+    whole = wb.advise(product)(*args)
+    count = len(planned)
+    late = wb.advise(product, seconds=1e-6)(*args)
+    assert len(planned) - count <= 3 < count  # the unchanged program, once for each of three rules
+    note = "the time limit (`seconds`) ended before every other sharding was planned"
+    assert note in late.notes
+    assert note not in whole.notes
 
 
 def test_rules_that_need_reasons_come_last(monkeypatch):

@@ -195,6 +195,13 @@ def test_impossible_sizes_are_all_named(record, changes, words):
     assert "Use positive numbers" in str(caught.value)
 
 
+def test_devices_of_a_target_are_blamed_on_the_target():
+    mean = wb.program(clients=8)(lambda x: wb.reduce_mean(wb.map_fn(jnp.sin, x)))
+    with pytest.raises(InspectionError, match=r"on='v5p-16' \(8 devices\), but the clients are not sharded") as caught:
+        estimate_scaled(wb.inspect(mean)(jnp.ones((8, 4))), on="v5p-16")
+    assert "devices=8" not in str(caught.value)
+
+
 def test_program_without_clients_is_refused():
     plain = wb.inspect(lambda x: x + 1)(jnp.ones(3))
     with pytest.raises(InspectionError, match=r"which has no clients.*pass the record of a program with a placement"):

@@ -510,7 +510,7 @@ def test_a_requested_gather_explains_no_sum() -> None:
     with jax.set_mesh(mesh):
         found = wb.why(jax.grad(lambda k, q: (mapped(q, k) ** 2).mean()))(q, q)
     (scatter,) = [each for each in found.collectives if each.kind == "reduce-scatter"]
-    assert scatter.sentence.startswith("The program itself requests this exchange: `reduce_scatter`")
+    assert scatter.sentence.startswith("The program's gradient requests this exchange: `reduce_scatter`")
     assert "Both explanations" not in scatter.sentence
 
 
@@ -540,3 +540,98 @@ def test_a_combined_sum_is_of_the_layer_whose_operands_are_both_sharded() -> Non
     largest = found.collectives[0]
     assert largest.kind == "all-reduce"
     assert "argument `frozen[1]`" in largest.sentence  # the first is redistributed instead
+
+
+def test_an_exchange_of_another_kind_at_a_written_one_is_the_partitioner_s() -> None:
+    mesh = mesh_with(data=2, ep=4)
+
+    def exchanged(x):
+        def body(x):
+            return jax.lax.all_to_all(x.reshape(4, -1, x.shape[-1]), "ep", 0, 0)
+
+        return jax.shard_map(body, axis_names={"ep"}, in_specs=jax.P("ep"), out_specs=jax.P("ep"))(x)
+
+    with jax.set_mesh(mesh):
+        found = wb.why(exchanged)(sharded(mesh)((128, 32), ("ep", "data")))
+    assert {(each.kind, each.axes, each.reason) for each in found.collectives} >= {("all-to-all", ("ep",), "program")}
+    others = [each for each in found.collectives if each.axes == ("data",)]
+    assert others
+    assert all(each.kind == "all-gather" and each.reason == "compiler" for each in others)
+
+
+def test_combined_gradients_of_a_shard_map_have_the_lines_of_their_sums() -> None:
+    mesh = mesh_with(dp=2, tp=4)
+
+    def loss(up, x):
+        def body(x, up):
+            return jax.nn.gelu(x @ up)
+
+        mapped = jax.shard_map(body, mesh=mesh, in_specs=(jax.P("dp"), jax.P(None, "tp")), out_specs=jax.P("dp", "tp"))
+        return jnp.sum(mapped(x, up) ** 2)
+
+    shape = sharded(mesh)
+    record = wb.inspect(jax.value_and_grad(loss))(shape((64, 256), None, "tp"), shape((32, 64), "dp"))
+    assert record.module is not None
+    combined = next(each for each in record.module.collectives if each.axes == ("dp",) and each.payload_bytes > 4096)
+    line = loss.__code__.co_firstlineno + 2
+    assert (combined.payload_bytes, combined.sources[0].line) == (64 * 64 * 4 + 4, line)  # 4: the loss's own sum
+    why = next(each for each in wb.why(record).collectives if each.instruction == combined.name)
+    assert (why.source and why.source.line, why.reason) == (line, "program")
+    assert why.sentence.startswith("Differentiation inside `shard_map` adds this exchange")
+
+
+def test_moved_rows_of_a_table_are_not_the_table() -> None:
+    mesh = mesh_with(fsdp=4, tensor=2)
+    shape = sharded(mesh)
+
+    def looked_up(table, rows):
+        return jax.lax.with_sharding_constraint(table.astype(jnp.bfloat16)[rows], jax.P("fsdp"))
+
+    with jax.set_mesh(mesh):
+        found = wb.why(looked_up)(shape((512, 64), "tensor", "fsdp"), shape((16, 32), "fsdp", dtype="int32"))
+    by_kind = {each.kind: each for each in found.collectives}
+    # One device's part of the result is 4 of 16 rows; that of the table would be half as large.
+    assert by_kind["all-to-all"].payload_bytes == 16 * 32 * 64 * 4 // 4
+    assert "the compiler redistributes the elements looked up" in by_kind["all-to-all"].sentence
+    assert by_kind["collective-permute"].payload_bytes == 16 * 32 * 4 // 4  # the rows to look up
+    assert "(i32[16,32" in by_kind["collective-permute"].sentence
+    assert "bf16" not in by_kind["collective-permute"].sentence
+    assert "sums over" not in by_kind["all-gather"].sentence
+
+
+def test_shardings_that_the_compiled_program_does_not_have_explain_nothing() -> None:
+    mesh = mesh_with(a=8)
+    shape = sharded(mesh)
+    record = wb.inspect(fsdp)(shape((64, 256), "a"), shape((256, 512), "a"), shape((512, 256), "a"))
+    assert record.propagation is not None
+    hidden = [value for value in record.propagation.values if value.source and value.shape == (64, 512)]
+    assert {value.spec for value in hidden} == {(("a",), ())}
+    other = tuple(value.replace(spec=((), ("a",))) if value in hidden else value for value in record.propagation.values)
+    departed = wb.why(record.replace(propagation=record.propagation.replace(values=other)))
+    assert departed.causes == ()
+    second = next(each for each in departed.collectives if "`w2`" in each.sentence)
+    assert (second.kind, second.reason) == ("all-gather", "compiler")
+    assert "needs the full dimension 0 of argument `w2`" in second.sentence
+    assert "relu" not in second.sentence
+
+
+def test_collectives_are_ordered_by_the_bytes_that_one_device_sends() -> None:
+    mesh = mesh_with(a=8)
+    shape = sharded(mesh)
+
+    def both(w, y):
+        return jax.lax.with_sharding_constraint(w, jax.P()), y.sum(0)
+
+    with jax.set_mesh(mesh):
+        record = wb.inspect(both)(shape((64, 256), "a"), shape((64, 4096), "a"))
+    found = wb.why(record).collectives
+    # The payload of the sum is larger, but the gather sends 7 parts of 8 KiB and the sum 2 × 7/8 of 16 KiB.
+    assert [(each.kind, each.payload_bytes, each.sent_bytes) for each in found] == [
+        ("all-gather", 8192, 7 * 8192),
+        ("all-reduce", 16384, 2 * 7 / 8 * 16384),
+    ]
+    assert record.module is not None
+    assert {each.name: each.sent_bytes for each in record.module.collectives} == {
+        each.instruction: each.sent_bytes for each in found
+    }
+    assert "1. all-gather over a, 8 KiB per device, 56 KiB sent by one device" in render.text(wb.why(record))

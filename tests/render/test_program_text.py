@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
+from workbench.aot import known_chip
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.render._call_tree import collective_lines
 from workbench.render.units import seconds_text
@@ -139,3 +140,14 @@ def test_places_beyond_a_screen_are_counted():
     lines = collective_lines(CallTreeRecord(made_from="compiled", nodes=(root, *map(places, range(1, 41)))))
     assert len(lines) == 17
     assert lines[-1] == f"  … and 24 more places, {sum(range(1, 25))} B sent"
+
+
+def test_a_program_compiled_for_cpus_and_priced_for_a_chip_is_compared_with_its_memory():
+    small = wb.inspect(lambda x: jnp.sin(x), on="v5e")(jnp.ones(4))
+    assert "Peak of 32 B per device, fits into 16 GiB on v5e.\n" in f"{small}\n"
+    large = jax.ShapeDtypeStruct((3 << 30,), "float32")  # 12 GiB, and a result of 12 GiB
+    assert "Peak of 24 GiB per device, does not fit into 16 GiB on v5e." in str(wb.inspect(jnp.sin, on="v5e")(large))
+    chip = known_chip("v5e")
+    assert chip is not None
+    memory = small.module.memory.replace(peak_bytes=9 << 30).within(chip.replace(devices_per_chip=2))
+    assert (memory.available_bytes, memory.fits) == (8 << 30, False)

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import records_examples as examples
+import records_parts as parts
 from workbench_widgets._cost_state import cost_state
 from workbench_widgets._headline import group_collectives, headline
 from workbench_widgets._hlo import hlo_state
 from workbench_widgets._operations import figures_of, operations_state, with_measured
+from workbench_widgets._scaling_state import stage_rows
 
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.compiled import CollectiveRecord, CostRecord, StageCostRecord
 from workbench.records.program import SourceLine
 from workbench.records.run import RunRecord
 
@@ -258,3 +261,23 @@ def test_the_mesh_axis_over_which_most_is_sent_has_the_first_column():
     nodes = [CallFiguresRecord(sent_bytes={"data": 5.0, "fsdp": 32.0, "tensor": 52.0}), CallFiguresRecord()]
     keys = [key for key, *_ in figures_of(nodes) if key.startswith("sent/")]
     assert keys == ["sent/tensor", "sent/fsdp", "sent/data"]
+
+
+def test_bytes_of_a_stage_are_a_lower_bound_only_where_bytes_are_missing():
+    stage = StageCostRecord(
+        stage="0",
+        kind="loop",
+        name="scan",
+        flops=None,
+        accessed_bytes=None,
+        collective_bytes={"data": 8.0, "model": 4.0},
+        unknown_because=("no rate",),
+    )
+    sent = CollectiveRecord(
+        name="all-reduce.1", kind="all-reduce", axes=("data",), group_size=2, groups=1, payload_bytes=8,
+        wire_bytes=8.0, executions=1.0, stages=("0",),
+    )  # fmt: skip
+    endless = sent.replace(name="all-reduce.2", axes=("model",), executions=None)
+    module = parts.module_record().replace(collectives=(sent, endless))
+    (row,) = stage_rows(CostRecord(stages=(stage,)), module)
+    assert (row["unknown"], row["wire_least"]) == (["no rate"], ["model"])

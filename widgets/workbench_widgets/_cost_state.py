@@ -67,7 +67,7 @@ def target_state(record: ProgramRecord, cost: CostRecord) -> TargetCost:
         "mesh": "" if record.mesh is None else " × ".join(f"{axis.name} {axis.size}" for axis in record.mesh.axes),
         "strategies": _strategies(record),
         "buffers": _buffer_rows(memory)[:5] if memory is not None and memory.fits is False else [],
-        "stages": stage_rows(cost),
+        "stages": stage_rows(cost, record.module),
         "scaling": scaling_choices(record),
     }
 

@@ -139,14 +139,13 @@ def _memory(record: ProgramRecord) -> list[HeadlineFigure]:
     if memory is None or memory.peak_bytes is None:
         return []
     peak = f"{bytes_text(memory.peak_bytes)} per device"
-    has = memory.available_bytes
     chip = record.cost.chip if record.cost is not None else None
-    if has is None and chip is not None:
-        has = chip.hbm_bytes
+    memory = memory.within(chip)
+    has = memory.available_bytes
     name = f" {chip.name}" if chip is not None else ""
     if has is None:
         return [figure(f"{peak} at the peak", "Memory of one device, as planned by the compiler.", "memory")]
-    fits = memory.peak_bytes <= has if memory.fits is None else memory.fits
+    fits = memory.peak_bytes is not None and memory.peak_bytes <= has if memory.fits is None else memory.fits
     text = f"{peak} · fits{name}" if fits else f"{peak}: does not fit{name} ({bytes_text(has)})"
     return [figure(text, f"Peak memory, out of {bytes_text(has)} on a device.", "memory", "good" if fits else "bad")]
 

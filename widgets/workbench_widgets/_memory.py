@@ -35,12 +35,11 @@ def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
     parameters = {name for name, instruction in instructions.items() if instruction.opcode == "parameter"}
     places = [instructions[name].source if name in instructions else None for name, _ in memory.timeline]
     chip = record.cost.chip if record.cost is not None else None
-    capacity = memory.available_bytes if memory.available_bytes is not None or chip is None else chip.hbm_bytes
     state: MemoryState = {
         "drawn": render.svg(memory, live=True),
         "facts": _facts(memory),
         "peak": memory.peak_bytes,
-        "capacity": capacity,
+        "capacity": memory.within(chip).available_bytes,
         "capacity_of": "the device" if memory.available_bytes is not None or chip is None else chip.name,
         "moments": [name if name in instructions else "" for name, _ in memory.timeline],
         "keys": ["" if place is None else f"{place.file}:{place.line}" for place in places],

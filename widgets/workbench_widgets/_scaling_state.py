@@ -4,7 +4,7 @@ import math
 
 from workbench import render
 from workbench.cost import CHIPS, scaled_placement
-from workbench.records.compiled import CostRecord, ProgramRecord, ScaledCostRecord
+from workbench.records.compiled import CostRecord, ModuleRecord, ProgramRecord, ScaledCostRecord
 from workbench_widgets.states import ScaledAmounts, ScaledState, Scaling, StageCost
 
 MODEL = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -56,8 +56,13 @@ def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledC
     }
 
 
-def stage_rows(cost: CostRecord) -> list[StageCost]:
+def stage_rows(cost: CostRecord, module: ModuleRecord | None = None) -> list[StageCost]:
     """Cost of each stage, in order."""
+    least: dict[str, set[str]] = {}  # axes over which an unknown number of bytes is not counted
+    for collective in module.collectives if module is not None else ():
+        if collective.executions is None or collective.wire_bytes is None:
+            for stage in collective.by_stage():
+                least.setdefault(stage or "outside", set()).add("+".join(collective.axes) or "unnamed")
     return [
         {
             "stage": stage.stage,
@@ -67,6 +72,7 @@ def stage_rows(cost: CostRecord) -> list[StageCost]:
             "elementwise": stage.elementwise_flops,
             "accessed": stage.accessed_bytes,
             "wire": dict(stage.collective_bytes),
+            "wire_least": sorted(least.get(stage.stage, ())),
             "wire_seconds": dict(stage.collective_seconds_by_axis),
             "compute": stage.compute_seconds,
             "memory": stage.memory_seconds,

@@ -180,6 +180,7 @@ class StageCost(TypedDict):
     elementwise: float | None
     accessed: float | None
     wire: dict[str, float]
+    wire_least: list[str]
     wire_seconds: dict[str, float]
     compute: float | None
     memory: float | None

@@ -82,8 +82,8 @@ def _inline_calls(module: _ir.Module) -> None:
 def _add_rules(module: _ir.Module) -> None:
     """Adds the sharding rules of elementwise CHLO operations, such as `square`, at which propagation stops otherwise.
 
-    XLA replaces these operations before it propagates shardings; jaxlib 0.10.2 registers no pass that does so. XLA keeps
-    `erf` and `top_k`, at which its propagation stops too.
+    XLA replaces these operations before it propagates shardings; jaxlib 0.10.2 registers no pass that does so. XLA
+    keeps `erf` and `top_k`, at which its propagation stops too.
     """
 
     def visit(op: _ir.Operation) -> _ir.WalkResult:

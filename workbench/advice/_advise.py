@@ -128,6 +128,7 @@ def advise_record(
         wrapper=wrapper_of(fn),
         parameters=parameters_of(fn),
         is_gradient=is_gradient(fn),
+        until=until,
     )
     began = time.monotonic()
     clock = _Clock(recompile, cancel, until, compiling)
@@ -162,6 +163,7 @@ def advise_record(
             findings = sorted(_once(_without_effects(estimates)), key=lambda f: -f.weight)[:at_most]
             if new:
                 tell(advice())
+        unplanned = _unplanned(program)
         for number, finding in enumerate(findings):
             late = _too_late(number, len(findings), until, clock.compiling)
             notes += late
@@ -171,6 +173,7 @@ def advise_record(
             findings[number], problem = _tried(finding, program, clock, trials, report, place)
             notes += [problem] if problem else []
             tell(advice())
+        notes += unplanned
     except KeyboardInterrupt:
         if not findings:
             raise
@@ -201,6 +204,13 @@ class _Clock:
             return record
 
         return limited
+
+
+def _unplanned(program: Compiled) -> list[str]:
+    """A note if the time limit ended before all rules that plan other shardings were complete."""
+    if program.planner is None or not program.is_late:
+        return []
+    return ["the time limit (`seconds`) ended before every other sharding was planned"]
 
 
 def _too_late(number: int, of: int, until: float | None, compiling: float) -> list[str]:

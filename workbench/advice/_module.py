@@ -2,6 +2,7 @@
 
 import functools
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,12 @@ class Compiled:
     wrapper: str = "jax.jit"  # name of the wrapper that compiles the user's function: "jax.jit", "nnx.jit"
     parameters: tuple[str, ...] = ()  # parameters of the user's function, in order
     is_gradient: bool = False  # whether the function itself is a derivative from `jax.grad`
+    until: float | None = None  # when rules stop to plan other shardings, on the clock of `time.monotonic`
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time limit has ended."""
+        return self.until is not None and time.monotonic() > self.until
 
     @functools.cached_property
     def by_name(self) -> dict[str, InstructionRecord]:

@@ -39,9 +39,9 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
     ]
     is_found = False
     for chosen in (*singles, *pairs):
-        if is_found and len(chosen) > 1:
+        if program.is_late or (is_found and len(chosen) > 1):
             return
-        after, specs = _transposed(planner, base, chosen)
+        after, specs = _transposed(program, planner, base, chosen)
         if after > _LESS * before:
             continue
         is_found = True
@@ -64,14 +64,16 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
         )
 
 
-def _transposed(planner: SearchProgram, base: Priced, places: Sequence[int]) -> tuple[float, dict[int, Any]]:
+def _transposed(
+    program: Compiled, planner: SearchProgram, base: Priced, places: Sequence[int]
+) -> tuple[float, dict[int, Any]]:
     """The fewest planned bytes with permuted specs at these places, and the specs; infinite if devices repeat work."""
     options = []
     for at in places:
         permuted = {permutation for permutation in itertools.permutations(base.specs[at])} - {base.specs[at]}
         options.append(sorted(p for p in permuted if _divides(p, planner.groups[at].shape, planner)))
     best: tuple[float, dict[int, Any]] = math.inf, {}
-    for choice in itertools.product(*options):
+    for choice in itertools.takewhile(lambda _: not program.is_late, itertools.product(*options)):
         specs = dict(zip(places, choice, strict=True))
         priced = _planned(planner, tuple(specs.get(at, spec) for at, spec in enumerate(base.specs)))
         # a spec with which devices repeat work is not better, even if it sends fewer bytes
@@ -89,6 +91,8 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
     total = sum(leaf.bytes_per_device for leaf in program.record.inputs.leaves)
     before = sum(base.sent.values())
     for at, group in enumerate(planner.groups[:_TRIED]):
+        if program.is_late:
+            return
         leaves = [program.record.inputs.leaves[i] for i in group.leaves]
         leaf, held_bytes = leaves[0], sum(member.bytes_per_device for member in leaves)
         choice = best_spec(leaf, sizes)
@@ -138,6 +142,8 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
     if max(planned, program.sent_bytes) < _SMALL_BYTES:
         return
     for numbers in list(constraints.values())[:_TRIED]:
+        if program.is_late:
+            return
         value = values[numbers[0]]
         without = _planned(planner, base.specs, without=tuple(numbers))
         before, after = planned, planned if without is None else sum(without.sent.values())

@@ -90,11 +90,12 @@ def estimate_scaled(
         >>> estimate_scaled(record, clients=64).cost.stages[0].flops / record.cost.stages[0].flops
         8.0
     """
-    placement, before = _size(record)
+    (placement, before), origin = _size(record), f"devices={devices!r}"
     if isinstance(on, str):
         name, stated, network = on.partition("@")  # the network between hosts, as in "h100:4x8@8x400G"
         target = parse_target(name) if is_target(name) else None
-        devices = target.devices if devices is None and target is not None else devices
+        if devices is None and target is not None:
+            devices, origin = target.devices, f"on={on!r} ({target.devices} devices)"
         on = known_chip(on if target is None else f"{target.chip}{stated}{network}") or on
     if not isinstance(on, ChipRecord | None):
         message = (
@@ -102,7 +103,7 @@ def estimate_scaled(
             'a chip: pass a chip such as "v5p", a target such as "v5p:4x4x4", "here", or a `ChipRecord`.'
         )
         raise MeshError(message)
-    after = _changed(record, placement, before, (clients, model, chunk_size, devices))
+    after = _changed(record, placement, before, (clients, model, chunk_size, devices), origin)
     chip = on or (record.cost.chip if record.cost is not None else None)
     law = _Law(record.plan, placement, before, after, model)
     peak = peak_of(chip, largest_dtype(record.plan, chip))
@@ -166,18 +167,18 @@ def _changed(
     placement: PlacementRecord,
     before: _Size,
     changes: tuple[int | None, float, int | None, int | None],
+    origin: str,
 ) -> _Size:
+    """The size after the changes; `origin` is the caller's argument that states the number of devices."""
     clients, model, chunk_size, devices = changes
     clients = before.clients if clients is None else clients
     devices = before.shares * before.others if devices is None else devices
     values = {"clients": clients, "model": model, "chunk_size": 1 if chunk_size is None else chunk_size}
     wrong = [f"{name}={value!r} is not above 0" for name, value in values.items() if not value > 0]
     if devices < 1 or devices % before.others:
-        wrong.append(f"devices={devices!r} is not a multiple of {before.others}, the devices of the other mesh axes")
+        wrong.append(f"{origin} is not a multiple of {before.others}, the devices of the other mesh axes")
     if devices != before.shares * before.others and not placement.mesh_axes:
-        wrong.append(
-            f"devices={devices!r}, but the clients are not sharded over a mesh axis, so more devices change nothing"
-        )
+        wrong.append(f"{origin}, but the clients are not sharded over a mesh axis, so more devices change nothing")
     if wrong:
         message = (
             f"`estimate_scaled` was given impossible sizes for {record.name!r}: {'; '.join(wrong)}. Use positive "

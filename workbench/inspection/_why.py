@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from workbench.inspection._call_tree._frames import shown_file
 from workbench.inspection._flow import CompiledFlow, likeness, planned_origins
 from workbench.inspection._why_causes import find_causes, is_constraint, last_name
+from workbench.inspection.hlo import combined_names
 from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ProgramRecord
 from workbench.records.program import SourceLine
@@ -38,6 +40,7 @@ _PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # part of an axis: "clients[4 of 8]"
 _RULE = re.compile(r"\((?P<inputs>.*?)\)->\((?P<outputs>.*?)\)")
 _FACTOR = re.compile(r"[a-z](?:_\d+)?")
 _DIMENSIONS = re.compile(r"\[([^\]]*)\]")
+_SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 
 
 def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) -> WhyRecord:
@@ -50,7 +53,7 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
 
     Returns:
         One entry per compiled collective (or per collective that Shardy requests, if nothing was compiled), sorted by
-        decreasing bytes, followed by the replicated arrays, largest first. The `notes` list unexplained parts.
+        decreasing bytes sent, followed by the replicated arrays, largest first. The `notes` list unexplained parts.
     """
     notes: list[str] = []
     propagation = record.propagation
@@ -75,10 +78,10 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
     else:
         reasons = [reader.planned(collective) for collective in propagation.collectives]
         notes.append("nothing was compiled: these are planned collectives, which the compiler may combine or change")
-    reasons.sort(key=lambda why: -why.payload_bytes * (why.executions or 1))
+    reasons.sort(key=lambda why: -(why.payload_bytes if why.sent_bytes is None else why.sent_bytes))
     devices = math.prod(axis.size for axis in record.mesh.axes) if record.mesh is not None else 1
     arrays = reader.replicated(sizes, large_bytes) if devices > 1 else ()
-    causes = find_causes(propagation.values, reasons, _factors, reader.named, reader.origin)
+    causes = find_causes(propagation.values, reasons, _factors, reader.named, reader.origin, reader.departs)
     return WhyRecord(
         name=record.name,
         target=record.target,
@@ -171,11 +174,8 @@ def _are_derived(names: Iterable[str]) -> bool:
 
     Inside `shard_map`, planned names lack this path, and a combined collective has a name such as `step/(psum:psum)`.
     """
-    parts = [name.partition("/(") for joined in names for name in joined.split(";")]
-    return bool(parts) and all(
-        "transpose(" in prefix or (group and all("transpose(" in name for name in group.split(":")))
-        for prefix, _, group in parts
-    )
+    parts = list(names)
+    return bool(parts) and all("transpose(" in part for part in parts)
 
 
 def _result_name(output: PlannedValueRecord) -> str:
@@ -212,6 +212,10 @@ class _Reader:
         self._sizes = sizes  # sizes of the mesh axes
         self.values = {value.name: value for value in propagation.values}
         self._chains = AxisChains(propagation)
+        self._shapes: dict[str, set[tuple[int, ...]]] = {}  # of compiled instructions, by name
+        for each in instructions:
+            if each.opcode.removesuffix("-start") not in _EXCHANGES and (shape := _SHAPE.match(each.shape)):
+                self._shapes.setdefault(each.op_name, set()).add(tuple(map(int, filter(None, shape[1].split(",")))))
         self.by_op_name: dict[str, list[PlannedValueRecord]] = {}
         self._by_line: dict[tuple[str, int] | None, list[PlannedValueRecord]] = {}
         for value in propagation.values:
@@ -243,7 +247,8 @@ class _Reader:
         causes = causes or [_unexplained(axes or collective.axes, line)]
         # If there are several causes, the cause on the line that `inspect` names comes first.
         lines = [(source.file, source.line) for source in collective.sources]
-        cause, *alternatives = sorted(_distinct(causes), key=lambda candidate: _line_of(candidate.value) not in lines)
+        places = {line: number for number, line in reversed([*enumerate(lines)])}  # the line with most bytes is first
+        cause, *alternatives = sorted(_distinct(causes), key=lambda c: places.get(_line_of(c.value), len(lines)))
         sentence = cause.sentence
         exchanged = len(self._exchanged(collective))
         count = exchanged if exchanged > 1 else len(alternatives) + 1
@@ -259,6 +264,7 @@ class _Reader:
             axes=axes or collective.axes,
             executions=collective.executions,
             payload_bytes=collective.payload_bytes,
+            sent_bytes=collective.sent_bytes,
             reason=cause.reason,
             sentence=sentence,
             operation="" if value is None else _called(value) if value.operation == "custom_call" else value.operation,
@@ -288,7 +294,7 @@ class _Reader:
 
     def _named_so(self, collective: CollectiveRecord) -> list[PlannedValueRecord]:
         """The operations that have the collective's name and line."""
-        names = {part for name in collective.op_names for part in name.split(";")}
+        names = {part for name in collective.op_names for part in combined_names(name)}
         lines = {(source.file, source.line) for source in collective.sources}
         if collective.kind in _SUMS and len(parts := self._flow.makers(collective.name)) > 1:
             names |= {part.op_name for part in parts}
@@ -297,6 +303,8 @@ class _Reader:
         named = {v.name: v for name in names for v in self.by_op_name.get(name, ())}
         # Operations in the body of a library's loop have names but no lines.
         both = {name: v for name, v in named.items() if not lines or v.source is None or name in here}
+        calls = {last_name(name) for name in names}  # planned names lack the path to a `shard_map`
+        both |= {name: v for name, v in here.items() if v.operation in _WRITTEN and last_name(v.op_name) in calls}
         return sorted((both or here or named).values(), key=lambda value: self._order[value.name])
 
     def _sums(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
@@ -304,6 +312,7 @@ class _Reader:
         fits: list[tuple[float, _Cause]] = []
         combined, before = self._is_combined(collective), self._flow.origins(self._operand_names(collective))
         parts = self._exchanged(collective)
+        summed = axes if set(axes) == set(collective.axes) else ()  # a part of an axis may still shard the sum
         for value in self._named_so(collective):
             if collective.reduction is not None and _reduction_of(value) not in (None, collective.reduction):
                 continue
@@ -312,13 +321,13 @@ class _Reader:
             cause = self._reason(value, axes, collective.op_names)
             if cause.reason not in ("sum", "program"):
                 cause = self._sum(value, axes, set())  # the sum is sharded over the same axis: a reduce-scatter
-            if cause is None:
+            if cause is None or any(map(self.departs, self._operands(value))):
                 continue
-            local = self._device_bytes(value)
-            is_whole = collective.payload_bytes in (local, local * collective.group_size)
-            fitting = {dtype for dtype, size in parts if size in (local, local * collective.group_size)}
-            is_part = combined and (bool(fitting) if parts else local <= collective.payload_bytes)
-            score = float(is_whole or is_part) + (value.dtype in fitting)
+            fitting = {dtype for dtype, size in parts if self._is_partial_sum(value, summed, dtype, size)}
+            is_part = combined and (bool(fitting) if parts else self._device_bytes(value) <= collective.payload_bytes)
+            is_typed = any(_is_stored_as(value.dtype, dtype) for dtype in fitting)
+            dtype = parts[0][0] if parts else value.dtype
+            score = float(self._is_partial_sum(value, summed, dtype, collective.payload_bytes) or is_part) + is_typed
             if not combined:
                 score += likeness(before, self._origins_of[value.name]) / 2
             fits.append((score, cause))
@@ -329,7 +338,11 @@ class _Reader:
             sharded = sum(bool(set(axes) & set(map(_whole_axis, _axis_set(o)))) for o in self._operands(cause.value))
             return self._device_bytes(cause.value, axes), sharded
 
-        best = _best(fits, size)
+        best = _best([(score, cause) for score, cause in fits if score >= 1 or not (combined and parts)], size)
+        values = [cause.value for cause in best if cause.value is not None]
+        widened = sum(self._device_bytes(value, summed) * max(1, 32 // _bits(value.dtype)) for value in values)
+        if combined and 2 * widened < collective.payload_bytes:
+            return []  # they explain only a small part of the exchange
         if combined and len(best) > len(parts) > 1:  # other operands have the same number of bytes
             shapes = [self._flow.instructions[name].shape for name in self._operand_names(collective)]
             return [
@@ -346,18 +359,37 @@ class _Reader:
         local = ",".join(str(size // part) for size, part in zip(value.shape, parts, strict=True))
         return _DIMENSIONS.findall(shape)[:1] == [local]
 
+    def departs(self, value: PlannedValueRecord) -> bool:
+        """Returns whether the compiled program shards a value differently from Shardy's plan.
+
+        XLA simplifies a program before it propagates shardings, so that its shardings may differ.
+        """
+        peers = self.by_op_name.get(value.op_name, ())
+        planned, others = self._shard(value), {peer.shape for peer in peers} - {value.shape}
+        compiled = self._shapes.get(value.op_name, set())
+        return planned not in compiled and any(
+            _is_shard(shape, value.shape)
+            and any(map(operator.lt, shape, planned))  # not only a gathered copy
+            and not any(_is_shard(shape, other) for other in others)
+            for shape in compiled.difference(map(self._shard, peers))
+        )
+
+    def _shard(self, value: PlannedValueRecord) -> tuple[int, ...]:
+        """The shape of one device's part of a value."""
+        parts = [math.prod(self._sizes.get(_whole_axis(axis), 1) for axis in axes) for axes in value.spec]
+        return tuple(size // part for size, part in zip(value.shape, parts, strict=True))
+
     def _is_border(self, collective: CollectiveRecord, value: PlannedValueRecord) -> bool:
         """Returns whether neighbours exchange a border: a part of a value, cut along only one dimension."""
         names = self._operand_names(collective) if collective.kind == "collective-permute" else ()
-        parts = [math.prod(self._sizes.get(_whole_axis(axis), 1) for axis in axes) for axes in value.spec]
-        local = [size // part for size, part in zip(value.shape, parts, strict=True)]
+        local = self._shard(value)
         for name in names:
             sizes = _DIMENSIONS.findall(self._flow.instructions[name].shape)[0].split(",")
             if len(sizes) != len(local) or "" in sizes:
                 continue
             border = list(map(int, sizes))
             different = [dim for dim, size in enumerate(border) if size != local[dim]]
-            if len(different) == 1 and border[different[0]] < local[different[0]] and parts[different[0]] > 1:
+            if len(different) == 1 and border[different[0]] < local[different[0]] < value.shape[different[0]]:
                 return True
         return False
 
@@ -379,7 +411,7 @@ class _Reader:
         makers, at = self._flow.makers(collective.name), [] if is_last else self._named_so(collective)
         origins = [(maker.op_name, None if maker.opcode == "parameter" else maker.source) for maker in makers]
         consumers = self._flow.consumers(collective.name)
-        before = self._flow.origins(self._operand_names(collective))
+        before, exchanged = self._flow.origins(self._operand_names(collective)), self._exchanged(collective)
         after = self._flow.origins(consumer.name for consumer in consumers)
         readers = [user for value in at for user in self.users.get(value.name, ())]
         outputs = [value for value in self.propagation.values if value.operation == "output"]
@@ -401,7 +433,17 @@ class _Reader:
                 if cause is None:
                     continue
                 is_made = any(pair in ((operand.op_name, None), (operand.op_name, operand.source)) for pair in origins)
-                is_typed = operand.dtype in {dtype for dtype, _ in self._exchanged(collective)}
+                is_typed = any(_is_stored_as(operand.dtype, dtype) for dtype, _ in exchanged)
+                if (exchanged and not is_typed) or self.departs(operand):
+                    continue
+                if (
+                    collective.kind == "all-to-all"
+                    and value.operation in _LOOKUPS
+                    and self._has_size(collective, value)
+                ):
+                    does = f"the compiler {_DOES[collective.kind]}"
+                    sentence = cause.sentence.replace(f"{does} {self.named(operand)}", f"{does} the elements looked up")
+                    cause = dataclasses.replace(cause, sentence=sentence)
                 score = (
                     8 * is_made
                     + max(4 * self._has_size(collective, operand), 5 * self._is_border(collective, operand))
@@ -517,6 +559,12 @@ class _Reader:
                 return _Cause(value, "disagreement", sentence, _BOTH_SHARDED)
             if any(f == factor for _, _, f in cut):
                 return None
+            if value.operation in _LOOKUPS:
+                sentence = (
+                    f"`{_called(value)}`{at} looks up elements along dimension {dim} of {name}, which is sharded over "
+                    f"{over}. The compiler {does} {name} instead of adding partial results."
+                )
+                return _Cause(value, "disagreement", sentence, f"Shard a dimension other than {dim}.")
             remark = "; the dimension of the other operand is not" if any(f == factor for _, _, f in peers) else ""
             sentence = (
                 f"`{_called(value)}`{at} sums over dimension {dim} of {name}, which is sharded over {over}{remark}. "
@@ -608,18 +656,35 @@ class _Reader:
 
     def _written(self, collective: CollectiveRecord) -> list[_Cause]:
         """Collectives that the program itself requests."""
-        written = (v for v in self._named_so(collective) if v.operation in _WRITTEN)
+        written = (v for v in self._named_so(collective) if collective.kind in _COMPILED.get(v.operation, ()))
         return [self._reason(v, collective.axes, collective.op_names) for v in written][:1]
 
     def _other(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """Other reasons that match the kind of the collective, from the operations at its line."""
         if not collective.op_names and self._flow.is_result(collective.name):
             return []
-        here = [value for value in self._named_so(collective) if value.operation not in _CONTAINERS]
+        here = [v for v in self._named_so(collective) if v.operation not in _CONTAINERS and v.operation not in _WRITTEN]
         causes = [self._reason(value, axes) for value in here]
-        causes = [cause for cause in causes if cause.reason not in ("unknown", "sum")]
+        exchanged = self._exchanged(collective)
+        causes = [
+            cause
+            for cause in causes
+            if cause.reason not in ("unknown", "sum")
+            and (
+                cause.reason != "disagreement"
+                or cause.value is None
+                or self._is_exchanged(cause.value, axes, exchanged)
+            )
+        ]
         vague = [cause for cause in causes if cause.value is not None and cause.value.operation in _PLAIN]
         return [cause for cause in causes if cause not in vague][:1]
+
+    def _is_exchanged(
+        self, value: PlannedValueRecord, axes: Sequence[str], exchanged: Sequence[tuple[str, int]]
+    ) -> bool:
+        """Returns whether the sharded operands of an operation have the dtypes that a collective exchanges."""
+        sharded = [operand for operand in self._operands(value) if set(axes) & _axis_set(operand)]
+        return not exchanged or all(_is_stored_as(o.dtype, dtype) for o in sharded for dtype, _ in exchanged)
 
     def _elsewhere(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """The operation that needs a moved collective, if only one operation fits the collective's kind and size."""
@@ -659,7 +724,8 @@ class _Reader:
         consumers.sort(key=lambda c: c.source is None or (c.source.file, c.source.line) not in sources)
         if not axes or not makers or not self.propagation.values:
             return []
-        name, over = self._made_name(next((maker for maker in makers if maker.op_name), makers[0])), _listed(axes)
+        largest = min(makers, key=lambda maker: (not maker.op_name, -maker.size_bytes))
+        name, over = self._made_name(largest), _listed(axes)
         inputs = [m for maker in makers for m in (maker, *self._flow.makers(maker.name))]
         called = next(
             (m for m in inputs if m.opcode in ("conditional", "custom-call") and "callback" in m.op_name), None
@@ -703,9 +769,8 @@ class _Reader:
         alike = [v for v in typed if _called(v) == last_name(maker.op_name)] or typed
         if len({v.operation for v in alike}) == 1:
             return self.named(alike[0])
-        return f"the result of `{last_name(maker.op_name) or maker.opcode}`" + (
-            f" at {_place(maker.source)}" if maker.source else ""
-        )
+        called = maker.opcode if len(combined_names(maker.op_name)) > 1 else last_name(maker.op_name) or maker.opcode
+        return f"the result of `{called}`" + (f" at {_place(maker.source)}" if maker.source else "")
 
     def _gathered_dims(self, collective: CollectiveRecord) -> list[int]:
         """The dimensions that an all-gather enlarges."""
@@ -725,7 +790,7 @@ class _Reader:
 
     def _is_combined(self, collective: CollectiveRecord) -> bool:
         """Returns whether the compiler combined several collectives into one."""
-        names = {part for name in collective.op_names for part in name.split(";")}
+        names = {part for name in collective.op_names for part in combined_names(name)}
         return (
             len(collective.sources) > 1
             or len(names) > 1
@@ -759,8 +824,22 @@ class _Reader:
         return _bytes(value) // max(shards, 1)
 
     def _has_size(self, collective: CollectiveRecord, value: PlannedValueRecord) -> bool:
+        dtype = next((dtype for dtype, _ in self._exchanged(collective)), value.dtype)
+        return self._is_part(value, dtype, collective.payload_bytes, collective.group_size)
+
+    def _is_partial_sum(self, value: PlannedValueRecord, axes: Sequence[str], dtype: str, size_bytes: int) -> bool:
+        """Returns whether an exchanged operand has the size of one device's partial sum of a value."""
+        partial = self._device_bytes(value, axes)
+        if _is_stored_as(value.dtype, dtype):
+            partial = partial * _bits(dtype) // _bits(value.dtype)
+        return size_bytes == partial
+
+    def _is_part(self, value: PlannedValueRecord, dtype: str, size_bytes: int, group_size: int) -> bool:
+        """Returns whether an exchanged operand has the size of one device's part of a value, before or after a sum."""
         local = self._device_bytes(value)
-        return collective.payload_bytes in (local, local * collective.group_size)
+        if _is_stored_as(value.dtype, dtype):
+            local = local * _bits(dtype) // _bits(value.dtype)
+        return size_bytes in (local, local * group_size)
 
     def _reason(self, value: PlannedValueRecord, axes: Sequence[str], compiled_names: Iterable[str] = ()) -> _Cause:
         operands, rule = self._operands(value), self._rule_of(value)
@@ -775,6 +854,8 @@ class _Reader:
             return _Cause(value, "constraint", sentence, advice)
         if value.operation in _WRITTEN:
             name = last_name(value.op_name).removesuffix("_invariant") or value.operation
+            call = last_name(value.op_name)
+            compiled_names = [n for joined in compiled_names for n in combined_names(joined) if last_name(n) == call]
             is_derived = "transpose(" in value.op_name or _are_derived(compiled_names)
             if name == "psum" and "_invariant" in value.op_name and is_derived:
                 sentence = (
@@ -782,7 +863,8 @@ class _Reader:
                     f"of a value that is replicated along {_listed(axes)}."
                 )
                 return _Cause(value, "program", sentence, "")
-            sentence = f"The program itself requests this exchange: `{name}`{_at(value)}."
+            subject = "The program's gradient" if is_derived and name != "psum" else "The program itself"
+            sentence = f"{subject} requests this exchange: `{name}`{_at(value)}."
             return _Cause(value, "program", sentence, "")
         if rule is None:
             return self._without_rule(value, operands, set(axes))
@@ -1127,8 +1209,10 @@ _REDUCED = {"sums over": "summed", **dict.fromkeys((words[0] for words in _REDUC
 _REDUCTION = re.compile(r"(?:reduce_|arg|scatter[-_])(max|min|prod|mul|and|or)$")
 _OPCODES = {"max": "maximum", "min": "minimum", "prod": "multiply", "mul": "multiply", "and": "and", "or": "or"}
 _PLANNED_DTYPES = {"pred": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
+_FLOATS = ("bf16", "f16", "f32", "f64")
 _SUMS = ("all-reduce", "reduce-scatter")
 _REDUCING = ("reduce", "scatter")
+_EXCHANGES = frozenset("all-gather all-reduce reduce-scatter all-to-all collective-permute".split())
 _DOES = {
     "all-gather": "gathers",
     "all-to-all": "redistributes",
@@ -1144,6 +1228,8 @@ _UNSPLIT = frozenset("fft custom_call cholesky triangular_solve rng_bit_generato
 _MATRIX_OPERATIONS = frozenset("cholesky triangular_solve eigh eig svd lu qr geqrf householder_product schur".split())
 # Collectives that a program itself contains, under their StableHLO names.
 _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
+# The kinds to which such a collective compiles; an exchange of another kind at its line is the partitioner's.
+_COMPILED = {name: {name.replace("_", "-"), "all-reduce", "ragged-all-to-all"} for name in _WRITTEN}
 
 
 _NO_OTHER = "The array has no other dimension: leave it unsharded, or shard a batch of such arrays."
@@ -1259,7 +1345,21 @@ def _at(value: PlannedValueRecord) -> str:
     return f" at {_place(value.source)}" if value.source else ""
 
 
+def _is_shard(shape: Sequence[int], of: Sequence[int]) -> bool:
+    """Returns whether an array of one shape may be one device's part of an array of another."""
+    return len(shape) == len(of) and 0 not in shape and not any(map(operator.mod, of, shape))
+
+
 def _bytes(value: PlannedValueRecord) -> int:
-    bits = re.search(r"(\d+)", value.dtype)
-    size = 8 if bits is None or value.dtype == "i1" else int(bits[1])
-    return math.prod(value.shape) * size * (2 if value.dtype.startswith("complex") else 1) // 8
+    return math.prod(value.shape) * _bits(value.dtype) // 8
+
+
+def _bits(dtype: str) -> int:
+    bits = re.search(r"(\d+)", dtype)
+    size = 8 if bits is None or dtype == "i1" else int(bits[1])
+    return size * (2 if dtype.startswith("complex") else 1)
+
+
+def _is_stored_as(planned: str, compiled: str) -> bool:
+    """Returns whether a compiled program may store a value of a planned dtype as another: CPUs widen 16-bit floats."""
+    return planned == compiled or (planned in _FLOATS and compiled in _FLOATS)

@@ -17,8 +17,12 @@ def find_causes(
     factors: Callable[[PlannedValueRecord], tuple[Sequence[Sequence[str]], Sequence[str]] | None],
     named: Callable[[PlannedValueRecord], str],
     origin: Callable[[PlannedValueRecord, str], str],
+    departs: Callable[[PlannedValueRecord], bool],
 ) -> tuple[WhyCauseRecord, ...]:
-    """The first value at which the batch loses each axis, and the number of collectives that depend on that value."""
+    """The first value at which the batch loses each axis, and the number of collectives that depend on that value.
+
+    Values that the compiled program shards differently (`departs`) are not causes.
+    """
     by_name = {value.name: value for value in values}
     causes: dict[str, WhyCauseRecord] = {}
     for value in values:
@@ -27,7 +31,7 @@ def find_causes(
         if rule is None or len(rule[0]) != len(operands) or not value.shape:
             continue
         for operand, axis in _lost(value, operands, rule):
-            if axis in causes:
+            if axis in causes or departs(value):
                 continue
             after = _after(value.name, values)
             following = [
@@ -38,7 +42,7 @@ def find_causes(
             if len(following) >= _LEAST_COLLECTIVES:
                 rules = (operands, rule[0], rule[1])
                 causes[axis] = _cause(value, operand, axis, rules, following, named, origin, values)
-    return tuple(sorted(causes.values(), key=lambda cause: -cause.payload_bytes))
+    return tuple(sorted(causes.values(), key=lambda cause: -cause.sent_bytes))
 
 
 def _lost(
@@ -113,6 +117,7 @@ def _cause(
         spec=spec,
         collectives=len(following),
         payload_bytes=float(sum(collective.payload_bytes * (collective.executions or 1) for collective in following)),
+        sent_bytes=sum(collective.sent_bytes or 0.0 for collective in following),
     )
 
 

@@ -170,6 +170,19 @@ class MemoryRecord(Record):
     timeline: tuple[tuple[str, int], ...] = ()  # (instruction, live bytes) in schedule order, if known
     notes: tuple[str, ...] = ()  # sources of the numbers, and missing numbers
 
+    def within(self, chip: ChipRecord | None) -> "MemoryRecord":
+        """Returns the memory with the available bytes of the chip's devices, unless the target's are known.
+
+        Example:
+            >>> from workbench.aot import known_chip
+            >>> MemoryRecord(peak_bytes=2**34 + 1).within(known_chip("v5e")).fits
+            False
+        """
+        if self.available_bytes is not None or self.peak_bytes is None or chip is None:
+            return self
+        available = chip.hbm_bytes // chip.devices_per_chip
+        return self.replace(available_bytes=available, fits=self.peak_bytes <= available)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRecord(Record):

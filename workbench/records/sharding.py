@@ -282,6 +282,7 @@ class WhyCollectiveRecord(Record):
     operands: tuple[WhyOperandRecord, ...] = ()
     advice: str = ""
     instruction: str = ""  # name in the compiled module
+    sent_bytes: float | None = None  # `CollectiveRecord.sent_bytes`; None if nothing was compiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +310,7 @@ class WhyCauseRecord(Record):
     spec: tuple[tuple[str, ...], ...] = ()  # the sharding that keeps the axis
     collectives: int = 0  # how many follow
     payload_bytes: float = 0.0  # payload of these collectives, per device and call
+    sent_bytes: float = 0.0  # bytes that one device sends per call for these collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

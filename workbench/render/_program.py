@@ -120,7 +120,10 @@ def _answers(record: ProgramRecord) -> list[str]:
     if cost is not None and cost.chip is not None:
         lines.append(_predicted(cost, record.call_tree, cost.chip.name))
     if record.module is not None:
-        lines += [describe_memory(record.module.memory) + ".", *memory_parts(record.module.memory)]
+        memory = record.module.memory
+        known = memory.within(None if cost is None else cost.chip)
+        of = f" on {cost.chip.name}" if known is not memory and cost is not None and cost.chip is not None else ""
+        lines += [f"{describe_memory(known)}{of}.", *memory_parts(memory)]
     return lines
 
 

@@ -65,7 +65,8 @@ def _one_by_one(groups: list[list[WhyCollectiveRecord]], details: bool) -> list[
         if len({collective.sentence for collective in group}) > 1:
             reason = [_without_indices(line) for line in reason]
         numbers = f"{number}." if len(group) == 1 else f"{number}–{number + len(group) - 1}."
-        lines += [f"{numbers} {title}, {_sizes([c.payload_bytes for c in group])} per device{where}", *reason]
+        sent = "" if group[0].sent_bytes is None else f", {_sent(group)}"
+        lines += [f"{numbers} {title}, {_sizes([c.payload_bytes for c in group])} per device{sent}{where}", *reason]
         number += len(group)
     return lines
 
@@ -81,7 +82,7 @@ def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
         counted = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
         over = axes_text(group[0].axes)
         title = _TITLES[group[0].reason].format(over=over)
-        lines.append(f"{number}. {title}: {counted}, {bytes_text(_total(group))} of payload in a call")
+        lines.append(f"{number}. {title}: {counted}, {_sent(group)} in a call")
         places: dict[tuple[str, str], list[WhyCollectiveRecord]] = {}
         for collective in group:
             place = _without_indices(collective.sentence), _callers(collective)
@@ -119,7 +120,13 @@ _TITLES = {
 
 
 def _total(group: Sequence[WhyCollectiveRecord]) -> float:
-    return sum(collective.payload_bytes * (collective.executions or 1) for collective in group)
+    """Bytes that one device sends for these collectives, or their payload if nothing was compiled."""
+    return sum(c.payload_bytes * (c.executions or 1) if c.sent_bytes is None else c.sent_bytes for c in group)
+
+
+def _sent(group: Sequence[WhyCollectiveRecord]) -> str:
+    least = "at least " if any(collective.executions is None for collective in group) else ""
+    return f"{least}{bytes_text(_total(group))} {'of payload' if group[0].sent_bytes is None else 'sent by one device'}"
 
 
 def _sizes(sizes: Sequence[int]) -> str:

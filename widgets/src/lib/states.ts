@@ -512,6 +512,7 @@ export interface StageCost {
   elementwise: number | null;
   accessed: number | null;
   wire: Readonly<Record<string, number>>;
+  wire_least: readonly string[];
   wire_seconds: Readonly<Record<string, number>>;
   compute: number | null;
   memory: number | null;

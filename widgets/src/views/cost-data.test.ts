@@ -10,6 +10,7 @@ const stage: StageCost = {
   elementwise: 0,
   accessed: 0,
   wire: {},
+  wire_least: [],
   wire_seconds: {},
   compute: 2,
   memory: 3,

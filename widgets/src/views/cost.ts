@@ -300,9 +300,11 @@ class Cost {
         stage.wire[axis]
           ? [
               strip([[stage.wire[axis], look(axis)]], most),
-              h("span", {}, `${stage.unknown.length ? "≥ " : ""}${formatBytes(stage.wire[axis])}`),
+              h("span", {}, `${stage.wire_least.includes(axis) ? "≥ " : ""}${formatBytes(stage.wire[axis])}`),
             ]
-          : "–",
+          : stage.wire_least.includes(axis)
+            ? "unknown"
+            : "–",
       ),
     );
     const number = (text: string) => h("td", { class: "wb-num" }, text);

@@ -59,6 +59,16 @@ def combined_stages(op_name: str) -> list[NamedStage | None]:
     return [_innermost(path) for path in _paths(op_name)] if "wb" in op_name else []
 
 
+def combined_names(op_name: str) -> list[str]:
+    """The names that the compiler combined in an `op_name`, in the order of the operands.
+
+    Example:
+        >>> combined_names("jit(f)/(dot_general:wb:0:reduce/add)")
+        ['jit(f)/dot_general', 'jit(f)/wb:0:reduce/add']
+    """
+    return [_MASKED.sub(r"wb:\1:\2", path) for path in _paths(op_name)]
+
+
 def _paths(op_name: str) -> list[str]:
     """The paths of a combined name: `a;b` on TPU, `prefix/(a:b)` on CPU. Colons inside stage names are kept."""
     paths = []

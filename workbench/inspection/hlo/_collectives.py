@@ -232,8 +232,11 @@ class CollectiveReader:
                 self._frames.source(maker) for maker in makers if maker.op_name and maker.opcode != "parameter"
             ]
             lines = [line for line in maker_lines if line is not None] or lines
-        lines_by_text = {str(line): line for line in lines if line is not None}
         takers = {int(taker.attribute("index") or 0): taker for taker in around[1:]}
+        if len(instruction.operands) > 1:  # the element of a combined result may have neither a name nor a line
+            parts = [computation.by_name[o] for i, o in enumerate(instruction.operands) if i not in takers]
+            lines += [self._frames.source(part) for part in parts if part.op_name and part.opcode != "parameter"]
+        lines_by_text = {str(line): line for line in lines if line is not None}
         weights = dict.fromkeys(lines_by_text, 0)
         for index, operand in enumerate(instruction.operands):
             maker = computation.by_name[operand]
