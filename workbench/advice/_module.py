@@ -44,7 +44,7 @@ class Compiled:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time limit has ended."""
+        """Returns whether the time limit has ended."""
         return self.until is not None and time.monotonic() > self.until
 
     @functools.cached_property

@@ -434,7 +434,7 @@ class _Reader:
                     continue
                 is_made = any(pair in ((operand.op_name, None), (operand.op_name, operand.source)) for pair in origins)
                 is_typed = any(_is_stored_as(operand.dtype, dtype) for dtype, _ in exchanged)
-                if (exchanged and not is_typed) or self.departs(operand):
+                if (exchanged and not is_typed) or (collective.kind == "all-gather" and self.departs(operand)):
                     continue
                 if (
                     collective.kind == "all-to-all"
