@@ -213,9 +213,13 @@ class _Reader:
         self.values = {value.name: value for value in propagation.values}
         self._chains = AxisChains(propagation)
         self._shapes: dict[str, set[tuple[int, ...]]] = {}  # of compiled instructions, by name
-        for each in instructions:
-            if each.opcode.removesuffix("-start") not in _EXCHANGES and (shape := _SHAPE.match(each.shape)):
-                self._shapes.setdefault(each.op_name, set()).add(tuple(map(int, filter(None, shape[1].split(",")))))
+        for instruction in instructions:
+            if instruction.opcode.removesuffix("-start") not in _EXCHANGES and (
+                shape := _SHAPE.match(instruction.shape)
+            ):
+                self._shapes.setdefault(instruction.op_name, set()).add(
+                    tuple(map(int, filter(None, shape[1].split(","))))
+                )
         self.by_op_name: dict[str, list[PlannedValueRecord]] = {}
         self._by_line: dict[tuple[str, int] | None, list[PlannedValueRecord]] = {}
         for value in propagation.values:

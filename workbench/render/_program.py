@@ -121,9 +121,9 @@ def _answers(record: ProgramRecord) -> list[str]:
         lines.append(_predicted(cost, record.call_tree, cost.chip.name))
     if record.module is not None:
         memory = record.module.memory
-        known = memory.within(None if cost is None else cost.chip)
-        of = f" on {cost.chip.name}" if known is not memory and cost is not None and cost.chip is not None else ""
-        lines += [f"{describe_memory(known)}{of}.", *memory_parts(memory)]
+        within = memory.within(None if cost is None else cost.chip)
+        of = f" on {cost.chip.name}" if within is not memory and cost is not None and cost.chip is not None else ""
+        lines += [f"{describe_memory(within)}{of}.", *memory_parts(memory)]
     return lines
 
 

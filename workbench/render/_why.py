@@ -65,8 +65,8 @@ def _one_by_one(groups: list[list[WhyCollectiveRecord]], details: bool) -> list[
         if len({collective.sentence for collective in group}) > 1:
             reason = [_without_indices(line) for line in reason]
         numbers = f"{number}." if len(group) == 1 else f"{number}–{number + len(group) - 1}."
-        sent = "" if group[0].sent_bytes is None else f", {_sent(group)}"
-        lines += [f"{numbers} {title}, {_sizes([c.payload_bytes for c in group])} per device{sent}{where}", *reason]
+        traffic = "" if group[0].sent_bytes is None else f", {_sent(group)}"
+        lines += [f"{numbers} {title}, {_sizes([c.payload_bytes for c in group])} per device{traffic}{where}", *reason]
         number += len(group)
     return lines
 
