@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 import workbench as wb
 from workbench.errors import ProgramError
-from workbench.plan import check_chunk_size, choose_chunk_size, find_phases, trace
+from workbench.plan import LoopForm, check_chunk_size, choose_chunk_size, find_phases, trace
 from workbench.plan._choices import choice_record, loop_fields
 from workbench.plan._chunk_size import (
     _cores_per_device,
@@ -23,7 +23,6 @@ from workbench.plan._chunk_size import (
 )
 from workbench.plan._differs import Differs
 from workbench.plan._evaluate import form_of, kept_bytes_of
-from workbench.plan._loop_form import LoopForm
 from workbench.plan._phases import waiting_bytes
 from workbench.plan._spread import choose_spread, manual_axes, other_axes
 from workbench.records.program import PlanChoiceRecord

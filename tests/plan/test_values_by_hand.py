@@ -17,13 +17,14 @@ from workbench.plan import (
     Interpreter,
     LoopForm,
     PythonInterpreter,
+    check_call,
     control_flow,
     deliver,
     listen,
+    nesting_problem,
     trace,
 )
 from workbench.plan._alike import AlikeRows
-from workbench.plan._arguments import check_call, nesting_problem
 from workbench.plan._emissions import Emission, _below_loop, with_emissions
 from workbench.plan._jit import _argument_name
 from workbench.plan._reductions import accumulator_of

@@ -16,23 +16,25 @@ import workbench as wb
 from workbench.errors import EngineError, PlacementError, ProgramError
 from workbench.primitives import (
     CallbackErrors,
+    Layout,
     Placement,
+    Rewriting,
     absent_value,
     find_layout,
     hide_static,
     is_array,
+    is_opaque,
     max_p,
     min_p,
+    only_present,
     rebase,
     show_static,
+    sum_by_key,
 )
-from workbench.primitives._by_key import group_rows, sum_by_key
+from workbench.primitives._by_key import group_rows
 from workbench.primitives._callback_errors import _batch, _filler
-from workbench.primitives._layout import Layout
 from workbench.primitives._linear import accumulator_of, sum_dtype, sum_rows
-from workbench.primitives._present import only_present
-from workbench.primitives._rewriting import Rewriting
-from workbench.primitives._static import Static, is_opaque, is_static
+from workbench.primitives._static import Static, is_static
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
 EIGHT = Placement("clients", 8, ("clients",))
