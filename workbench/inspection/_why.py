@@ -251,7 +251,9 @@ class _Reader:
         causes = causes or [_unexplained(axes or collective.axes, line)]
         # If there are several causes, the cause on the line that `inspect` names comes first.
         lines = [(source.file, source.line) for source in collective.sources]
-        places = {line: number for number, line in reversed([*enumerate(lines)])}  # the line with most bytes is first
+        places: dict[tuple[str, int] | None, int] = {
+            line: n for n, line in reversed([*enumerate(lines)])
+        }  # the line with most bytes is first
         cause, *alternatives = sorted(_distinct(causes), key=lambda c: places.get(_line_of(c.value), len(lines)))
         sentence = cause.sentence
         exchanged = len(self._exchanged(collective))
