@@ -17,7 +17,10 @@ TERMS: dict[str, tuple[str, str]] = {
         C + "21-sweeps-and-intervals",
     ),
     "aggregator": ("A rule that combines the clients' updates: a mean, a median, a clipped sum.", "algorithms"),
-    "ahead-of-time compilation": ("Compilation for a machine that is not attached.", "absent-hardware"),
+    "ahead-of-time compilation": (
+        "Compilation before the program runs, also for a machine that is not attached.",
+        "absent-hardware",
+    ),
     "asynchronous rounds": (
         "Training in which the server applies each update as soon as it arrives.",
         C + "16-services",

@@ -147,7 +147,11 @@ def _sizes(family: ChipFamily, topology: str, slices: int, target: str) -> tuple
     if family.platform == "cuda" and len(sizes) == 1:
         sizes = (1, *sizes)
     if len(sizes) != family.dimensions:
-        form = "GPUs or hosts x GPUs per host" if family.platform == "cuda" else f"{family.dimensions} sizes in chips"
+        form = (
+            "a number of GPUs, or hosts x GPUs per host"
+            if family.platform == "cuda"
+            else f"{family.dimensions} sizes in chips"
+        )
         message = (
             f"`parse_target` was given {target!r} with {len(sizes)} sizes, but a topology of {family.name} "
             f"({family.description}) is {form}: write, for example, {_example(family)!r}."

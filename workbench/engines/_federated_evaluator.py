@@ -37,7 +37,7 @@ def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list
         message = (
             f"`FederatedComputation.run` was given {', '.join(argument_forms) or 'nothing'} for a computation of "
             f"{', '.join(parameter_forms) or 'nothing'}. `run` takes the leaves of the program's arguments, in "
-            f"order, with one row per client for leaves that are placed at clients: pass arrays of these types."
+            "order, with one row per client for leaves at clients: pass arrays of the types that the computation has."
         )
         raise ProgramError(message)
     placed = [

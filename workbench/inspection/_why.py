@@ -958,10 +958,11 @@ class _Reader:
         alike = [o for o in sharded if o.spec == value.spec]
         if alike and len(alike) == len(sharded) and (value.rule or value.operation in _CONTAINERS):
             if value.operation not in _UNSPLIT:
-                place = "inside the operation" if value.operation in _CONTAINERS else "there, and moved or merged it"
+                called = f"`{_called(value)}`{_at(value)}"
+                place = f"inside {called}" if value.operation in _CONTAINERS else f"at {called}, and moved or merged it"
                 sentence = (
-                    f"The exchange has the name of `{_called(value)}`{_at(value)}, whose operands and result have "
-                    f"the same sharding: the compiler inserted the exchange {place}; no reason was found."
+                    f"The compiler inserted this exchange {place}. No reason was found: "
+                    "the operands and the result have the same sharding."
                 )
                 return _Cause(value, "unknown", sentence, "")
         needed = _needed_dims(value, sharded[0]) if sharded else ()
@@ -1208,8 +1209,8 @@ _REDUCTIONS = {
     "max": ("takes the maximum over", "the maximum of its part", "takes the largest of these"),
     "min": ("takes the minimum over", "the minimum of its part", "takes the smallest of these"),
     "prod": ("multiplies over", "a part of the product", "multiplies the parts"),
-    "and": ("takes the conjunction over", "the conjunction of its part", "combines the results"),
-    "or": ("takes the disjunction over", "the disjunction of its part", "combines the results"),
+    "and": ("takes the conjunction over", "the conjunction of its values", "combines the results"),
+    "or": ("takes the disjunction over", "the disjunction of its values", "combines the results"),
 }
 _REDUCED = {"sums over": "summed", **dict.fromkeys((words[0] for words in _REDUCTIONS.values()), "reduced")}
 _REDUCTION = re.compile(r"(?:reduce_|arg|scatter[-_])(max|min|prod|mul|and|or)$")

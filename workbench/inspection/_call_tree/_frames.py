@@ -98,8 +98,8 @@ def below_outer(
 ) -> tuple[Frame, ...]:
     """A stack trace without the frames up to the last outer frame that precedes the user's first frame.
 
-    Frames between outer frames are also removed: nested placements enter the plan a second time, through functions that
-    are not in `outer`.
+    Frames between two outer frames are also removed. They are not in `outer` if a nested placement enters the plan
+    a second time.
 
     Example:
         >>> plan, phase = Frame("/site-packages/jax/a.py", "plan", 1), Frame("/site-packages/jax/a.py", "phase", 2)

@@ -44,9 +44,9 @@ def ask_nodes(
 ) -> list[NodeReply]:
     """Sends each request to the node in its slot; returns replies in request order.
 
-    `enough` is the number of replies that suffice, and the number of seconds to wait for all replies (None to stop at
-    this number). Failed and late nodes then reply with an "error" and no values, unless a worker exited. `late` maps
-    slots to unanswered messages of earlier calls; these nodes receive no request.
+    `enough` is a pair: the number of replies that suffice, and the seconds to wait for more replies (None: stop as
+    soon as enough replies are there). Failed and late nodes then reply with an "error" and no values, unless a worker
+    exited. `late` maps slots to unanswered messages of earlier calls; these nodes receive no request.
     """
     late = {} if late is None else late
     for reply in grid.pull_messages(late.values()) if late else ():
