@@ -87,6 +87,19 @@ def test_calls_are_changed_one_way_at_a_time():
     assert both.donations["donate_argnums"] == (0, 1)
 
 
+def test_shapes_of_uncommitted_arrays_can_be_donated_with_sharded_arrays():
+    """The explorer stores the shapes of its arguments. A metric that is no part of the mesh has no device there."""
+    state = {"w": jax.device_put(STATE["w"], NamedSharding(AUTO, P("data"))), "count": jnp.int32(0)}
+
+    def step(state, batch):
+        return {"w": state["w"] + batch.sum(0), "count": state["count"] + 1}
+
+    shapes = wb.trace(step)(state, BATCH).with_shapes()
+    advised = Variants(call=shapes._call, fn=step, args=shapes.args, kwargs={}, options={"mesh": AUTO})
+    assert shapes.args[0]["w"].sharding == state["w"].sharding
+    assert advised.recompile(donate=0).module.memory.alias_bytes == 16 + 4  # one row of `w`, and the counter
+
+
 @pytest.mark.parametrize(("donate", "positions"), [("all", (0, 1)), ("all-except-first", (1,))])
 def test_arrays_of_equinox_are_donated(donate, positions):
     call, _ = changed(variants(), donate=donate)

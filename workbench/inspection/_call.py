@@ -730,9 +730,13 @@ def is_value(x: object) -> bool:
 
 
 def as_shape(x: object) -> PyTree[Array]:
-    """Converts an array to a shape with its sharding; returns other leaves unchanged."""
+    """Converts an array to a shape with its sharding; returns other leaves unchanged.
+
+    Uncommitted arrays have no sharding: JAX moves them to the devices of the other arguments.
+    """
     if isinstance(x, jax.Array):
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=_is_weak(x))
+        sharding = x.sharding if x.committed else None
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding, weak_type=_is_weak(x))
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray) else x
 
 
