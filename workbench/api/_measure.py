@@ -34,7 +34,8 @@ def measure_program(
 ) -> RunRecord:
     """Runs a traced call and times it; see `Traced.measure`.
 
-    `replayed` returns the call as a function with its arguments, for clients that the devices do not time.
+    `replayed` returns the call as a function with its arguments. It is used if the devices do not report the times of
+    single clients.
     """
     if clients not in ("together", "probe"):
         message = (

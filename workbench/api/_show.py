@@ -157,7 +157,7 @@ _EXPLORER: dict[str, tuple[type, ...]] = {
 def _explorer_options(
     question: str, view: object, options: dict[str, Any], *, gradient_of: TracedProgram | None = None
 ) -> dict[str, Any]:
-    """Removes the options that only the explorer has from `options`, checks their values, and returns them."""
+    """Checks the options that only the explorer accepts, removes them from `options`, and returns them."""
     views = {name: value for name in _EXPLORER if (value := options.pop(name, None)) is not None}
     if views and view not in (None, "explorer"):
         message = (

@@ -246,7 +246,7 @@ class _Law:
 def _stages(
     record: ProgramRecord, placement: PlacementRecord, after: _Size, chip: ChipRecord | None
 ) -> Iterator[tuple[StageCostRecord, Sent]]:
-    """The program's current stages, including reductions that a single device did not need to send."""
+    """The program's current stages. Reductions that send nothing on a single device are included."""
     if record.module is None:
         yield from planned_stages(record.plan.stages, record.plan, record.mesh)
         return

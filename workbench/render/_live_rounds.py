@@ -1,4 +1,4 @@
-"""A simulated round as a Gantt chart; samples of devices in words."""
+"""A simulated round as a Gantt chart, and sentences about the samples of devices."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence

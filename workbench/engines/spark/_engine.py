@@ -1,4 +1,4 @@
-"""The Apache Spark engine, which runs each pass as a few coarse-grained jobs and the rounds in this process."""
+"""The Apache Spark engine: each pass is a few coarse-grained jobs, and this process runs the rounds."""
 
 # pyright: reportMissingImports=false
 

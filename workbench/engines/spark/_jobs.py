@@ -603,7 +603,7 @@ def _in_group(context: Foreign, label: str, job: Callable[[], Result], check: Ca
 
 
 def sent_once(context: Foreign, data: bytes) -> Foreign:
-    """Sends bytes to each executor once; few bytes are sent inline, which costs less than a broadcast variable."""
+    """Sends bytes to each executor once. Short data are sent inline: a broadcast variable would cost more."""
     return _worker.Inline(data) if len(data) <= _MOST_INLINE_BYTES else context.broadcast(data)
 
 

@@ -158,7 +158,7 @@ class _LoopValues:
         return float(math.ceil((bound - value) / step) if direction == "LT" else (bound - value) // step + 1)
 
     def linear(self, computation: Computation, name: str, scope: Scope, depth: int = 0) -> _Linear | None:
-        """The named value, or None if it is not linear in a single element of the loop's tuple."""
+        """A value as a linear function of one element of the loop's tuple, or None if it is no such function."""
         node = computation.by_name[name]
         if depth > 40 or self._patience.ends():
             return None
