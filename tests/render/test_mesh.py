@@ -1,5 +1,6 @@
 """Pictures of meshes: every device once, at its place, with the clients that it holds."""
 
+import math
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -54,6 +55,16 @@ def test_picture_is_no_wider_than_asked():
         float(r.attrib["x"]) + float(r.attrib["width"]) for r in boxes(render.svg(mesh(1120, 8), width=500)).values()
     )
     assert right <= 500 - 12
+
+
+@pytest.mark.parametrize("width", [300, 760])
+@pytest.mark.parametrize("sizes", [(16,), (8, 16), (2, 60), (2, 4, 2)], ids=str)
+def test_no_device_is_cut_off(sizes, width):
+    markup = render.svg(mesh(*sizes), width=width)
+    drawn = boxes(markup)
+    assert len(drawn) == math.prod(sizes)
+    right = max(float(r.attrib["x"]) + float(r.attrib["width"]) for r in drawn.values())
+    assert right <= float(ET.fromstring(markup).attrib["width"])
 
 
 def test_rows_and_columns_are_the_last_two_axes_and_the_first_makes_panels():

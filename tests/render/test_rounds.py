@@ -37,10 +37,32 @@ def test_rounds_are_a_line_per_metric_with_a_band_over_clients():
     assert sorted({y for _, y in loss.collections[0].get_paths()[0].vertices.tolist()}) == [1.0, 2.0, 3.0, 8.0]
 
 
-def test_a_metric_that_was_never_finite_is_drawn_and_described():
+def test_a_metric_that_was_never_finite_says_so():
     history = [RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})]
     assert "loss: not finite" in render.describe(history)
+    (panel,) = render.plot(history).axes
+    assert [text.get_text() for text in panel.texts] == ["not finite in any round"]
     assert render.rounds_png(history) is not None
+
+
+def test_a_finite_round_between_others_is_marked():
+    values = (1.0, 2.0, math.nan, 3.0, math.inf, 4.0, 5.0)
+    history = [RoundRecord(round=r, seconds=1.0, metrics={"loss": value}) for r, value in enumerate(values)]
+    (curve,) = render.plot(history).axes[0].lines
+    assert curve.get_marker() == "o"
+    assert curve.get_markevery() == [3]
+
+
+def test_panels_have_titles_units_and_whole_rounds():
+    metrics = {"flops_per_second": 2e12, "peak_bytes": 2.0**30, "cost in $_{": 0.5}
+    history = [RoundRecord(round=r, seconds=1.0, metrics=metrics | {"peak_bytes": 2.0**30 * r}) for r in range(2)]
+    figure = render.plot(history)
+    rate, peak, cost = figure.axes
+    assert render.rounds_png(history) is not None  # a name is text, not a formula
+    assert (rate.get_title("left"), cost.get_title("left")) == ("FLOPs per second", "cost in $_{")
+    figure.draw_without_rendering()
+    assert "0 B" in {label.get_text() for label in peak.get_yticklabels()}
+    assert all(float(label.get_text().replace("−", "-")).is_integer() for label in peak.get_xticklabels())
 
 
 def test_rounds_without_scripts_are_a_png_of_the_figure(monkeypatch):

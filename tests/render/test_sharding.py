@@ -125,6 +125,11 @@ def test_grid_has_the_devices_where_jax_puts_the_shards(shape, spec, down, acros
     assert told == {(*place, ", ".join(map(str, sorted(devices)))) for place, devices in stored.items()}
 
 
+def test_grid_of_many_copies_fits_on_a_page():
+    lines = render.text(leaf((8, 6), (2, 1), replicas=100)).splitlines()
+    assert lines[-1].split() == ["devices", "0–99", "100–199"]
+
+
 @pytest.mark.parametrize(
     ("shape", "spec"),
     [((16, 8), P()), ((), P()), ((2, 4, 4), P("a", "b", "c")), ((64, 8), P(("a", "b", "c")))],

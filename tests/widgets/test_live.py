@@ -32,6 +32,15 @@ def test_devices_state_without_samples_is_empty():
     assert devices_state([])["devices"] == []
 
 
+def test_devices_without_scripts_are_a_table_of_the_last_sample():
+    monitor = FakeMonitor()
+    view = workbench_widgets.DevicesView(monitor)
+    assert "no samples" in view.static_html()
+    monitor.take(sample(0, 1024, 2048))
+    assert "2 KiB</td>" in view.static_html()
+    view.close()
+
+
 def test_a_closed_devices_view_leaves_the_monitor_alone():
     monitor = FakeMonitor(sample(0, 1))
     view = workbench_widgets.DevicesView(monitor)

@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench import render
 from workbench.records.live import SampleRecord
-from workbench.render import GLOSSARY
+from workbench.render import GLOSSARY, display_object
 from workbench.render.units import bytes_text, shape_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
@@ -56,6 +56,20 @@ class DevicesView(WorkbenchWidget):
                 view.update_live(**devices_state(tuple(view.monitor.history())))
 
         self._unsubscribe = monitor.subscribe(arrived)
+
+    def static_html(self) -> str:
+        """The last sample as a table."""
+        devices = [device for sample in self.monitor.history()[-1:] for device in sample.devices]
+        rows = [
+            {
+                "device": d.where,
+                "in_use_bytes": d.bytes_in_use,
+                "peak_bytes": d.peak_bytes,
+                "limit_bytes": d.limit_bytes,
+            }
+            for d in devices
+        ]
+        return display_object("Devices", self.text(), rows or None)["text/html"]
 
     def text(self) -> str:
         """The last sample in words."""

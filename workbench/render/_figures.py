@@ -78,7 +78,7 @@ def style(axes: Axes, dark: bool | None) -> None:
 
 def title(axes: Axes, words: str, dark: bool | None) -> None:
     """Adds a heading at the left edge of a panel."""
-    axes.set_title(words, loc="left", color=ink(dark), fontsize=10.5)
+    axes.set_title(words, loc="left", color=ink(dark), fontsize=10.5, parse_math=False)
 
 
 def ink(dark: bool | None) -> str:

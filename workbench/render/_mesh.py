@@ -63,6 +63,8 @@ def render_mesh_svg(
         reading = "; ".join(filter(None, (arrangement.reading, key)))
         draw = _draw_cards if few else _draw_cells
         drawn, right, bottom = draw(mesh, arrangement, cells, width, start, links=links, live=live)
+        if right > width and not live:  # cards are too wide, and a static picture does not scroll
+            drawn, right, bottom = _draw_cells(mesh, arrangement, cells, width, start, links=links, live=live)
     if live:
         return picture(right + start[0], bottom + start[1], drawn, label=label, live=True)
     return picture(

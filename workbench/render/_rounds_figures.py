@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from workbench.errors import MissingDependencyError
 from workbench.records.live import RoundRecord
 from workbench.render._rounds import curves
+from workbench.render.units import METRIC_TITLES, metric_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,11 +120,19 @@ def plot_rounds(
     panels = list(place.subplots(rows, across, squeeze=False).ravel())
     for axes, (name, points) in zip(panels, drawn, strict=False):
         style(axes, dark)
+        title(axes, METRIC_TITLES.get(name, name), dark)
         rounds, mean, least, most = zip(*points, strict=True)
+        finite = [False, *map(math.isfinite, mean), False]
+        if not any(finite):
+            say_nothing(axes, dark, f"not finite in any {unit}")
+            continue
+        alone = [i for i in range(len(mean)) if finite[i : i + 3] == [False, True, False]]  # no line leads to them
         axes.fill_between(rounds, least, most, color=colour(2), alpha=0.22, linewidth=0)
-        axes.plot(rounds, mean, color=colour(2), linewidth=1.8, marker="o" if len(points) == 1 else None)
+        axes.plot(rounds, mean, color=colour(2), linewidth=1.8, marker="o", markevery=alone)
         axes.set_xlabel(unit)
-        title(axes, name, dark)
+        axes.locator_params(axis="x", integer=True)
+        if metric_text(name, 1.0) != "1":  # the metric has a unit
+            axes.yaxis.set_major_formatter(lambda value, _, name=name: metric_text(name, value))
         grid(axes, dark)
     for axes in panels[len(drawn) :]:
         axes.set_visible(False)

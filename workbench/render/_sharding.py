@@ -1,5 +1,6 @@
 """Shardings and their propagation as text."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from workbench.records.sharding import (
@@ -14,6 +15,7 @@ from workbench.render._mesh import describe_mesh
 from workbench.render.units import bytes_text, count_text, counted_text, line_text, shape_text, spec_text
 
 LARGEST_GRID = 16  # slices along a dimension of the grid of devices
+MOST_LISTED = 8  # devices of one slice
 
 
 def describe_sharding(record: ShardingRecord) -> str:
@@ -85,7 +87,7 @@ def _grid_lines(leaf: LeafShardingRecord) -> list[str]:
 
     def stored(chosen: dict[int, tuple[int, int]]) -> str:
         slices = tuple(chosen[at] if at in chosen else column[0] for at, column in enumerate(ranges))
-        return ", ".join(str(device) for device in sorted(devices.get(slices, ())))
+        return _listed(sorted(devices.get(slices, ())))
 
     rows = [["", *(f"{start}:{stop}" for start, stop in ranges[across])]]
     if not down:
@@ -99,6 +101,19 @@ def _grid_lines(leaf: LeafShardingRecord) -> list[str]:
     return [f"  Devices by slice, {over}:"] + [
         "    " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows
     ]
+
+
+def _listed(devices: Sequence[int]) -> str:
+    """Sorted device numbers, with consecutive or many numbers shortened.
+
+    Example:
+        >>> _listed([4, 5]), _listed([4, 5, 6, 7]), _listed(range(0, 32, 2))
+        ('4, 5', '4–7', '0, 2, 4, 6, 8, 10, 12, 14 and 8 more')
+    """
+    if len(devices) > 2 and devices[-1] - devices[0] == len(devices) - 1:
+        return f"{devices[0]}–{devices[-1]}"
+    more = f" and {len(devices) - MOST_LISTED} more" if len(devices) > MOST_LISTED else ""
+    return ", ".join(map(str, devices[:MOST_LISTED])) + more
 
 
 def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, most: int = 16) -> list[str]:

@@ -105,11 +105,6 @@ def contrast(a: str, b: str) -> float:
     return round((high + 0.05) / (low + 0.05), 2)
 
 
-def series(index: int) -> str:
-    """The name of categorical colour `index`; the eight colours repeat, so also use patterns and labels."""
-    return f"series-{index % len(OKABE_ITO)}"
-
-
 def picture(
     width: float, height: float, *children: object, label: str, dark: bool | None = None, live: bool = False
 ) -> Markup:
@@ -184,7 +179,9 @@ _TYPE = (
 
 def _classes(colours: dict[str, str]) -> str:
     return "".join(
-        f".wb-fill-{name}{{fill:{value}}}.wb-stroke-{name}{{stroke:{value}}}" for name, value in colours.items()
+        f".wb-fill-{name}{{fill:{value}}}.wb-stroke-{name}{{stroke:{value}}}"
+        for name, value in colours.items()
+        if not name.startswith("series-")  # only live views use them, as variables
     )
 
 
