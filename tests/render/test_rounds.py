@@ -53,9 +53,10 @@ def test_a_finite_round_between_others_is_marked():
     assert curve.get_markevery() == [3]
 
 
-def test_panels_have_titles_units_and_whole_rounds():
+@pytest.mark.parametrize("rounds", [1, 2, 30])
+def test_panels_have_titles_units_and_whole_rounds(rounds: int):
     metrics = {"flops_per_second": 2e12, "peak_bytes": 2.0**30, "cost in $_{": 0.5}
-    history = [RoundRecord(round=r, seconds=1.0, metrics=metrics | {"peak_bytes": 2.0**30 * r}) for r in range(2)]
+    history = [RoundRecord(round=r, seconds=1.0, metrics=metrics | {"peak_bytes": 2.0**30 * r}) for r in range(rounds)]
     figure = render.plot(history)
     rate, peak, cost = figure.axes
     assert render.rounds_png(history) is not None  # a name is text, not a formula

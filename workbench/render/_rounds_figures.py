@@ -130,7 +130,7 @@ def plot_rounds(
         axes.fill_between(rounds, least, most, color=colour(2), alpha=0.22, linewidth=0)
         axes.plot(rounds, mean, color=colour(2), linewidth=1.8, marker="o", markevery=alone)
         axes.set_xlabel(unit)
-        axes.locator_params(axis="x", integer=True)
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)
         if metric_text(name, 1.0) != "1":  # the metric has a unit
             axes.yaxis.set_major_formatter(lambda value, _, name=name: metric_text(name, value))
         grid(axes, dark)
