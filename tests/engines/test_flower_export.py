@@ -166,8 +166,9 @@ def test_program_that_cannot_be_an_app_is_refused(tmp_path: Path, fn: Any, argum
 
 @needs_flower
 def test_callbacks_cannot_be_in_an_app(tmp_path: Path):
-    with pytest.raises(ProgramError, match=r"could not write stage 0 \(`one`\).*contains no Python"):
+    with pytest.raises(ProgramError, match=r"could not write stage 0 \(`one`\): jax.*contains no Python") as refused:
         Flower.export(wb.program(clients=2)(printing), tmp_path / "app", np.ones(2, np.float32))
+    assert "Sequential" not in str(refused.value)  # an app cannot be run there
 
 
 @needs_flower

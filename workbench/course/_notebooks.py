@@ -1,14 +1,16 @@
 """Handles notebook files: titles, editions without solutions, and cached execution."""
 
-import functools
 import hashlib
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
+
+import jax
 
 from workbench._cache import DiskCache, cache_directory
 from workbench.errors import CourseError, MissingDependencyError, needs_library
@@ -88,22 +90,20 @@ def _execute_all(notebook: Any, path: Path) -> None:
         raise CourseError(message) from error
 
 
-@functools.cache
-def _sources() -> bytes:
-    """A digest of this package and of the parts of saved views, which determine a notebook's outputs."""
+def _key(path: Path) -> str:
+    """A hash of what determines a notebook's outputs: its cells, JAX, Python, this package and its saved views."""
     packages = (Path(str(resources.files(name))) for name in ("workbench", "workbench_widgets"))
-    files = sorted(
-        file for package in packages for ending in ("*.py", "*.js", "*.css") for file in package.rglob(ending)
-    )
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+    endings = "*.py", "*.npz", "*.js", "*.css"
+    files = sorted(file for package in packages for ending in endings for file in package.rglob(ending))
+    versions = f"{path.resolve()} {sys.version} JAX {jax.__version__}".encode()
+    return hashlib.sha256(b"".join([versions, *(file.read_bytes() for file in (path, *files))])).hexdigest()
 
 
 def executed(path: Path, report: Callable[[str], None] = lambda line: None) -> Any:
     """Returns a notebook with outputs, which are cached on disk; pages and slides share this cache."""
     import nbformat
 
-    cache = DiskCache(cache_directory("notebooks"))
-    key = hashlib.sha256(_sources() + str(path.resolve()).encode() + path.read_bytes()).hexdigest()
+    cache, key = DiskCache(cache_directory("notebooks")), _key(path)
     if (stored := cache.load(key)) is not None:
         return nbformat.from_dict(stored)
     report(f"executing {path.name}")

@@ -129,7 +129,7 @@ class _RayPool(concurrent.futures.Executor):
             )
             raise ProgramError(message)
         self._retries = retries
-        assert self._max_workers > 0
+        _ = self._max_workers  # raises if no machine has these resources
 
     def submit(self, fn: Callable, /, *args: Argument, **kwargs: Argument) -> Future:  # as `Executor.submit`
         needs = dict(self._needs)

@@ -60,8 +60,13 @@ class Stages:
             with without_folders(folders_pattern()):
                 digest, data = exported_stage(fn, avals, name, stage, self.platforms)
         except EngineError as error:
-            message = f"`Flower.export` could not write stage {stage} (`{name}`): {error}"
-            raise ProgramError(message) from error
+            cause = error.__cause__
+            message = (
+                f"`Flower.export` could not write stage {stage} (`{name}`): jax.export raised {type(cause).__name__}: "
+                f"{cause}. A stage of an app is StableHLO, which contains no Python: remove callbacks "
+                "(`jax.debug.print`, `jax.pure_callback`), and use platforms that JAX supports."
+            )
+            raise ProgramError(message) from cause
         self.bytes[digest] = data
         return digest
 
