@@ -157,8 +157,12 @@ def total(x: Any) -> Any:
         (lambda x: lax.cond(x[0, 0] > 0, total, lambda x: 0.0, x), (4, 3), (3,), []),
         (lambda x: lax.fori_loop(0, 2, lambda _, c: c + total(x), 0.0), (4, 3), None, ["x"]),
         (lambda x: lax.fori_loop(0, 2, lambda _, c: c + jnp.sort(x, axis=0)[0, 0], 0.0), (4, 3), None, []),
+        (lambda x: lax.while_loop(lambda c: total(x) > c, lambda c: c + 1, x[0, 0]), (4, 3), (3,), []),
+        (lambda x: lax.while_loop(lambda c: total(x) > c, lambda c: c + 1, 0.0), (4, 3), None, ["x"]),
+        (lambda x: lax.while_loop(lambda c: total(c[1]) > c[0], lambda c: (c[0] + 1, c[1]), (0.0, x))[0], (4, 3), None,
+         ["x"]),
     ],
-    ids=range(7),
+    ids=range(10),
 )  # fmt: skip
 def test_inputs_that_clients_and_the_server_read_are_disclosed_once(fn: Any, shape: Any, row: Any, kept: Any) -> None:
     plan = described(fn, s(*shape), names=("x",))

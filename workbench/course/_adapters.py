@@ -42,7 +42,8 @@ def exact_factors(answer: object) -> str:
     hint = "Concatenate every `a` horizontally and every `b` vertically; divide one result by the number of clients."
     expect_values(np.asarray(wide) @ np.asarray(tall), (a @ b).mean(0), hint)
     with contextlib.suppress(jax.errors.TracerArrayConversionError):  # an answer in NumPy
-        if "dot_general" in primitives_of(jax.make_jaxpr(answer)(jnp.asarray(a), jnp.asarray(b)).jaxpr):
+        traced = jax.make_jaxpr(lambda a, b: called(answer, a, b))(jnp.asarray(a), jnp.asarray(b))
+        if "dot_general" in primitives_of(traced.jaxpr):
             wrong("the product is right, but the function multiplies matrices, so it may compute an n × m matrix.")
     return "the average is exact, but its rank is the number of clients times r."
 

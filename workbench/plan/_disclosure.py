@@ -114,9 +114,11 @@ def _operands_of_clients(plan: Plan, step: Step, *, reduced: bool) -> dict[int, 
     axes: dict[int, int] = {}
     for closed in flow.bodies:
         for i, axis in _inputs_of_clients(plan_jaxpr(closed, plan.name), reduced=reduced).items():
-            if not isinstance(step.equation.invars[first + i], Literal):
-                axes[first + i] = axis + (i >= sliced)
-    return axes
+            axes[first + i] = axis + (i >= sliced)
+    if isinstance(flow, While):
+        for i, axis in _inputs_of_clients(plan_jaxpr(flow.condition, plan.name), reduced=reduced).items():
+            axes[i if i < first else i + flow.consts] = axis
+    return {i: axis for i, axis in axes.items() if not isinstance(step.equation.invars[i], Literal)}
 
 
 def _place(key: tuple[str, int, int]) -> tuple[list[int], int, int]:

@@ -99,6 +99,15 @@ def test_one_program_serves_all_noise_multipliers():
     for noise_multiplier in (0.0, 2.0):
         np.testing.assert_allclose(compiled(noise_multiplier), mean_with(noise_multiplier), rtol=1e-6)
     assert compiled._cache_size() == 1
+    assert jnp.isnan(compiled(-1.0)).all()
+
+
+def test_a_noise_multiplier_of_float32_keeps_the_dtype_of_a_mean():
+    update = jnp.ones((CLIENTS, 3), jnp.bfloat16)
+    mean_with = lambda z: combined(algorithms.gaussian_mean(1.0, z), update, [1.0] * CLIENTS)  # noqa: E731
+    for mean in (mean_with(jnp.float32(2)), jax.jit(mean_with)(jnp.float32(2))):
+        assert mean.dtype == jnp.bfloat16
+        np.testing.assert_allclose(mean.astype(float), mean_with(2.0).astype(float), rtol=1e-2)
 
 
 def test_a_client_that_does_not_move_has_a_derivative_through_the_clip() -> None:

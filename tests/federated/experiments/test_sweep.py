@@ -62,6 +62,16 @@ def test_a_sweep_gives_the_numbers_of_a_loop_over_trials_and_seeds(plain: Any) -
             np.testing.assert_allclose(plain.params(trial, seed)["w"], run.state.params["w"], rtol=1e-5)
 
 
+def test_trials_start_with_the_bits_of_an_optimized_program() -> None:
+    def normal(key: Any) -> Any:
+        return jax.random.normal(key, (500,))
+
+    result = small(lambda lr: (lambda w: w, lambda w, data: (w, {"loss": lr})), params=normal, rounds=1)
+    key = jax.random.fold_in(jax.random.key(0), 0)
+    optimized = jax.jit(normal).lower(key).compile({"xla_backend_optimization_level": 3})
+    np.testing.assert_array_equal(result.params(0, 0), optimized(key))
+
+
 def test_floats_share_one_program_and_sizes_have_one_each() -> None:
     def sized(lr: float, width: int) -> algorithms.Algorithm:
         return algorithms.fedavg(

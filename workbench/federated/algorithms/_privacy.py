@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import Tracer
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError, check_settings, needs_library
@@ -31,8 +32,8 @@ def gaussian_mean(
 
     Args:
         clip: The largest norm of one client's update, over all parameters together.
-        noise_multiplier: z, the standard deviation of the noise divided by `clip`. 0 clips without noise. A
-            traced value is not checked, and one compiled program then serves all noise levels.
+        noise_multiplier: z, the standard deviation of the noise divided by `clip`. 0 clips without noise. One compiled
+            program serves all levels of a traced z; a negative traced z gives NaN instead of an error.
         expected: Mean number of clients in a round, qN. The sum is divided by this number and not by the actual number
             of clients, which is private. Default: all clients.
         seed: Seed for the noise in all rounds.
@@ -63,12 +64,13 @@ def gaussian_mean(
         clipped = map_fn(lambda row: clip_to_norm(row, clip), (update,))
         mean, inner_state = inner.combine(clipped, present, inner_state)
         came, client_count = reduce_sum(present), float(expected or weight.shape[0])
-        spread = noise_multiplier * clip / client_count
+        z = noise_multiplier
+        spread = (jnp.where(z >= 0, z, jnp.nan) if isinstance(z, Tracer) else z) * clip / client_count
         key = jax.random.fold_in(jax.random.key(seed), round)
 
         def noisy(x: jax.Array, number: int) -> jax.Array:
             noise = jax.random.normal(jax.random.fold_in(key, number), x.shape, x.dtype)
-            return x * (came / client_count).astype(x.dtype) + spread * noise
+            return x * (came / client_count).astype(x.dtype) + jnp.asarray(spread, x.dtype) * noise
 
         leaves, structure = jax.tree.flatten(mean)
         noised = [noisy(leaf, number) for number, leaf in enumerate(leaves)]
@@ -86,7 +88,7 @@ def _check_noise(clip: float, noise_multiplier: float | Array, inner: Aggregator
             "One client changes the sum by at most `clip`: pass a positive finite `clip`.",
         ),
         (
-            isinstance(noise_multiplier, jax.core.Tracer) or noise_multiplier >= 0,
+            isinstance(noise_multiplier, Tracer) or bool(noise_multiplier >= 0),
             f"noise_multiplier={noise_multiplier}",
             "The noise has a standard deviation of `noise_multiplier * clip`: pass a `noise_multiplier` of at least 0.",
         ),

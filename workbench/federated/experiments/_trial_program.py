@@ -191,8 +191,9 @@ class GroupProgram:
 
         began = time.perf_counter()
         arguments = (tuple(values), seeds)
-        # The program runs once, and LLVM would need seconds to optimize the random numbers of many trials.
-        options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+        # The program runs once, and LLVM needs seconds to optimize random numbers. Level 0 changes their last bits.
+        options: dict[str, str | bool] | None
+        options = {"xla_backend_optimization_level": "1"} if jax.default_backend() == "cpu" else None
         compiled = jit(first).lower(*arguments).compile(compiler_options=options)
         states = jax.block_until_ready(compiled(*jax.device_put(arguments, compiled.input_shardings[0])))
         self.compile_seconds += time.perf_counter() - began
