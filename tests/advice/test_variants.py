@@ -95,7 +95,7 @@ def test_shapes_of_uncommitted_arrays_can_be_donated_with_sharded_arrays():
         return {"w": state["w"] + batch.sum(0), "count": state["count"] + 1}
 
     shapes = wb.trace(step)(state, BATCH).with_shapes()
-    advised = Variants(call=shapes._call, fn=step, args=shapes.args, kwargs={}, options={"mesh": AUTO})
+    advised: Any = Variants(call=shapes._call, fn=step, args=shapes.args, kwargs={}, options={"mesh": AUTO})
     assert shapes.args[0]["w"].sharding == state["w"].sharding
     assert advised.recompile(donate=0).module.memory.alias_bytes == 16 + 4  # one row of `w`, and the counter
 

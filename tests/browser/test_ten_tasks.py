@@ -93,7 +93,7 @@ def test_4_gradient_of_one_client_at_a_local_step(page: Page, visitor: Visitor):
     visitor.click(shown.get_by_text("As text"))
     text = shown.get_by_role("region", name="Values of client 17 as text").inner_text()
     step = text.split("step 3\n")[1].split("stage ")[0]
-    mean = float(step.split("gradient from x @ params")[1].split("mean ")[1].split()[0])
+    mean = float(step.split("gradient['in']")[1].split("mean ")[1].split()[0])
     known = "float(jax.grad(loss_of)(local_17, *(each[17, 3] for each in data))['in'].mean())"
     assert mean == pytest.approx(float(ask_kernel(page, known)), rel=1e-3)
 

@@ -5,6 +5,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import workbench as wb
@@ -87,11 +88,63 @@ def test_a_tree_of_gradients_is_called_by_the_variable_that_holds_it():
     params, rows = {"in": jnp.eye(2), "out": jnp.ones((2, 1))}, jnp.ones((2, 3, 2))
     record = wb.trace(one_step)(params, rows).tap(client=1)
     expected = jax.grad(loss)(params, rows[1])
-    found = {value.name: value.value for value in record.values if value.name.startswith("gradient from ")}
-    np.testing.assert_allclose(found['gradient from x @ params["in"]'], expected["in"], rtol=1e-5)
-    assert len(found) == 2
+    found = {value.name: value.value for value in record.values if value.name.startswith("gradient")}
+    assert sorted(found) == ["gradient['in']", "gradient['out']"]
+    for name in expected:
+        np.testing.assert_allclose(found[f"gradient['{name}']"], expected[name], rtol=1e-5)
     (value,) = record.find("value")
     np.testing.assert_allclose(value.value, loss(params, rows[1]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("unpack", [True, False])
+def test_gradients_of_local_steps_have_the_paths_of_their_parameters(unpack):
+    """Two parameters have one shape; the optimizer clips by the norm of all gradients, and keeps momentum."""
+    optimizer = optax.chain(optax.clip_by_global_norm(1e-2), optax.sgd(1e-2, momentum=0.9))
+
+    def loss(params, x):
+        hidden = jnp.tanh(x @ params["layers"]["a"]["w"] + params["layers"]["a"]["b"])
+        return jnp.sum((hidden @ params["layers"]["c"]["w"]) ** 2) * params["layers"]["scale"]
+
+    def unpacked(carry, x):
+        params, state = carry
+        value, grads = jax.value_and_grad(loss)(params, x)
+        updates, state = optimizer.update(grads, state)
+        return (optax.apply_updates(params, updates), state), value
+
+    def indexed(carry, x):
+        grads = jax.grad(loss)(carry[0], x)
+        updates, state = optimizer.update(grads, carry[1])
+        return (optax.apply_updates(carry[0], updates), state), jnp.sum(x)
+
+    def client(params, rows):
+        return jax.lax.scan(unpacked if unpack else indexed, (params, optimizer.init(params)), rows)[0][0]
+
+    @wb.program(clients=2)
+    def one_round(params, rows):
+        return wb.reduce_mean(wb.map_fn(client, (wb.broadcast(params), rows)))
+
+    draw = np.random.default_rng(0)
+    a = {"w": draw.normal(size=(3, 3)).astype(np.float32), "b": np.zeros((1, 3), np.float32)}
+    params = {"layers": {"a": a, "c": {"w": np.eye(3, dtype=np.float32)}, "scale": np.float32(2)}}
+    rows = draw.normal(size=(2, 3, 4, 3)).astype(np.float32)
+    record = wb.trace(one_round)(params, rows).tap(client=1)
+    after = client(params, rows[1][:2])
+    for path, expected in jax.tree_util.tree_leaves_with_path(jax.grad(loss)(after, rows[1][2])):
+        (value,) = record.find(f"grads{jax.tree_util.keystr(path)}", steps=(2,))
+        np.testing.assert_allclose(value.value, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_that_update_no_argument_are_named_by_their_lines():
+    def client(params, x):
+        gradient = jax.grad(lambda p: jnp.sum((x @ p["w"]) ** 2) + jnp.sum(p["b"] ** 2))(params)
+        return jax.tree.map(jnp.sum, gradient)
+
+    @wb.program(clients=2)
+    def sums(params, x):
+        return wb.reduce_mean(wb.map_fn(client, (wb.broadcast(params), x)))
+
+    names = wb.trace(sums)({"w": jnp.eye(2), "b": jnp.ones(2)}, jnp.ones((2, 3, 2))).tap(client=0).names
+    assert len([name for name in names if name.startswith("gradient from ")]) == 2
 
 
 def test_what_came_in_is_there_too(tapped):

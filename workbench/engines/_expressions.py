@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import itertools
 import linecache
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -32,17 +33,21 @@ def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
     have no name. A value that the derivative of a line passes to other lines is called "backward of" that line.
     """
     flow = _Flow(jaxpr)
-    leaving: dict[tuple[SourceSpan, bool], list[tuple[int, int]]] = {}
+    leaving: dict[tuple[SourceSpan, bool], list[tuple[int, int, Any]]] = {}
     for equation in jaxpr.eqns:
         for place, v in enumerate(equation.outvars):
             expression = flow.left(equation, v)
             if expression is not None:
-                leaving.setdefault(expression, []).append((id(equation), place))
+                leaving.setdefault(expression, []).append((id(equation), place, v))
     names: dict[int, list[str | None]] = {id(equation): [None] * len(equation.outvars) for equation in jaxpr.eqns}
     for (span, backward), members in leaving.items():
-        inner = [flow.spans[equation][0] for equation, _ in members]
-        transposed = [equation in flow.backward for equation, _ in members]
-        for (equation, place), name in zip(members, _names(span, inner, transposed), strict=True):
+        inner = [flow.spans[equation][0] for equation, _, _ in members]
+        transposed = [equation in flow.backward for equation, _, _ in members]
+        found = _names(span, inner, transposed)
+        if not backward and any(transposed):
+            gradients = [v if is_gradient else None for (_, _, v), is_gradient in zip(members, transposed, strict=True)]
+            found = [path or name for path, name in zip(flow.paths(span, gradients), found, strict=True)]
+        for (equation, place, _), name in zip(members, found, strict=True):
             names[equation][place] = f"backward of {name}" if backward else name
     return {key: tuple(value_names) for key, value_names in names.items()}
 
@@ -59,6 +64,8 @@ class _Flow:
                 if not isinstance(atom, Literal):
                     self.readers.setdefault(atom, []).append(equation)
         self.results = {atom for atom in jaxpr.outvars if not isinstance(atom, Literal)}
+        known = getattr(jaxpr.debug_info, "arg_names", None) or ()
+        self.arguments = dict(zip(jaxpr.invars, known, strict=True)) if len(known) == len(jaxpr.invars) else {}
         several = len(set(self.spans.values())) > 1
         self.around = set.intersection(*map(set, self.spans.values())) if several else set()
 
@@ -75,6 +82,39 @@ class _Flow:
         forward_reader = any(id(reader) not in self.backward for reader in readers)
         is_result = v in self.results and wide[-1] != spans[0]
         return wide[-1], id(equation) in self.backward and not forward_reader and not is_result
+
+    def paths(self, span: SourceSpan, gradients: Sequence[Any]) -> list[str | None]:
+        """Names gradients by the paths of the parameters that they update, such as `grads['w']`; None if unknown."""
+        assigned = _assigned(span)
+        for root in assigned.parameters:
+            leaves: dict[Any, str] = {
+                v: name[len(root) :]
+                for v, name in self.arguments.items()
+                if name and name.startswith((f"{root}[", f"{root}."))
+            }
+            updated = [set() if v is None else self._updated(v, leaves) for v in gradients]
+            if any(updated):
+                paths = [next(iter(each)) if len(each) == 1 else None for each in updated]
+                return [
+                    None if path is None or paths.count(path) > 1 else f"{assigned.targets[-1]}{path}" for path in paths
+                ]
+        return [None] * len(gradients)
+
+    def _updated(self, gradient: Any, leaves: dict[Any, str]) -> set[str]:
+        """The paths of the parameters that meet values of the gradient's shape that are computed from the gradient."""
+        shape, met = gradient.aval.shape, set()
+        pending, seen = [gradient], {gradient}
+        while pending:
+            for equation in self.readers.get(pending.pop(), []):
+                outputs = {v for v in equation.outvars if v.aval.shape == shape}
+                atoms = [atom for atom in equation.invars if not isinstance(atom, Literal) and atom in leaves]
+                here = {leaves[atom] for atom in atoms if atom.aval.shape == shape}
+                if outputs and here:
+                    met |= here
+                elif outputs:
+                    pending += outputs - seen
+                    seen |= outputs
+        return met
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
@@ -122,10 +162,14 @@ def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[b
 
 
 class _Assigned(NamedTuple):
-    """The targets of an assignment, and whether the assigned expression is a value with its gradient."""
+    """The targets of an assignment, and whether the assigned expression is a value with its gradient.
+
+    `parameters` are the names of the array tree by which the expression differentiates.
+    """
 
     targets: tuple[str, ...] = ()
     value_and_gradient: bool = False
+    parameters: tuple[str, ...] = ()
 
 
 def _assigned(span: SourceSpan) -> _Assigned:
@@ -139,6 +183,7 @@ def _assignments(source: str) -> dict[tuple[int, int, int, int], _Assigned]:
     except SyntaxError:  # a cell with magics
         return {}
     differentiated = set(_differentiated(tree))
+    aliases = sorted(_aliases(tree))
     assignments = {}
     for node in ast.walk(tree):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -152,8 +197,26 @@ def _assignments(source: str) -> dict[tuple[int, int, int, int], _Assigned]:
         called = isinstance(value, ast.Call) and (
             _makes_value_and_gradient(value.func) or ast.unparse(value.func) in differentiated
         )
-        assignments[key] = _Assigned(tuple(name for name in map(ast.unparse, names) if name != "_"), called)
+        parameters = ()
+        if isinstance(value, ast.Call) and value.args and (called or _makes_gradient(value.func)):
+            name = ast.unparse(value.args[0])
+            earlier = [other for line, alias, other in aliases if alias == name and line < node.lineno]
+            parameters = (name, *earlier[-1:])
+        targets = tuple(name for name in map(ast.unparse, names) if name != "_")
+        assignments[key] = _Assigned(targets, called, parameters)
     return assignments
+
+
+def _aliases(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yields the line, the target and the value of assignments; `a, b = x` assigns `x[0]` to `a`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], ast.unparse(node.value)
+            if isinstance(target, ast.Tuple):
+                plain = itertools.takewhile(lambda each: not isinstance(each, ast.Starred), target.elts)
+                yield from ((node.lineno, ast.unparse(each), f"{value}[{i}]") for i, each in enumerate(plain))
+            else:
+                yield node.lineno, ast.unparse(target), value
 
 
 def _differentiated(tree: ast.Module) -> Iterator[str]:
@@ -168,6 +231,11 @@ def _differentiated(tree: ast.Module) -> Iterator[str]:
 def _makes_value_and_gradient(node: ast.expr) -> bool:
     """Returns whether this is a call of JAX's or Flax's `value_and_grad`, or of Equinox's `filter_value_and_grad`."""
     return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("value_and_grad")
+
+
+def _makes_gradient(node: ast.expr) -> bool:
+    """Returns whether this is a call of `jax.grad`, of Flax's `grad`, or of Equinox's `filter_grad`."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("grad")
 
 
 def _text(span: SourceSpan) -> str:
