@@ -1073,7 +1073,7 @@ WRONG = {
         ({"up": (None, "model"), "down": ("model", None)}, "write a `PartitionSpec`"),
         ({"up": P(None, "model"), "down": P()}, r"\(256, 64\) of `down`"),
     ],
-    "24.1": [(of_the_first_unit, "values differ"), (of_the_largest_sign, "absolute value")],
+    "24.1": [(of_the_first_unit, "divide"), (of_the_largest_sign, "absolute value")],
     "24.2": [
         (lambda key, clients, size: jax.random.bits(key, (clients, size), jnp.uint32), "is not 0"),
         (constant_masks, "repeats words"),

@@ -253,7 +253,7 @@ def test_displays_fit_on_a_screen_and_are_well_formed(example):
         assert lines[:30] == whole[:30]
         assert "nan" not in shown["text/plain"].replace("nanmean", "").split()
         ElementTree.fromstring(re.sub(r"(<img[^>]*)>", r"\1/>", shown["text/html"]))
-    for record in (example.record, example.module, example.record.inputs, example.module.memory, example.record.mesh):
+    for record in (example.record, example.module, example.module.memory, example.record.mesh):
         if record is not None:
             drawn = str(render.svg(record))
             ElementTree.fromstring(drawn)

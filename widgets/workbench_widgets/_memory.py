@@ -36,7 +36,7 @@ def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
     places = [instructions[name].source if name in instructions else None for name, _ in memory.timeline]
     chip = record.cost.chip if record.cost is not None else None
     state: MemoryState = {
-        "drawn": render.svg(memory, live=True),
+        "drawn": str(render.svg(memory, live=True)),
         "facts": _facts(memory),
         "peak": memory.peak_bytes,
         "capacity": memory.within(chip).available_bytes,

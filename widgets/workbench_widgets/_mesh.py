@@ -86,7 +86,8 @@ def mesh_state(
     layouts: list[MeshLayout] = []
     for key, layout in render.arrange_mesh(record).items():
         arrays[f"mesh.places.{key}"] = floats(layout.places.ravel())
-        drawn = render.svg(record, layout=key, width=WIDTH, links=bool(sendings) or key == "torus", live=True)
+        links = bool(sendings) or key == "torus"
+        drawn = str(render.svg(record, layout=key, width=WIDTH, links=links, live=True))
         layouts.append(
             {"key": key, "label": LAYOUTS[key], "columns": layout.columns, "rows": layout.rows,
              "reading": layout.reading, "svg": drawn}

@@ -43,12 +43,12 @@ def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
     for (span, backward), members in leaving.items():
         inner = [flow.spans[equation][0] for equation, _, _ in members]
         transposed = [equation in flow.backward for equation, _, _ in members]
-        found = _names(span, inner, transposed)
+        labels = _names(span, inner, transposed)
         if not backward and any(transposed):
             gradients = [v if is_gradient else None for (_, _, v), is_gradient in zip(members, transposed, strict=True)]
-            found = [path or name for path, name in zip(flow.paths(span, gradients), found, strict=True)]
-        for (equation, place, _), name in zip(members, found, strict=True):
-            names[equation][place] = f"backward of {name}" if backward else name
+            labels = [path or label for path, label in zip(flow.paths(span, gradients), labels, strict=True)]
+        for (equation, place, _), label in zip(members, labels, strict=True):
+            names[equation][place] = f"backward of {label}" if backward else label
     return {key: tuple(value_names) for key, value_names in names.items()}
 
 
@@ -64,8 +64,8 @@ class _Flow:
                 if not isinstance(atom, Literal):
                     self.readers.setdefault(atom, []).append(equation)
         self.results = {atom for atom in jaxpr.outvars if not isinstance(atom, Literal)}
-        known = getattr(jaxpr.debug_info, "arg_names", None) or ()
-        self.arguments = dict(zip(jaxpr.invars, known, strict=True)) if len(known) == len(jaxpr.invars) else {}
+        arguments = getattr(jaxpr.debug_info, "arg_names", None) or ()
+        self.arguments = dict(zip(jaxpr.invars, arguments, strict=True)) if len(arguments) == len(jaxpr.invars) else {}
         several = len(set(self.spans.values())) > 1
         self.around = set.intersection(*map(set, self.spans.values())) if several else set()
 
@@ -94,7 +94,7 @@ class _Flow:
             }
             updated = [set() if v is None else self._updated(v, leaves) for v in gradients]
             if any(updated):
-                paths = [next(iter(each)) if len(each) == 1 else None for each in updated]
+                paths = [next(iter(names)) if len(names) == 1 else None for names in updated]
                 return [
                     None if path is None or paths.count(path) > 1 else f"{assigned.targets[-1]}{path}" for path in paths
                 ]
@@ -213,8 +213,8 @@ def _aliases(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
         if isinstance(node, ast.Assign):
             target, value = node.targets[0], ast.unparse(node.value)
             if isinstance(target, ast.Tuple):
-                plain = itertools.takewhile(lambda each: not isinstance(each, ast.Starred), target.elts)
-                yield from ((node.lineno, ast.unparse(each), f"{value}[{i}]") for i, each in enumerate(plain))
+                plain = itertools.takewhile(lambda element: not isinstance(element, ast.Starred), target.elts)
+                yield from ((node.lineno, ast.unparse(element), f"{value}[{i}]") for i, element in enumerate(plain))
             else:
                 yield node.lineno, ast.unparse(target), value
 
