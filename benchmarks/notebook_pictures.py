@@ -112,7 +112,7 @@ def cut(image: Image.Image) -> Image.Image:
 def page(notebooks: list[Path]) -> str:
     """The page of the course; its map is written next to the pictures."""
     links = {path.stem.partition("-")[0]: f"course/{path.stem}.html" for path in notebooks}
-    MAP.write_text(f'<div class="wb-map-frame">{concept_map(notebooks, links)}</div>\n', encoding="utf-8")
+    MAP.write_text(concept_map(notebooks, links) + "\n", encoding="utf-8")
     minutes = sum(title.minutes for title in titles_of(notebooks).values())
     text = OPENING.format(count=len(notebooks), exercises=len(exercises()), hours=minutes / 60)
     for part, paths in parts_of(notebooks).items():

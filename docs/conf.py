@@ -288,6 +288,34 @@ def describe_figures(app: object, doctree: nodes.document) -> None:
             image["classes"].append("wb-inverts")
 
 
+def first_sentence(page: nodes.document) -> list[nodes.Node]:
+    """Returns the first sentence of a page, without links."""
+    sentence: list[nodes.Node] = []
+    for node in next((part.children for part in page.findall(nodes.paragraph)), ()):
+        text = node.astext()
+        end = re.match(r"(.*?[.])(?=\s|$)", text, re.DOTALL) if isinstance(node, nodes.Text) else None
+        if end is not None:
+            return [*sentence, nodes.Text(end[1])]
+        is_link = isinstance(node, addnodes.pending_xref | nodes.reference)
+        sentence += [child.deepcopy() for child in (node.children if is_link else [node])]
+    return sentence
+
+
+def explain_links(app: Any, doctree: nodes.document, name: str) -> None:
+    """Explains each link of a list of pages by the page's first sentence; a link with a short title by the title."""
+    for toctree in list(doctree.findall(addnodes.toctree)):
+        if toctree["hidden"]:
+            continue
+        terms = nodes.definition_list(classes=["wb-links"])
+        for label, page in toctree["entries"]:
+            title = app.env.titles[page].astext()
+            link = nodes.reference("", label or title, refuri=app.builder.get_relative_uri(name, page), internal=True)
+            sentence = [nodes.Text(title)] if label else first_sentence(app.env.get_doctree(page))
+            explanation = nodes.definition("", nodes.paragraph("", "", *sentence))
+            terms += nodes.definition_list_item("", nodes.term("", "", link), explanation)
+        toctree.replace_self(terms)
+
+
 def setup(app: object) -> None:
     """Registers the hooks."""
     app.connect("builder-inited", copy_course)  # type: ignore[attr-defined]
@@ -301,4 +329,5 @@ def setup(app: object) -> None:
     app.connect("missing-reference", resolve_alias)  # type: ignore[attr-defined]
     app.connect("doctree-read", name_every_export)  # type: ignore[attr-defined]
     app.connect("doctree-read", describe_figures)  # type: ignore[attr-defined]
+    app.connect("doctree-resolved", explain_links)  # type: ignore[attr-defined]
     app.connect("autodoc-skip-member", skip_member)  # type: ignore[attr-defined]

@@ -38,6 +38,13 @@ def test_names_in_the_code_of_pages_exist():
     assert offenders(PAGES, unknown) == []
 
 
+def test_code_of_how_to_pages_is_not_cut():
+    def too_long(page):
+        return [line for block in code_blocks(page, "python") for line in block.splitlines() if len(line) > 88]
+
+    assert offenders([page for page in PAGES if page.startswith("docs/how-to/")], too_long) == []
+
+
 def test_every_environment_variable_of_ours_is_documented():
     sources = [name for name in tracked_files() if name.startswith(("workbench/", "widgets/workbench_widgets/"))]
     texts = [(ROOT / name).read_text() for name in sources if name.endswith(".py")]

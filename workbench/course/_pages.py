@@ -97,7 +97,6 @@ a {{color: light-dark(#005a8f, #7cc4f2)}}
 h1 {{display: flex; gap: .75rem; align-items: center; font-size: 2.4rem; letter-spacing: -.02em; margin: 1rem 0 .5rem}}
 h2 {{margin: 2.5rem 0 1rem; padding-left: .75rem; border-left: .3rem solid var(--part); line-height: 1.2}}
 .start {{max-width: 46rem; font-size: 1.1rem}}
-.map {{overflow-x: auto}}
 ol {{list-style: none; padding: 0; display: grid; gap: 1rem;
      grid-template-columns: repeat(auto-fill, minmax(min(18rem, 100%), 1fr))}}
 li {{position: relative; border: 1px solid var(--line); border-top: .2rem solid var(--part); border-radius: .5rem;
@@ -115,7 +114,7 @@ li span {{display: block; font-size: .85rem; opacity: .75}}
 <p class="start">{start}</p>
 {parts}
 <h2>What each notebook builds on</h2>
-<div class="map">{chart}</div>
+{chart}
 </body></html>
 """
 

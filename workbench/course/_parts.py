@@ -83,26 +83,42 @@ def prerequisites_of(path: Path) -> list[str]:
 
 
 def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
-    """Draws the dependencies between notebooks, with one column per part and one box per notebook.
+    """Draws the dependencies between notebooks, with one column per part; with two columns on a phone.
 
     Example:
-        >>> concept_map([], {}).startswith("<svg")
+        >>> concept_map([], {}).startswith("<style")
         True
     """
     parts = parts_of(notebooks)
-    width, height, gap, top = 122, 60, 26, 34
-    place = {
-        path.stem.partition("-")[0]: (column * (width + gap) + 4, top + row * (height + 14))
-        for column, paths in enumerate(parts.values())
-        for row, path in enumerate(paths)
-    }
-    lines, boxes = [], []
-    colours: dict[Path, str] = {}
-    for column, part in enumerate(parts):
-        x = column * (width + gap) + 4
-        boxes.append(f'<text x="{x}" y="16" font-weight="600">{html.escape(part)}</text>')
-        colours.update({path: COLOURS.get(part, "#0072b2") for path in parts[part]})
-    for path in notebooks:
+    return MAP_STYLE + _drawn_map(parts, links, "wb-wide", len(parts)) + _drawn_map(parts, links, "wb-narrow", 2)
+
+
+MAP_STYLE = (
+    "<style>.wb-map{--paper:var(--color-background-primary,Canvas);display:block;width:100%}"
+    ".wb-map rect{fill:color-mix(in srgb,var(--part) 14%,var(--paper));stroke:var(--part)}"
+    ".wb-map a{text-decoration:none;color:inherit}"
+    ".wb-map a:hover rect{fill:color-mix(in srgb,var(--part) 35%,var(--paper))}"
+    ".wb-map path{fill:none;stroke:currentColor;opacity:.35}"
+    "@media (max-width:46rem){.wb-map.wb-wide{display:none}}"
+    "@media not all and (max-width:46rem){.wb-map.wb-narrow{display:none}}</style>"
+)
+
+
+def _drawn_map(parts: Mapping[str, Sequence[Path]], links: Mapping[str, str], name: str, columns: int) -> str:
+    """Draws one box per notebook; each row of the map has `columns` parts."""
+    width, height, gap, top, margin = 122, 60, 26, 34, 20
+    place, boxes, lines = {}, [], []
+    titles = list(parts)
+    y = 0
+    for row in range(0, len(titles), columns or 1):
+        for column, part in enumerate(titles[row : row + columns]):
+            x = column * (width + gap) + margin
+            boxes.append(f'<text x="{x}" y="{y + 16}" font-weight="600">{html.escape(part)}</text>')
+            for line, path in enumerate(parts[part]):
+                place[path.stem.partition("-")[0]] = x, y + top + line * (height + 14)
+        y += top + max(len(parts[part]) for part in titles[row : row + columns]) * (height + 14)
+    size = columns * (width + gap) - gap + margin + 18, y
+    for part, path in ((part, path) for part, paths in parts.items() for path in paths):
         number = path.stem.partition("-")[0]
         x, y = place[number]
         for before in prerequisites_of(path):
@@ -118,27 +134,18 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
             lines.append(f'<path d="{bend}"/>')
         texts = textwrap.wrap(label_of(path).partition(" ")[2], 19, max_lines=2, placeholder=" …")
         named = "".join(
-            f'<text x="{x + 8}" y="{y + 34 + 15 * row}" font-size="11">{html.escape(text)}</text>'
-            for row, text in enumerate(texts)
+            f'<text x="{x + 8}" y="{y + 34 + 15 * line}" font-size="11">{html.escape(text)}</text>'
+            for line, text in enumerate(texts)
         )
         boxes.append(
-            f'<a href="{html.escape(links[number])}" style="--part:{colours[path]}">'
+            f'<a href="{html.escape(links[number])}" style="--part:{COLOURS.get(part, "#0072b2")}">'
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
             f'<text x="{x + 8}" y="{y + 18}" font-weight="600">{number}</text>{named}</a>'
         )
-    columns, rows = len(parts), max(map(len, parts.values()), default=0)
-    size = columns * (width + gap) - gap + 8, top + rows * (height + 14)
     return (
-        f'<svg class="wb-map" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="What each notebook builds on" '
-        f'style="min-width:min(46rem,{size[0]}px);max-width:{1.3 * size[0]:.0f}px" '
-        'font-family="inherit" font-size="13" fill="currentColor">'
-        "<style>.wb-map{--paper:var(--color-background-primary,Canvas)}"
-        ".wb-map rect{fill:color-mix(in srgb,var(--part) 14%,var(--paper));stroke:var(--part)}"
-        ".wb-map a{text-decoration:none;color:inherit}"
-        ".wb-map a:hover rect{fill:color-mix(in srgb,var(--part) 35%,var(--paper))}"
-        ".wb-map path{fill:none;stroke:currentColor;opacity:.35}"
-        ".wb-map{display:block;width:100%}</style>"
-        f"{''.join(lines)}{''.join(boxes)}</svg>"
+        f'<svg class="wb-map {name}" viewBox="0 0 {size[0]} {size[1]}" role="img" '
+        f'aria-label="What each notebook builds on" style="max-width:{1.3 * size[0]:.0f}px" '
+        f'font-family="inherit" font-size="13" fill="currentColor">{"".join(lines)}{"".join(boxes)}</svg>'
     )
 
 

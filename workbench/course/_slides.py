@@ -50,29 +50,93 @@ SLIDES = (
 <script src="reveal.js/dist/reveal.js"></script>
 <script src="reveal.js/plugin/notes/notes.js"></script>
 <script>
-const slides = [...document.querySelectorAll(".slides > section > section")];
-// A slide without a heading names its section; long code of a figure is folded, so that the figure is seen.
-let section = "";
-for (const slide of slides) {
-  const heading = slide.querySelector("h1, h2, h3");
-  const name = heading?.cloneNode(true);
-  name?.querySelectorAll(".anchor-link").forEach((link) => link.remove());
-  const above = Object.assign(document.createElement("p"), {className: "wb-section", textContent: section});
-  if (section && !slide.firstElementChild?.contains(heading)) slide.prepend(above);
-  if (heading) section = name.textContent.trim();
-  for (const cell of slide.querySelectorAll(".jp-CodeCell")) {
-    const code = cell.querySelector(".jp-Cell-inputWrapper");
-    const lines = code?.querySelector("pre")?.textContent.trim().split("\\n").length ?? 0;
-    if (lines < 7 || !cell.querySelector("img, iframe.wb-view")) continue;
-    const fold = document.createElement("details"), title = document.createElement("summary");
-    title.textContent = `Code of the figure, ${lines} lines`;
-    code.replaceWith(fold);
-    fold.append(title, code);
-    fold.addEventListener("toggle", () => fit());
+const width = Math.min(1280, Math.max(640, innerWidth));  // a narrow screen gets narrower slides with readable text
+const LARGEST = 745, ZOOMS = [1.3, 1.2, 1.1, 1, 0.95, 0.9, 0.85, 0.8];
+const sections = () => [...document.querySelectorAll(".slides > section > section")];
+// Long code of a figure is folded, so that the figure is seen.
+function fold(cell) {
+  const code = cell.querySelector(".jp-Cell-inputWrapper");
+  const lines = code?.querySelector("pre")?.textContent.trim().split("\\n").length ?? 0;
+  if (lines < 7 || !cell.querySelector("img, iframe.wb-view")) return;
+  const details = document.createElement("details"), title = document.createElement("summary");
+  title.textContent = `Code of the figure, ${lines} lines`;
+  code.replaceWith(details);
+  details.append(title, code);
+  details.addEventListener("toggle", () => fit());
+}
+// Places where a cell may continue on the next slide, in three ranks: outputs, paragraphs, rows and code after a blank
+// line; a blank line in a function; another line.
+function breaks(cell) {
+  const isOpening = (node) => !node || /^H\\d$/.test(node.tagName) || node.textContent.trim().endsWith(":");
+  const blocks = cell.querySelectorAll(
+    ".jp-Cell-outputWrapper, .jp-OutputArea-child, .jp-MarkdownOutput > *, .jp-MarkdownOutput > * > li, tbody > tr");
+  const found = [[], [], []], code = ".jp-Cell-inputWrapper:not(details *)";
+  found[0] = [...blocks].filter((node) =>
+    node.matches(".jp-Cell-outputWrapper") ? cell.querySelector(code) : !isOpening(node.previousElementSibling));
+  for (const node of cell.querySelector(`${code} pre`)?.childNodes ?? []) {
+    const next = node.nextSibling, text = node.nodeType === Node.TEXT_NODE ? node.data : "";
+    if (!next || !/\\n( {4})?$/.test(text) || /^[)\\]}]/.test(next.textContent)) continue;
+    found[/\\n\\s*\\n$/.test(text) ? 0 : /\\n\\s*\\n/.test(text) ? 1 : 2].push(next);
+  }
+  return found;
+}
+function topOf(node) {
+  const range = document.createRange();
+  range.selectNode(node);
+  return range.getBoundingClientRect().top;
+}
+// The place from which a slide continues on the next one, if it does not fit or has a second heading. A heading stays
+// with its text, and a caption with its figure.
+function placeOfBreak(slide) {
+  const heading = [...slide.querySelectorAll(".jp-MarkdownOutput > :is(h1, h2)")].find(
+    (node) => node.previousElementSibling && !node.previousElementSibling.matches(".wb-kicker, .wb-cover"));
+  const height = LARGEST / 0.8, end = slide.getBoundingClientRect().top + height - 70;
+  const cells = [...slide.children], over = cells.findIndex((each) => each.getBoundingClientRect().bottom > end);
+  if (over < 0 || (heading && topOf(heading) < end)) return heading;
+  const isCaption = cells[over].textContent.trim().startsWith("What to look for.");
+  const first = isCaption && over > 1 ? over - 1 : over, cell = cells[first], top = topOf(cell);
+  if (first > 0 && cell.offsetHeight < height - 110 && !(first === 1 && cells[0].offsetHeight < 110)) return cell;
+  const found = breaks(cell);
+  const [before] = found.map((places) => places.filter((node) => topOf(node) <= end - 25 && topOf(node) > top + 120))
+    .filter((places) => places.length);
+  return before?.reduce((last, node) => (topOf(node) > topOf(last) ? node : last))
+    ?? (first > 0 ? cell : found[0].find((node) => topOf(node) > top + 60)) ?? cells[first + 1];
+}
+function split(slide) {
+  let place = placeOfBreak(slide);
+  if (!place) return;
+  const before = place.previousSibling;
+  if (place.parentNode.localName === "pre") place = before.splitText(before.data.search(/ *$/));  // its indentation
+  const heads = place.closest?.("table")?.tHead?.cloneNode(true), range = document.createRange();
+  range.setStartBefore(place);
+  range.setEndAfter(slide.lastChild);
+  const next = slide.cloneNode(false);
+  next.append(range.extractContents());
+  if (heads) next.querySelector("table").prepend(heads);
+  slide.after(next);
+  split(next);
+}
+async function prepare() {
+  document.querySelectorAll(".jp-CodeCell").forEach(fold);
+  const frame = document.querySelector(".slides");
+  frame.style.width = `${width / 0.8}px`;
+  frame.classList.add("wb-measured");
+  frame.getBoundingClientRect();  // requests the fonts that the slides use
+  await document.fonts.ready;
+  sections().forEach(split);
+  frame.classList.remove("wb-measured");
+  frame.style.width = "";
+  let section = "";  // a slide without a heading names its section
+  for (const slide of sections()) {
+    const heading = slide.querySelector("h1, h2, h3");
+    const name = heading?.cloneNode(true);
+    name?.querySelectorAll(".anchor-link").forEach((link) => link.remove());
+    const above = Object.assign(document.createElement("p"), {className: "wb-section", textContent: section});
+    if (section && !slide.firstElementChild?.contains(heading)) slide.prepend(above);
+    if (heading) section = name.textContent.trim();
   }
 }
-// A short slide gets larger type, a long one smaller type; a longer one scrolls, with the presenter's keys too.
-const LARGEST = 745, ZOOMS = [1.3, 1.2, 1.1, 1, 0.95, 0.9, 0.85, 0.8];
+// A short slide gets larger type, a long one smaller type. A slide that cannot be split scrolls, also with the keys.
 function fit() {
   const slide = Reveal.getCurrentSlide();
   if (!slide) return;
@@ -110,14 +174,14 @@ addEventListener("message", (event) => {
   if (event.data.turn === "next" && !turn(false)) Reveal.next();
   if (event.data.turn === "previous" && !turn(true)) Reveal.prev();
 });
-// A narrow screen gets narrower slides, whose text is not scaled down to a third.
-const width = Math.min(1280, Math.max(640, innerWidth));
-Reveal.initialize({controls: true, progress: true, hash: true, center: false, slideNumber: "c/t", width, height: 800,
-                   margin: 0.02, keyboardCondition, plugins: [RevealNotes]});
 const show = () => {const slide = Reveal.getCurrentSlide(); if (slide) slide.scrollTop = 0; fit();};
-Reveal.on("ready", show);
-Reveal.on("slidechanged", show);
-addEventListener("load", fit);
+addEventListener("load", async () => {  // images have their sizes
+  await prepare();
+  Reveal.initialize({controls: true, progress: true, hash: true, center: false, slideNumber: "c/t", width, height: 800,
+                     margin: 0.02, keyboardCondition, plugins: [RevealNotes]});
+  Reveal.on("ready", show);
+  Reveal.on("slidechanged", show);
+});
 </script>
 <style>
 :root {
@@ -129,6 +193,8 @@ addEventListener("load", fit);
 }
 .reveal .slides > section > section {box-sizing: border-box; padding: 36px 56px 30px; text-align: left}
 .reveal .slides > section:first-child > section:first-child {padding-top: 190px}
+.reveal .wb-measured section {display: block !important; position: static !important; height: auto !important}
+.reveal .wb-measured iframe.wb-view {height: 470px !important}
 .reveal section.too-long {height: calc(745px / 0.8); overflow-y: auto; overscroll-behavior: contain}
 .reveal section.too-long::after {content: ""; display: block; position: sticky; bottom: -30px; height: 70px;
   margin-top: -40px; pointer-events: none; background: linear-gradient(transparent, var(--r-background-color))}
@@ -157,7 +223,7 @@ addEventListener("load", fit);
   width: 100%; max-height: 500px; margin: 8px 0; object-fit: contain; object-position: left}
 .reveal details summary {cursor: pointer; font-size: 20px; color: var(--jp-content-font-color2)}
 .reveal iframe.wb-view {
-  display: block; width: 100%; max-width: none; max-height: none; height: 420px; border: 0; margin: 8px 0;
+  display: block; width: 100%; max-width: none; max-height: none; height: 470px; border: 0; margin: 8px 0;
   zoom: 1.15}
 .reveal .controls {font-size: 6px}
 .reveal .slide-number {
@@ -206,7 +272,7 @@ def keep_shades(notebook: Any) -> None:
 
 
 def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
-    """Adds a cover, puts views into frames, and removes links and hints to content that the slides lack.
+    """Adds a cover, puts views into frames, and removes warnings, and links and hints to content that the slides lack.
 
     The first exercise is on the slide with the heading of the exercises.
     """
@@ -225,6 +291,8 @@ def prepare_slides(notebook: Any, title: Title, names: Collection[str]) -> None:
     for cell in notebook.cells:
         if "exercise" in cell.metadata.get("tags", ()):
             cell.outputs = []
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         if cell.cell_type == "markdown":
             cell.source = FOLDED.sub("", re.sub(r"\[([^\]]+)\]\((\d\d-[\w-]+)\.ipynb[^)]*\)", linked, cell.source))
         for output in cell.get("outputs", ()):
