@@ -20,7 +20,7 @@ from engine_contract import CLIENTS, EngineContract, client_data, fedavg, printi
 from stragglers import check_rounds_go_on
 
 import workbench as wb
-from workbench.engines import Engine, Executor, _remote
+from workbench.engines import Engine, Executor, _executor, _remote
 from workbench.errors import EngineError, ProgramError
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
@@ -300,8 +300,8 @@ def test_large_values_of_the_server_go_to_a_file_that_a_worker_reads_once(monkey
     loky = pytest.importorskip("loky")
     engine = Executor(loky.get_reusable_executor(1, env={"JAX_PLATFORMS": "cpu"}), clients_per_task=2)
     stored: list[Any] = []
-    real = _remote.Values.stored
-    monkeypatch.setattr(_remote.Values, "stored", lambda values: stored.append(real(values)) or stored[-1])
+    real = _remote.StoredValues
+    monkeypatch.setattr(_executor, "StoredValues", lambda values: stored.append(real(values)) or stored[-1])
     run = engine.run(_scaled, np.ones(10**6, np.float32), np.arange(8, dtype=np.float32))
     assert run.results[:2].tolist() == [3.5, 3.5]
     (path,) = [values.path for values in stored]

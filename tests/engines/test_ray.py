@@ -127,7 +127,7 @@ class TestFaults:
         engine = Ray(clients_per_task=2)
         pool: Any = engine.pool
         submit = pool.submit
-        broken = pool.put(Values(b"no stage", [], fingerprint([], "other")))
+        broken = engine._put(Values(b"no stage", [], fingerprint([], "other")))
         pool.submit = lambda fn, task, values: submit(fn, Task("other", b"", task.operands), broken)
         with pytest.raises(EngineError, match=r"on a worker: InspectionError") as caught:
             engine.run(fedavg, start(), client_data())
