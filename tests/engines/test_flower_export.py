@@ -246,6 +246,18 @@ def test_waiting_is_bounded(tmp_path: Path):
         processes.close()
 
 
+def test_second_process_with_a_name_is_reported_too(tmp_path: Path):
+    processes, until = _processes(tmp_path), time.monotonic() + 120
+    try:
+        for status in (3, 4):
+            processes.start("node", [sys.executable, "-c", f"raise SystemExit({status})"])
+            while not processes.ended and time.monotonic() < until:
+                time.sleep(0.05)
+            assert processes.ended.pop("node", None) == status
+    finally:
+        processes.close()
+
+
 def test_supervisor_needs_neither_jax_nor_the_workbench():
     text = Path(_supervisor.__file__).read_text()
     assert "jax" not in [line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith("import ")]

@@ -25,7 +25,6 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     processes: dict[str, subprocess.Popen[bytes]] = {}
-    ended: set[str] = set()
     waiting = b""
     try:
         while True:
@@ -38,9 +37,9 @@ def main() -> None:
                     task = json.loads(line)
                     processes[task["name"]] = _start(task)
                     _say({"started": task["name"], "pid": processes[task["name"]].pid})
-            for name, process in processes.items():
-                if name not in ended and process.poll() is not None:
-                    ended.add(name)
+            for name, process in list(processes.items()):
+                if process.poll() is not None:
+                    del processes[name]  # so that a later process with this name is reported too
                     _say({"ended": name, "status": process.returncode})
     finally:
         _end_all()
