@@ -147,6 +147,19 @@ def test_gradients_that_update_no_argument_are_named_by_their_lines():
     assert len([name for name in names if name.startswith("gradient from ")]) == 2
 
 
+def test_gradients_without_a_name_are_named_by_their_lines():
+    def client(params, x):
+        _ = jax.grad(lambda p: jnp.sum((x @ p["w"]) ** 2) + jnp.sum(p["b"] ** 2))(params)
+        return jax.tree.map(jnp.subtract, params, _)
+
+    @wb.program(clients=2)
+    def step(params, x):
+        return wb.reduce_mean(wb.map_fn(client, (wb.broadcast(params), x)))
+
+    names = wb.trace(step)({"w": jnp.eye(2), "b": jnp.ones(2)}, jnp.ones((2, 3, 2))).tap(client=0).names
+    assert 'x @ p["w"]' in names
+
+
 def test_what_came_in_is_there_too(tapped):
     inputs = [value for value in tapped.values if value.operation == "input"]
     assert any(value.shape == (2, 2) and np.array_equal(value.value, X[4]) for value in inputs)

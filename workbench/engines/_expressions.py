@@ -86,7 +86,7 @@ class _Flow:
     def paths(self, span: SourceSpan, gradients: Sequence[Any]) -> list[str | None]:
         """Names gradients by the paths of the parameters that they update, such as `grads['w']`; None if unknown."""
         assigned = _assigned(span)
-        for root in assigned.parameters:
+        for root in assigned.parameters if assigned.targets else ():
             leaves: dict[Any, str] = {
                 v: name[len(root) :]
                 for v, name in self.arguments.items()
