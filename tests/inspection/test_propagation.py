@@ -79,6 +79,13 @@ def test_elementwise_functions_keep_the_shardings_that_the_compiler_keeps():
     assert planned.count(("clients", "model")) == 18  # all but `erf`
 
 
+def test_elementwise_functions_of_arrays_with_many_dimensions_keep_their_sharding():
+    mesh = jax.make_mesh((4, 2), AXES, axis_types=AUTO)
+    x = struct(mesh, (2,) * 20, *[None] * 19, "model")  # as the state of 20 qubits; Shardy has 18 factors of one letter
+    (output,) = of_operation(propagate_shardings(jax.jit(jnp.square).lower(x)), "output")
+    assert output.spec == ((),) * 19 + (("model",),)
+
+
 def test_planned_collectives_carry_axis_stage_line_and_bytes():
     record = propagate_shardings(lower(mlp, *mlp_args(ABSTRACT)))
     over_model, over_clients = record.collectives

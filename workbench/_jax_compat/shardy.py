@@ -22,7 +22,7 @@ COLLECTIVE_PASSES = (
     "symbol-dce,sdy-propagation-pipeline,func.func(sdy-insert-explicit-reshards{enable-full-version=true},"
     "canonicalize,sdy-reshard-to-collectives,canonicalize)"
 )
-_FACTORS = "ijklmnopqrstuvwxyz"  # Shardy's names for the factors of a rule
+_FACTORS = [*"ijklmnopqrstuvwxyz", *(f"z_{number}" for number in range(1, 1000))]  # of a rule, as Shardy names them
 
 
 class ShardyError(Exception):
