@@ -83,7 +83,8 @@ def _add_rules(module: _ir.Module) -> None:
     """Adds the sharding rules of elementwise CHLO operations, such as `square`, at which propagation stops otherwise.
 
     XLA replaces these operations before it propagates shardings; jaxlib 0.10.2 registers no pass that does so. XLA
-    keeps `erf` and `top_k`, at which its propagation stops too.
+    keeps `erf`, at which its propagation stops too. `top_k` is not elementwise: XLA keeps the sharding of its batch
+    dimensions, which is missing here.
     """
 
     def visit(op: _ir.Operation) -> _ir.WalkResult:
