@@ -92,8 +92,8 @@ class Core:
     """The record of a watched loop, filled by two background threads.
 
     The user's thread only puts steps into a queue. One thread waits for the results of the steps and another records
-    the steps, because reading a profile takes longer than a step. Of each step, the
-    watch keeps one small array, which shows when the step is done. It keeps the chosen outputs until they are read.
+    the steps, because reading a profile takes longer than a step. Of each step, the watch keeps one small array, which
+    shows when the step is done. It keeps the chosen outputs until they are read.
     """
 
     def __init__(self, name: str, trackers: list[Tracker]) -> None:

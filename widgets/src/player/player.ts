@@ -481,7 +481,8 @@ function offer(host: HTMLElement, context: ViewContext<"player">): void {
     const onProgress = ({ phase, seconds }: { phase: string; seconds?: number }) => {
       said.textContent = `${phase}, ${(seconds ?? 0).toFixed(0)} s`;
     };
-    const made = await context.request("play_round", {}, { onProgress, signal: context.signal }).catch(() => null); // the error is shown already
+    // A failure is shown already.
+    const made = await context.request("play_round", {}, { onProgress, signal: context.signal }).catch(() => null);
     ask.disabled = false;
     if (!made) return;
     replace(host);
