@@ -189,9 +189,8 @@ def expect_clients_apart(function: Argument, args: Sequence[object], clients: in
     for one, other in zip(jax.tree.leaves(apart), together, strict=True):
         if not np.allclose(one, other, rtol=0.02, atol=0.02 * float(np.max(np.abs(other), initial=0)), equal_nan=True):
             wrong(
-                "the values are right, but the program does not compute them: on other data, with each client "
-                "computed separately from its own row, the result differs. The function should run the same program "
-                "in every call."
+                "the values are right, but the program does not compute them: on other data, its result differs from "
+                "that of each client computed separately. The function should run the same program in every call."
             )
 
 

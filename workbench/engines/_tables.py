@@ -232,7 +232,7 @@ def _checked_columns(labels: Sequence[str], by: str, columns: Sequence[str] | No
     wrong = [name for name in (by, *names, *([order] if order else ())) if name not in labels]
     if wrong or not names or COUNT in names:
         message = (
-            f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, for a table with the columns "
+            f"`clients_from` received by={by!r}, columns={names} and order={order!r}, for a table with the columns "
             f'{labels}. Each name must be a column of the table, and "n" is reserved for the number of examples: '
             "rename the column or choose another column."
         )

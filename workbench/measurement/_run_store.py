@@ -85,7 +85,7 @@ class StoredRun(Generic[R]):
         ]
         if self.about["devices"] != names_of_devices():
             texts.append(
-                f"the devices were {len(self.about['devices'])} ({self.about['devices'][0]}) and are different now"
+                f"the run had {len(self.about['devices'])} devices ({self.about['devices'][0]}), and now has others"
             )
         if len(run.history) != len(self.history):
             texts.append(f"{len(self.history)} rounds had finished, and {len(run.history)} have now")

@@ -126,7 +126,7 @@ def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt
         data: All rows, at the server, as 32-bit words (use `jax.lax.bitcast_convert_type` for floats).
 
     Returns:
-        The workers' decoded new batches.
+        The new batch of each worker, decoded.
 
     Example:
         >>> plan = plan_shuffle(40, 4, 20)

@@ -99,7 +99,7 @@ def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float
 
     Args:
         noise_multiplier: z, as in `ftrl_mean`.
-        rounds: Number of rounds, the leaves of the tree.
+        rounds: Number of rounds. The tree has one leaf per round.
         delta: δ.
 
     Returns:

@@ -68,7 +68,7 @@ def _fonts() -> list[str]:
 
 
 def _draw(font: str, character: str) -> np.ndarray:
-    """Draws a centred character at twice the final size, where ink is 1."""
+    """Draws a centred character at twice the final size: 1 for ink, 0 for paper."""
     from matplotlib.ft2font import FT2Font
 
     face = FT2Font(font)

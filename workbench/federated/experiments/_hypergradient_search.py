@@ -62,8 +62,8 @@ class HypergradientSearch(Grid):
             message = (
                 f"`HypergradientSearch` received a space in which {', '.join(map(repr, names)) or 'nothing'} can be "
                 f"optimized and {', '.join(map(repr, static)) or 'nothing'} cannot. The search optimizes positive "
-                "floats, and each of the other hyperparameters must have the same value in all trials: run one sweep "
-                "for each of these values."
+                "floats. Each of the other hyperparameters must have the same value in all trials: run one search "
+                "for each combination of their values."
             )
             raise ProgramError(message)
         if problem.batches is not None:

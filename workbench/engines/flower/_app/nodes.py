@@ -46,7 +46,8 @@ def ask_nodes(
 
     `enough` is a pair: the number of replies that suffice, and the seconds to wait for more replies (None: stop as
     soon as enough replies are there). Failed and late nodes then reply with an "error" and no values, unless a worker
-    exited. `late` maps slots to unanswered messages of earlier calls; these nodes receive no request.
+    exited. `late` maps slots to unanswered messages of earlier calls. Nodes in these slots
+    receive no request.
     """
     late = {} if late is None else late
     for reply in grid.pull_messages(late.values()) if late else ():
