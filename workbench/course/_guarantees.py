@@ -135,7 +135,7 @@ def reconstruct(answer: object) -> str:
     random = np.random.default_rng(3)
     x, w, b = random.normal(size=6), random.normal(size=(6, 4)), random.normal(size=4)
     active = jnp.array([0.0, 1.0, 1.0, 1.0])  # the first unit has no gradient
-    hint = "Each column of the weights' gradient is x times one entry of the bias's gradient: divide the column by that entry."
+    hint = "Each column of the weights' gradient is x times an entry of the bias's gradient: divide the column by it."
     for slope in (active, active * jnp.array([1.0, 1.0, -2.0, 0.5]), -active):  # also where no gradient is positive
 
         def loss(w: jax.Array, b: jax.Array, slope: jax.Array = slope) -> jax.Array:
