@@ -94,7 +94,6 @@ def clients_view_state(
         **base,
         "columns": list(base["columns"]),
         "jaxpr": stage.jaxpr[:20_000] if stage is not None else "",
-        "outcomes": {} if timeline is None else {str(o.client): o.status for o in timeline.outcomes},
         "opens": opens and base["group_size"] == 1,
     }
     arrays = dict(columns)

@@ -55,7 +55,6 @@ def operations_state(
         "code": _code(places, cells),
         "made_from": tree.made_from,
         "counted": "all calls in the profile, measured" if measured else None,
-        "attributed": tree.attributed_to_line,
         "notes": _notes(tree, {column["key"] for column in columns}),
     }
     return state, arrays

@@ -90,7 +90,6 @@ def sharding_state(
         "leaves": leaves,
         "axes": [] if mesh is None else [(axis.name, axis.size) for axis in mesh.axes],
         "names": {} if mesh is None else {str(d.id): f"{d.platform or 'device'}:{d.id}" for d in mesh.devices},
-        "device_count": 0 if mesh is None else len(mesh.devices),
         "total": bytes_text(record.total_bytes),
         "fullest": bytes_text(record.bytes_per_device),
         "notes": list(record.notes),

@@ -96,7 +96,6 @@ class OperationsState(TypedDict):
     code: dict[str, list[tuple[int, str, bool]]]
     made_from: Literal["compiled", "jaxpr"]
     counted: str | None
-    attributed: dict[str, float]
     notes: list[str]
 
 
@@ -473,7 +472,6 @@ class ShardingState(TypedDict):
     leaves: list[ShardingLeaf]
     axes: list[tuple[str, int]]
     names: dict[str, str]
-    device_count: int
     total: str
     fullest: str
     notes: list[str]
@@ -594,7 +592,6 @@ class ClientsViewState(ClientsState):
     """State of the clients view."""
 
     jaxpr: str
-    outcomes: dict[str, str]
     opens: bool
 
 

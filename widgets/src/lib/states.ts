@@ -144,7 +144,6 @@ export interface OperationsState {
   code: Readonly<Record<string, readonly (readonly [number, string, boolean])[]>>;
   made_from: "compiled" | "jaxpr";
   counted: string | null;
-  attributed: Readonly<Record<string, number>>;
   notes: readonly string[];
 }
 
@@ -312,7 +311,6 @@ export interface ClientsViewState {
   sentence: string;
   measuring: string;
   jaxpr: string;
-  outcomes: Readonly<Record<string, string>>;
   opens: boolean;
 }
 
@@ -457,7 +455,6 @@ export interface ShardingState {
   leaves: readonly ShardingLeaf[];
   axes: readonly (readonly [string, number])[];
   names: Readonly<Record<string, string>>;
-  device_count: number;
   total: string;
   fullest: string;
   notes: readonly string[];
