@@ -5,12 +5,11 @@ import math
 import re
 from collections.abc import Sequence
 
-from workbench import render
 from workbench.aot import parse_target, targets_for
 from workbench.records.compiled import CostRecord, MemoryRecord, ProgramRecord
 from workbench.render.units import bytes_text, seconds_text, source_text
 from workbench_widgets._headline import sum_per_device, work_per_device
-from workbench_widgets._roofline_state import roofline_state
+from workbench_widgets._roofline_state import roofline_state, stage_roofs
 from workbench_widgets._scaling_state import scaling_choices, stage_rows
 from workbench_widgets.states import CostState, TargetChoice, TargetCost
 
@@ -46,13 +45,12 @@ def _other_size(record: ProgramRecord) -> str:
 
 def target_state(record: ProgramRecord, cost: CostRecord) -> TargetCost:
     """One program on one target."""
-    picture = render.svg(cost, width=400, live=True)  # the narrowest column's width: never scaled down
     memory = record.module.memory if record.module is not None else None
     return {
         "target": record.target,
         "chip": cost.chip.name if cost.chip is not None else "no chip",
         "seconds": cost.seconds,
-        "roofline": str(picture) or None,
+        "roofs": None if cost.chip is None else stage_roofs(cost.chip),
         "lines": roofline_state(record.module, cost.chip),
         "assumptions": list(cost.assumptions),
         "notes": list(record.notes),

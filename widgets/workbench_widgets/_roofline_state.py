@@ -68,6 +68,14 @@ def chip_roofs(chip: ChipRecord) -> ChipRoofs:
     }
 
 
+def stage_roofs(chip: ChipRecord) -> ChipRoofs:
+    """The rooflines for stages, whose products have several dtypes: bfloat16, else float32, else the fastest dtype."""
+    roofs = chip_roofs(chip)
+    peaks = roofs["peaks"]
+    dtype = next((name for name in ("bfloat16", "float32") if name in peaks), max(peaks, key=lambda name: peaks[name]))
+    return {**roofs, "peaks": {dtype: peaks[dtype]}}
+
+
 def _key(instruction: InstructionRecord) -> str:
     return instruction.opcode if instruction.source is None else f"{instruction.source.file}:{instruction.source.line}"
 

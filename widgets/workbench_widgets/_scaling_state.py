@@ -2,7 +2,6 @@
 
 import math
 
-from workbench import render
 from workbench.cost import CHIPS, scaled_placement
 from workbench.records.compiled import CostRecord, ModuleRecord, ProgramRecord, ScaledCostRecord
 from workbench_widgets.states import ScaledAmounts, ScaledState, Scaling, StageCost
@@ -38,13 +37,11 @@ def scaling_choices(record: ProgramRecord) -> Scaling | None:
 
 def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledCostRecord) -> ScaledState:
     """The estimate in the form the view draws, with the original program's amounts."""
-    picture = render.svg(scaled.cost, live=True)
     return {
         **_amounts(scaled),
         "as_is": _amounts(as_is),
         "target": f"{record.name}, estimated",
         "chip": scaled.cost.chip.name if scaled.cost.chip is not None else "no chip",
-        "roofline": str(picture) or None,
         "assumptions": list(scaled.cost.assumptions),
         "available": None if scaled.memory is None else scaled.memory.available_bytes,
         "fits": None if scaled.memory is None else scaled.memory.fits,

@@ -244,7 +244,7 @@ class TargetCost(TypedDict):
     target: str
     chip: str
     seconds: float | None
-    roofline: str | None
+    roofs: ChipRoofs | None
     lines: LinesRoofline | None
     assumptions: list[str]
     notes: list[str]
@@ -1033,7 +1033,6 @@ class ScaledState(ScaledAmounts):
     as_is: ScaledAmounts
     target: str
     chip: str
-    roofline: str | None
     assumptions: list[str]
     available: int | None
     fits: bool | None

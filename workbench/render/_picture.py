@@ -14,7 +14,7 @@ from workbench.records.program import ClientDataRecord
 from workbench.records.run import RunOverlayRecord, RunRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
 from workbench.render._call_tree import describe_call_tree
-from workbench.render._charts import render_roofline_svg, render_schedule_memory_svg
+from workbench.render._charts import render_schedule_memory_svg
 from workbench.render._cost import plot_roofline
 from workbench.render._data import render_label_skew
 from workbench.render._graph import render_graph_svg
@@ -122,7 +122,6 @@ def _launched(record: LaunchedRecord, **options: Option) -> Markup:
 
 for _kind, _sentence, _draw in (
     (CallTreeRecord, describe_call_tree, None),
-    (CostRecord, None, render_roofline_svg),
     (LaunchedRecord, describe_launched, _launched),
     (LeafShardingRecord, describe_leaf, None),
     (MemoryRecord, describe_memory, render_schedule_memory_svg),

@@ -539,7 +539,7 @@ export interface TargetCost {
   target: string;
   chip: string;
   seconds: number | null;
-  roofline: string | null;
+  roofs: ChipRoofs | null;
   lines: LinesRoofline | null;
   assumptions: readonly string[];
   notes: readonly string[];
@@ -1086,7 +1086,6 @@ export interface ScaledState {
   as_is: ScaledAmounts;
   target: string;
   chip: string;
-  roofline: string | null;
   assumptions: readonly string[];
   available: number | null;
   fits: boolean | null;

@@ -1,6 +1,7 @@
 import { expect, it } from "vitest";
 import { roofGroups } from "../lib/roofline-picture";
-import { lineDots, spokenLine } from "./cost-roofline";
+import type { StageCost } from "../lib/states";
+import { lineDots, spokenLine, stageDots } from "./cost-roofline";
 
 const chip = { name: "v5e", bandwidth: 1e12, peaks: { bfloat16: 2e14, int8: 4e14, uint8: 4e14 }, source: "" };
 const line = {
@@ -35,5 +36,13 @@ it("dtypes with the same peak share a roof", () => {
   expect(roofGroups(chip.peaks)).toEqual([
     ["bfloat16", 2e14],
     ["int8, uint8", 4e14],
+  ]);
+});
+
+it("a stage with matrix products is a dot at its FLOPs per byte, below the roof", () => {
+  const stage = (flops: number, compute: number, memory: number) =>
+    ({ flops, accessed: 1e9, compute, memory }) as unknown as StageCost;
+  expect(stageDots([stage(0, 0, 1e-3), stage(4e9, 2e-5, 1e-3)])).toEqual([
+    { index: 1, intensity: 4, rate: 4e12, seconds: 1e-3 },
   ]);
 });

@@ -3,8 +3,8 @@
 import { h } from "../lib/dom";
 import { formatBandwidth, formatFlops, formatSeconds, plural } from "../lib/format";
 import { type Dot, shareOfRoof } from "../lib/roofline";
-import { rooflinePicture } from "../lib/roofline-picture";
-import type { LinesRoofline } from "../lib/states";
+import { type RooflineOptions, rooflinePicture } from "../lib/roofline-picture";
+import type { ChipRoofs, LinesRoofline, StageCost } from "../lib/states";
 import type { ViewContext } from "../lib/view";
 
 const FRAME = { width: 400, height: 240, left: 82, bottom: 34 };
@@ -26,30 +26,23 @@ export function spokenLine(lines: LinesRoofline, dot: Dot): string {
   );
 }
 
-export function lineRoofline(context: ViewContext, lines: LinesRoofline): HTMLElement {
+export function lineRoofline(context: ViewContext<"cost">, lines: LinesRoofline): HTMLElement {
   const { chip, assumed, without_products: without } = lines;
   const dots = lineDots(lines);
-  const svg = rooflinePicture({
+  const svg = selectable(context, {
     dots,
     chip,
-    frame: FRAME,
     what: "lines of the program",
     spoken: (dot) => spokenLine(lines, dot),
     choose: ({ index }) => {
       const { line, instruction } = lines.dots[index];
       context.select({ line, instruction, node: null });
     },
+    isChosen: ({ line, instruction }, index) => {
+      const shown = lines.dots[index];
+      return instruction ? shown.instruction === instruction : Boolean(line) && shown.line === line;
+    },
   });
-  const follow = () => {
-    const { line, instruction } = context.selection;
-    for (const mark of svg.querySelectorAll<SVGElement>("[data-dot]")) {
-      const shown = lines.dots[Number(mark.dataset.dot)];
-      const chosen = instruction ? shown.instruction === instruction : Boolean(line) && shown.line === line;
-      mark.classList.toggle("wb-selected", chosen);
-    }
-  };
-  context.onSelection(follow);
-  follow();
   const which = assumed
     ? ` ${chip.name} is assumed: the program does not name a chip. Pass on="h100" or another chip.`
     : "";
@@ -60,4 +53,52 @@ export function lineRoofline(context: ViewContext, lines: LinesRoofline): HTMLEl
     `${chip.name}, ${formatBandwidth(chip.bandwidth)}.${which} ${plural(dots.length, "line")} of one device; the area of a dot is ` +
     `its predicted time.${rest}`;
   return h("div", {}, svg, h("p", { class: "wb-note" }, text));
+}
+
+/** Stages with matrix products, for a program that was not compiled. */
+export function stageDots(stages: readonly StageCost[]): Dot[] {
+  return stages.flatMap(({ flops, accessed, compute, memory }, index) => {
+    const seconds = Math.max(compute ?? 0, memory ?? 0);
+    return flops && accessed && seconds ? [{ index, intensity: flops / accessed, rate: flops / seconds, seconds }] : [];
+  });
+}
+
+export function stageRoofline(
+  context: ViewContext<"cost">,
+  chip: ChipRoofs,
+  stages: readonly StageCost[],
+): HTMLElement {
+  const dots = stageDots(stages);
+  if (!dots.length) return h("p", { class: "wb-note" }, "No stage computes anything.");
+  const svg = selectable(context, {
+    dots,
+    chip,
+    what: "stages",
+    spoken: ({ index, intensity }) => {
+      const { kind, stage, name, bound } = stages[index];
+      const role =
+        kind === "program" ? "the whole program" : `${kind} stage ${stage}${name === kind ? "" : ` ${name}`}`;
+      return `${role}: ${intensity.toPrecision(3)} FLOPs per byte, bound by ${bound}`;
+    },
+    choose: ({ index }) => context.select({ stage: stages[index].stage }),
+    isChosen: ({ stage }, index) => stages[index].stage === stage,
+  });
+  const words = `${chip.name}, ${formatBandwidth(chip.bandwidth)}. ${plural(dots.length, "stage")} of one device; the area of a dot is its predicted time.`;
+  return h("div", {}, svg, h("p", { class: "wb-note" }, words));
+}
+
+type Selectable = Omit<RooflineOptions, "frame"> & {
+  isChosen: (selection: ViewContext<"cost">["selection"], index: number) => boolean;
+};
+
+/** A roofline whose dots follow the selection. */
+function selectable(context: ViewContext<"cost">, { isChosen, ...options }: Selectable): SVGSVGElement {
+  const svg = rooflinePicture({ ...options, frame: FRAME });
+  const follow = () => {
+    for (const mark of svg.querySelectorAll<SVGElement>("[data-dot]"))
+      mark.classList.toggle("wb-selected", isChosen(context.selection, Number(mark.dataset.dot)));
+  };
+  context.onSelection(follow);
+  follow();
+  return svg;
 }

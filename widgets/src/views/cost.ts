@@ -1,15 +1,14 @@
 // Predicted cost: the roofline, seconds per stage and mesh axis; other sizes; targets side by side, here and elsewhere.
 
-import { button, type Child, h, pictureFrom, replace } from "../lib/dom";
+import { button, type Child, h, replace } from "../lib/dom";
 import { asSentence, formatBytes, formatFlops, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
-import { rove } from "../lib/keyboard";
 import type { StageCost, TargetCost } from "../lib/states";
 import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
 import { compilePanel, sideBySide } from "./cost-compile";
 import { axesOf, costsSomething, timeParts } from "./cost-data";
-import { lineRoofline } from "./cost-roofline";
+import { lineRoofline, stageRoofline } from "./cost-roofline";
 import { whatIf } from "./cost-scaling";
 
 const LOOKS: Record<string, string> = { compute: "wb-part-clients", memory: "wb-part-broadcast" };
@@ -114,14 +113,9 @@ class Cost {
           ),
         )
       : null;
-    const picture = target.lines ? lineRoofline(this.context, target.lines) : this.roofline(target);
-    const stages =
-      target.lines && target.roofline
-        ? h("details", {}, h("summary", {}, "Roofline by stage"), this.roofline(target))
-        : null;
-    const roofline = picture
-      ? h("div", { class: "wb-right" }, h("h3", {}, term(this.context, "roofline")), picture, stages)
-      : null;
+    const { lines, roofs, stages } = target;
+    const picture = lines ? lineRoofline(this.context, lines) : roofs && stageRoofline(this.context, roofs, stages);
+    const roofline = picture && h("div", { class: "wb-right" }, h("h3", {}, term(this.context, "roofline")), picture);
     return h(
       "section",
       { class: "wb-target", "aria-label": target.target },
@@ -189,28 +183,6 @@ class Cost {
       h("b", {}, sentence),
       largest.length ? h("ul", {}, largest) : null,
     );
-  }
-
-  private roofline(target: TargetCost): Node | null {
-    if (target.chip === "no chip") return null;
-    if (!target.roofline) return h("p", { class: "wb-note" }, "No stage computes anything.");
-    const svg = pictureFrom(target.roofline);
-    svg.style.maxWidth = `${svg.getAttribute("width")}px`;
-    for (const attribute of ["width", "height"]) svg.removeAttribute(attribute);
-    svg.classList.add("wb-chart");
-    svg.setAttribute("role", "group");
-    const points = [...svg.querySelectorAll<SVGElement>("[data-stage]")];
-    for (const point of points) {
-      point.setAttribute("role", "button");
-      point.setAttribute("aria-label", point.dataset.label ?? "");
-    }
-    const choose = (point: SVGElement) => this.context.select({ stage: point.dataset.stage });
-    svg.addEventListener("click", (event) => {
-      const point = (event.target as Element).closest<SVGElement>("[data-stage]");
-      if (point) choose(point);
-    });
-    rove<SVGElement>(svg, { items: () => points, choose });
-    return svg;
   }
 
   /** Stages × axes as bars: of seconds where a chip is known, else of FLOPs; what each stage sends over each axis. */
