@@ -118,6 +118,19 @@ def test_data_stay_that_a_branch_or_a_while_loop_gives_to_clients():
     assert [kind[1:] for kind in _stays(until, np.float32(1), x)] == [((2,), 8)]
 
 
+def test_data_that_a_loop_without_iterations_returns_do_not_stay():
+    @wb.program(clients=4)
+    def doubled(x: Any, times: Any) -> Any:
+        def step(carry: Any) -> Any:
+            return carry[0] + 1, wb.map_fn(lambda row: row * 2, carry[1])
+
+        return jax.lax.while_loop(lambda carry: carry[0] < times, step, (0, x))[1]
+
+    plan = wb.trace(doubled)(np.ones((4, 2), np.float32), 0).plan
+    assert ("x", "row") in [(value.name, value.kind) for value in plan.disclosed]
+    assert not plan.kept_local
+
+
 def test_data_that_the_server_reads_do_not_stay_and_are_named():
     @wb.program(clients=4)
     def peek(examples: Any) -> Any:

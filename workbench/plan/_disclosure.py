@@ -182,6 +182,9 @@ def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records:
         condition = _follow(plan_jaxpr(flow.condition, plan.name), f"{inner}?.", {0}, records)
         passed |= {i - before for i in condition if i >= before}
         operands |= {i if i < before else i + consts for i in condition}
+    if isinstance(flow, While) or not flow.equation.params["length"]:
+        # A loop without iterations returns its initial carry.
+        operands |= {before + consts + i for i in results if i < carries}
     while True:  # the carry read by an iteration is the result of the previous iteration
         inputs = _follow(body, f"{inner}.", passed, records)
         more = passed | {i - consts for i in inputs if consts <= i < consts + carries}
