@@ -1,5 +1,6 @@
 """Tensor-parallel layers: equal to the plain layer, forward and backward, and exactly the papers' communication."""
 
+import functools
 import math
 from collections import Counter
 from typing import Any
@@ -74,18 +75,26 @@ LAYERS: dict[str, tuple[Any, Any, list[tuple[int, ...]]]] = {
 }
 
 
+def result_and_slopes(layer: Any) -> Any:
+    return jax.jit(lambda *a: (layer(*a), jax.grad(lambda *a: jnp.sum(jnp.sin(layer(*a))), argnums=(0, 1, 2))(*a)))
+
+
+@functools.cache
+def plain_result_and_slopes(layer: str) -> Any:
+    _, plain, shapes = LAYERS[layer]
+    return result_and_slopes(plain)(*arrays(*shapes))
+
+
+@pytest.mark.usefixtures("little_optimized")
 @pytest.mark.parametrize("layer", LAYERS)
 @every_kind
 def test_layers_and_their_gradients_are_those_of_the_plain_layer(kind: Any, axes: Any, layer: str) -> None:
-    split, plain, shapes = LAYERS[layer]
-    values = arrays(*shapes)
+    split, _, shapes = LAYERS[layer]
     with jax.set_mesh(mesh_of(axes)):
-        ours = split(algorithms.tensor_parallel(kind))
-        result = jax.jit(ours)(*values)
-        slopes = jax.jit(jax.grad(lambda *a: jnp.sum(jnp.sin(ours(*a))), argnums=(0, 1, 2)))(*values)
-    np.testing.assert_allclose(result, plain(*values), atol=2e-5)
-    expected = jax.grad(lambda *a: jnp.sum(jnp.sin(plain(*a))), argnums=(0, 1, 2))(*values)
-    for slope, wanted in zip(slopes, expected, strict=True):
+        result, slopes = result_and_slopes(split(algorithms.tensor_parallel(kind)))(*arrays(*shapes))
+    expected, expected_slopes = plain_result_and_slopes(layer)
+    np.testing.assert_allclose(result, expected, atol=2e-5)
+    for slope, wanted in zip(slopes, expected_slopes, strict=True):
         np.testing.assert_allclose(slope, wanted, atol=1e-4)
 
 
