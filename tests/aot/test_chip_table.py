@@ -58,12 +58,16 @@ def test_rest_comes_from_jax_where_jax_knows_it(name, version):
     assert (chip.hbm_bytes, chip.hbm_bytes_per_second) == (core.hbm_capacity_bytes, core.mem_bw_bytes_per_second)
     rates = {"bfloat16": core.bf16_ops_per_second, "float8_e5m2": core.fp8_ops_per_second}
     for dtype, rate in rates.items():
-        assert chip.peak_flops_per_second.get(dtype, 0) == pytest.approx(rate)
+        assert chip.peak_flops_per_second.get(dtype, 0) == pytest.approx(rate, rel=1e-15)
+    assert "float16" not in chip.peak_flops_per_second
+    assert chip.topology == ("torus3d" if version == "v4i" else "torus2d")
 
 
 def test_misspelt_name_is_answered_with_a_near_one():
-    with pytest.raises(MeshError, match=r"'H100 PCI'.*did you mean 'H100 PCIe'.*one of v4, v5e.*JAX's own names v2"):
-        known_chip("H100 PCI")
+    with pytest.raises(
+        MeshError, match=r"'H100 PCI:1x8'.*did you mean 'H100 PCIe'.*one of v4, v5e.*JAX's own names v2"
+    ):
+        known_chip("H100 PCI:1x8")
     with pytest.raises(MeshError) as error:
         known_chip("quantum")
     assert "did you mean" not in str(error.value)
@@ -231,6 +235,10 @@ def test_largest_mig_slice_computes_like_the_gpu_without_its_links():
     assert part is not None
     assert part.peak_flops_per_second == whole.peak_flops_per_second
     assert (part.hbm_bytes, part.hbm_bytes_per_second) == (whole.hbm_bytes, whole.hbm_bytes_per_second)
+    more = known_chip("NVIDIA H100 80GB HBM3 MIG 14g.160gb")  # does not exist
+    assert more is not None
+    assert more.peak_flops_per_second == whole.peak_flops_per_second
+    assert (more.hbm_bytes, more.hbm_bytes_per_second) == (whole.hbm_bytes, whole.hbm_bytes_per_second)
     assert (part.links, known_chip("cpu"), known_chip("CPU MIG 1g.5gb")) == (0, None, None)
 
 

@@ -50,4 +50,5 @@ def test_hops_are_unknown_between_slices_and_without_coordinates():
     two = devices([(0, 0), (0, 0)], slices=[0, 1])
     (across,) = mesh_axes(parse_target("v5e:1x1*2"), {"clients": 2}, two)
     (gpus,) = mesh_axes(parse_target("h100:2"), {"clients": 2}, devices([None, None]))
-    assert (across.mean_hops, gpus.mean_hops) == (None, None)
+    (mixed,) = mesh_axes(parse_target("v5e:2x2"), {"clients": 2}, devices([(0, 0), None]))
+    assert (across.mean_hops, gpus.mean_hops, mixed.mean_hops) == (None, None, None)

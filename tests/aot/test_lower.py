@@ -62,6 +62,12 @@ def test_clients_axis_is_not_grown_beyond_what_divides_its_clients(clients, fitt
     assert fit_axes("v5e:16x16", {"clients": 4, "model": 2}, {"clients": clients}) == fitted
 
 
+def test_last_of_three_axes_takes_the_factor_that_clients_leave():
+    # 256 devices are 64 × 2 × 2; 16 clients leave a factor of 4
+    axes, clients = {"clients": 4, "data": 2, "model": 2}, {"clients": 16}
+    assert fit_axes("v5e:16x16", axes, clients) == {"clients": 16, "data": 2, "model": 8}
+
+
 def test_clients_axis_that_is_alone_takes_all_devices():
     assert fit_axes("v5e:4x4", {"clients": 4}, {"clients": 6}) == {"clients": 16}
 

@@ -13,6 +13,7 @@ from workbench.inspection import machine_of
         ("h100@400G", 50.0),
         ("h100@8x400G", 50.0),
         ("h100@4x100Gb/s", 6.25),
+        ("l4@2x100G", 25.0),
         ("a100@infiniband-hdr", 25.0),
         ("NVIDIA H100 80GB HBM3@EFA-P5", 50.0),
     ],

@@ -112,6 +112,8 @@ def test_innermost_of_three_placements(how: Any) -> None:
     def innermost(w: Any, x: Any) -> Any:
         return (
             wb.broadcast(w, to="clients"),
+            wb.broadcast(x[:, 0, 0], at="regions", to="clients"),
+            wb.broadcast(x[:, :, 0], at="pods", to="clients"),
             wb.map_fn(lambda row: 2 * row, x, over="clients"),
             wb.reduce_sum(x, over="clients"),
             wb.reduce_weighted_mean(x, jnp.ones_like(x), over="clients"),
@@ -120,7 +122,8 @@ def test_innermost_of_three_placements(how: Any) -> None:
         )
 
     got = how(wb.program(placements={"regions": 2, "pods": 3, "clients": 4})(innermost))(jnp.float32(5), x)
-    expected = (jnp.full(x.shape, 5.0), 2 * x, x.sum(2), x.mean(2), x.sum(2, keepdims=True), x[..., jnp.array([3, 0])])
+    sent = (jnp.full(x.shape, 5.0), jnp.repeat(x[:, 0, 0], 12).reshape(x.shape), jnp.repeat(x[..., :1], 4, axis=2))
+    expected = (*sent, 2 * x, x.sum(2), x.mean(2), x.sum(2, keepdims=True), x[..., jnp.array([3, 0])])
     jax.tree.map(np.testing.assert_allclose, got, expected)
 
 

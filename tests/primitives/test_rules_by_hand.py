@@ -34,7 +34,7 @@ from workbench.primitives import (
 from workbench.primitives._by_key import group_rows
 from workbench.primitives._callback_errors import _batch, _filler
 from workbench.primitives._linear import accumulator_of, sum_dtype, sum_rows
-from workbench.primitives._static import Static, is_static
+from workbench.primitives._static import Static, is_static, refuse_deleted
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
 EIGHT = Placement("clients", 8, ("clients",))
@@ -552,6 +552,12 @@ def test_programs_without_callbacks_are_unchanged() -> None:
     assert errors.none is True
 
 
+def test_an_unguarded_callback_raises_its_own_error() -> None:
+    number = jax.core.ShapedArray((), np.float32)
+    with pytest.raises(ZeroDivisionError):
+        CallbackErrors("program")._callback(lambda _: 1 // 0, [number], [number])(np.float32(1))
+
+
 # ---- rewriting
 
 
@@ -677,7 +683,25 @@ def test_gradients_of_replicated_rows_have_their_explicit_type() -> None:
     with jax.sharding.use_abstract_mesh(on):
         x = jax.ShapeDtypeStruct((4, 2), "float32", sharding=NamedSharding(on, P(None, "model")))
         jaxpr = jax.make_jaxpr(FOUR(lambda x: wb.reduce_sum(wb.map_fn(jnp.sin, x))))(x)
+        chosen = jax.make_jaxpr(FOUR(lambda x: wb.select(x, jnp.zeros(3, int))))(x)
         slope = jax.eval_shape(jax.grad(FOUR(lambda x: wb.reduce_sum(wb.map_fn(jnp.sin, x)).sum())), x)
     assert slope.sharding.spec == P(None, "model")
-    (mapped,) = [equation for equation in jaxpr.eqns if equation.primitive.name == "map_fn"]
-    assert mapped.invars[0].aval.sharding.spec == P("clients", "model")
+    for traced, primitive in ((jaxpr, "map_fn"), (chosen, "select")):
+        (equation,) = [equation for equation in traced.eqns if equation.primitive.name == primitive]
+        assert equation.invars[0].aval.sharding.spec == P("clients", "model")
+
+
+def test_weighted_means_inside_a_trace_add_no_compiled_call() -> None:
+    jaxpr = jax.make_jaxpr(FOUR(lambda x: wb.reduce_weighted_mean(x, jnp.ones(4))))(jnp.ones((4, 3)))
+    assert [equation.primitive.name for equation in jaxpr.eqns].count("reduce_sum") == 2  # of values and of weights
+
+
+def test_deleted_arrays_are_listed_by_their_places() -> None:
+    first, second = jnp.ones(4), jnp.ones((4, 2))
+    for array in (first, second):
+        array.delete()
+    listed = r"received 2 array\(s\).*: \['a'\] of shape \(4,\), \['b'\] of shape \(4, 2\)"
+    with pytest.raises(ProgramError, match=listed):
+        refuse_deleted("run", {"a": first, "b": second, "c": jnp.ones(4)})
+    with pytest.raises(ProgramError, match=r"received 1 array\(s\).*: the argument of shape \(4,\)"):
+        refuse_deleted("run", first)

@@ -41,13 +41,13 @@ def _peaks(
     float8: float = 0.0,
     int4: float = 0.0,
     float4: float = 0.0,
-    float16: float | None = None,
+    float16: float = 0.0,
     kinds: tuple[str, ...] = _FLOAT8,
 ) -> dict[str, float]:
     """Tera-operations per second, keyed by the names of JAX's dtypes."""
     named = {
         "bfloat16": bfloat16,
-        "float16": 0.0 if float16 is None else float16,
+        "float16": float16,
         "float32": float32,
         "int8": int8,
         "uint8": int8,

@@ -42,7 +42,7 @@ def with_network(chip: ChipRecord, network: str) -> ChipRecord:
     name = network.strip().lower().replace(" ", "")
     stated = _STATED.fullmatch(name)
     if stated is not None:
-        gigabits = float(stated[2]) * (int(stated[1]) / max(1, chip.domain or 1) if stated[1] else 1.0)
+        gigabits = float(stated[2]) * (int(stated[1]) / (chip.domain or 1) if stated[1] else 1.0)
     elif name in NETWORKS:
         gigabits = NETWORKS[name]
     else:

@@ -59,9 +59,8 @@ def broadcast(
     if outer:
         rest_at = None if at == outer[0].name else at
         start = x if at is not None else broadcast(x, to=outer[0].name, on=on)
-        inner = [p.name for p in outer[1:]]
         return map_fn(
-            lambda row: broadcast(row, to=placement.name, at=rest_at if rest_at in inner else None, on=on),
+            lambda row: broadcast(row, to=placement.name, at=rest_at, on=on),
             (start,),
             over=outer[0].name,
         )
