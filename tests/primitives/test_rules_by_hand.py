@@ -28,13 +28,14 @@ from workbench.primitives import (
     min_p,
     only_present,
     rebase,
+    refuse_deleted,
     show_static,
     sum_by_key,
 )
 from workbench.primitives._by_key import group_rows
 from workbench.primitives._callback_errors import _batch, _filler
 from workbench.primitives._linear import accumulator_of, sum_dtype, sum_rows
-from workbench.primitives._static import Static, is_static, refuse_deleted
+from workbench.primitives._static import Static, is_static
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
 EIGHT = Placement("clients", 8, ("clients",))
