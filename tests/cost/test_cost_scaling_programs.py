@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from workbench.records.compiled import ProgramRecord
 FEW, ROWS, WIDTH = 16, 8, 64
 Built = tuple[Callable, tuple[Any, ...], tuple[tuple[int, ...], ...]]  # the program, shapes of weights, and of rows
 PEAK_ERROR = 1 / 3  # of the compiler's: at another size it may fuse, copy or lay out otherwise
+PEAK_ERROR_OF_OTHER_CHUNKS = 0.55  # temporaries do not grow as fast as the chunk size
 
 
 def local_sgd(clients: int) -> Built:
@@ -105,9 +106,7 @@ CHANGES = {
 
 
 @functools.cache
-def inspected(
-    build: Callable[[int], Built], clients: int, devices: int, chunk_size: int | Literal["auto"] = "auto"
-) -> ProgramRecord:
+def inspected(build: Callable[[int], Built], clients: int, devices: int) -> ProgramRecord:
     """What the compiler makes of a program on a number of CPU devices."""
     program, weights, rows = build(clients)
     mesh = wb.make_mesh(clients=devices, devices=jax.devices()[:devices])
@@ -115,7 +114,7 @@ def inspected(
     x = [
         jax.ShapeDtypeStruct((clients, *each), jnp.float32, sharding=NamedSharding(mesh, P("clients"))) for each in rows
     ]
-    return wb.inspect(program, on=mesh, chunk_size=chunk_size)(w, *x)
+    return wb.inspect(program, on=mesh)(w, *x)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -131,9 +130,8 @@ def test_estimate_is_within_its_stated_error_of_the_program_compiled_at_that_siz
 ) -> None:
     before = inspected(build, FEW, 2)
     estimated = estimate_scaled(before, **changes)
-    # An estimate keeps the chunk size, which "auto" takes from the cores that a CPU device has for itself.
-    chunk_size = before.plan.chunk_limit or "auto"
-    compiled = inspected(build, changes.get("clients", FEW), changes.get("devices", 2), chunk_size)
+    compiled = inspected(build, changes.get("clients", FEW), changes.get("devices", 2))
+    assert estimated.chunk_size == compiled.plan.chunk_size  # both are the choice of "auto"
     assert compiled.cost is not None
     assert compiled.module is not None
     assert estimated.memory is not None
@@ -147,4 +145,6 @@ def test_estimate_is_within_its_stated_error_of_the_program_compiled_at_that_siz
     memory = compiled.module.memory
     assert estimated.memory.argument_bytes == memory.argument_bytes
     assert estimated.memory.output_bytes == memory.output_bytes
-    assert estimated.memory.peak_bytes == pytest.approx(memory.peak_bytes, rel=PEAK_ERROR)
+    same_chunks = estimated.chunk_size == before.plan.chunk_size
+    error = PEAK_ERROR if same_chunks else PEAK_ERROR_OF_OTHER_CHUNKS
+    assert estimated.memory.peak_bytes == pytest.approx(memory.peak_bytes, rel=error)

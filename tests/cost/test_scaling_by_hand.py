@@ -124,6 +124,30 @@ def test_an_estimate_keeps_the_requested_chunk_size(limit, size, chunk):
 
 
 @pytest.mark.parametrize(
+    ("changes", "chunk", "words"),
+    [
+        ({}, 1, 'the choice of "auto", as in the compiled program'),
+        ({"clients": 80}, 1, 'the choice of "auto", as in the compiled program'),
+        ({"devices": 2}, 8, 'the choice of "auto" for 2 devices'),
+        ({"devices": 2, "chunk_size": 2}, 2, "as requested; the compiled program has 1"),
+        ({"model": 2.0}, 1, 'For another model, "auto" may choose another'),
+    ],
+)
+def test_an_automatic_chunk_size_follows_the_devices(changes, chunk, words):
+    program = plan(chunk_limit=1, chunk_size=1, auto_limits=((1, 8), (3, 1)))
+    found = estimate_scaled(record(program=program), **changes)
+    assert found.chunk_size == chunk
+    assert words in found.chunks
+    assert found.chunks in str(found)
+
+
+def test_a_chunk_size_that_was_given_is_kept_and_no_chunks_are_not_mentioned():
+    given = estimate_scaled(record(program=plan(chunk_limit=2, chunk_size=2)), devices=2)
+    assert (given.chunk_size, "keeps the chunk size" in given.chunks) == (2, True)
+    assert estimate_scaled(record(), devices=2).chunks == ""
+
+
+@pytest.mark.parametrize(
     ("on", "axes", "changes", "message"),
     [
         (mesh(clients=2), ("clients",), {"clients": 0}, "clients=0 is not above 0"),

@@ -1034,6 +1034,8 @@ class ScaledState(ScaledAmounts):
     target: str
     chip: str
     assumptions: list[str]
+    chunks: str
+    error: str
     available: int | None
     fits: bool | None
     clients: int

@@ -1,5 +1,6 @@
 """Number of clients that a device processes together."""
 
+import functools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -82,6 +83,20 @@ def choose_chunk_size(
         return min(per_share, _together_on_cpu(phase, _cores_per_device(phase) if cores is None else cores))
     room = _MEMORY_SHARE * (memory_bytes or _memory_bytes())
     return max(1, min(per_share, int(room // max(phase.row_bytes, 1))))
+
+
+def rules_by_devices(chunk_size: ChunkSize) -> list[tuple[int, Callable[[Phase, int], int]]]:
+    """The rules of "auto", each with the smallest number of devices it applies to; empty for other chunk sizes."""
+    rule = functools.partial(choose_chunk_size) if chunk_size == "auto" else chunk_size
+    if not isinstance(rule, functools.partial) or rule.func is not choose_chunk_size:
+        return []
+    if (rule.keywords.get("platform") or jax.default_backend()) != "cpu":
+        return [(1, rule)]
+    cores = usable_cores() * jax.process_count()
+    two_cores_each = cores // 2  # the largest number of devices that have two cores each
+    return [
+        (n, functools.partial(rule, cores=cores / n)) for n in ([1] if two_cores_each else []) + [two_cores_each + 1]
+    ]
 
 
 def _together_on_cpu(phase: Phase, cores: float) -> int:

@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, Literal, Var
 from workbench import _jax_compat
 from workbench._types import Atom, PyTree, type_of
 from workbench.mesh import chunk_shard
-from workbench.plan._chunk_size import ChunkSize, resolve_chunk_size
+from workbench.plan._chunk_size import ChunkSize, resolve_chunk_size, rules_by_devices
 from workbench.plan._count import JaxprCount, count_jaxpr_work
 from workbench.plan._disclosure import exchanges, find_disclosed
 from workbench.plan._evaluate import kept_bytes_of, resolve_choice
@@ -72,6 +72,7 @@ def describe_plan(
         outputs=tuple(flow.value(v, f"out[{i}]") for i, v in enumerate(variables.outvars)),
         chunk_size=deferred(lambda: chunks().size),
         chunk_limit=deferred(lambda: chunks().limit),
+        auto_limits=deferred(lambda: _auto_limits(plan, chunk_size, kept_bytes, under)),
         disclosed=deferred(lambda: disclosure()[0]),
         kept_local=deferred(lambda: disclosure()[1]),
         notes=tuple(notes),
@@ -91,6 +92,13 @@ def _chunks(
         limit=max((limit for _, _, _, limit in phases), default=None),
         slots={name: max(s for placement, _, s, _ in phases if placement == name) for name, *_ in phases},
     )
+
+
+def _auto_limits(
+    plan: Plan, chunk_size: ChunkSize, kept_bytes: float, under: Callable[[], AbstractContextManager[object]]
+) -> tuple[tuple[int, int], ...]:
+    limits = [(first, _chunks(plan, rule, kept_bytes, under).limit) for first, rule in rules_by_devices(chunk_size)]
+    return tuple((first, limit) for first, limit in limits if limit is not None)
 
 
 def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tuple[str, int, int, int]]:

@@ -378,6 +378,8 @@ class ScaledCostRecord(Record):
     devices: int
     idle_devices: int  # number of devices without clients
     model: float  # times the parameters
+    chunks: str = ""  # chunk size of the estimate and who chose it
+    error: str = ""  # measured differences between estimates and recompiled programs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ class DisclosedRecord(Record):
     single_client: str = ""  # the only client in a masked sum of a plan: "client 3", or "one client"
 
 
-@deferring("chunk_size", "chunk_limit", "disclosed", "kept_local")
+@deferring("chunk_size", "chunk_limit", "auto_limits", "disclosed", "kept_local")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRecord(Record):
     """A traced program as stages, in program order."""
@@ -157,6 +157,8 @@ class PlanRecord(Record):
     outputs: tuple[ValueRecord, ...] = ()
     chunk_size: int | None = None  # None: every client of a device at once
     chunk_limit: int | None = None  # the requested chunk size, independent of the number of clients
+    # limits that chunk_size="auto" selects, each with the smallest number of devices; empty for other chunk sizes
+    auto_limits: tuple[tuple[int, int], ...] = ()
     # disclosed by clients to the server, on an engine that sends no other values
     disclosed: tuple[DisclosedRecord, ...] = ()
     # inputs that only clients read and that no reduction takes unchanged, with the shapes of one client

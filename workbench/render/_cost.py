@@ -3,8 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
-from workbench.records.compiled import CostRecord, ModuleRecord, StageCostRecord
-from workbench.render.units import bytes_text, count_text, flops_text, seconds_text, share_text, work_text
+from workbench.records.compiled import CostRecord, ModuleRecord, ScaledCostRecord, StageCostRecord
+from workbench.render.units import bytes_text, count_text, counted_text, flops_text, seconds_text, share_text, work_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,6 +93,20 @@ def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
                 sent_bytes = collective.wire_bytes * collective.executions * share
                 table[stage, axes] = table.get((stage, axes), 0.0) + sent_bytes
     return table
+
+
+def render_scaled_text(scaled: ScaledCostRecord) -> str:
+    """An estimate for another size: the size, its chunk size, its measured error, memory and cost."""
+    model = "" if scaled.model == 1.0 else f", {scaled.model:g} times the parameters"
+    clients, devices = counted_text(scaled.clients, "client"), counted_text(scaled.devices, "device")
+    share = f"at most {count_text(scaled.clients_per_device)} per device"
+    lines = [
+        f"Estimated, not compiled: {clients} on {devices}, {share}{model}.",
+        *filter(None, (scaled.chunks, scaled.error)),
+    ]
+    if scaled.memory is not None:
+        lines.append(f"Peak memory per device: {bytes_text(scaled.memory.peak_bytes)}.")
+    return "\n".join([*lines, render_cost_text(scaled.cost)])
 
 
 def render_cost_text(cost: CostRecord) -> str:

@@ -8,7 +8,14 @@ from workbench._open_types import Option
 from workbench.records import Record, shorten_paths
 from workbench.records.advice import AdviceRecord, ComparisonRecord, SearchRecord
 from workbench.records.call_tree import CallTreeRecord
-from workbench.records.compiled import CostRecord, MemoryRecord, ModuleRecord, ProgramRecord, WhatIfRecord
+from workbench.records.compiled import (
+    CostRecord,
+    MemoryRecord,
+    ModuleRecord,
+    ProgramRecord,
+    ScaledCostRecord,
+    WhatIfRecord,
+)
 from workbench.records.hardware import MeshRecord
 from workbench.records.launch import LaunchedRecord, ProgramGraphRecord
 from workbench.records.live import ExplanationRecord, TapRecord, WatchRecord
@@ -19,7 +26,7 @@ from workbench.records.sharding import LeafShardingRecord, PropagationRecord, Sh
 from workbench.render._advice import render_advice_text
 from workbench.render._call_tree import render_call_tree_text
 from workbench.render._compare import render_comparison_text
-from workbench.render._cost import collective_bytes, render_cost_text
+from workbench.render._cost import collective_bytes, render_cost_text, render_scaled_text
 from workbench.render._live import render_run_text
 from workbench.render._memory import render_memory_text
 from workbench.render._mesh import render_mesh_text
@@ -113,6 +120,7 @@ for _kind, _writer in (
     (SearchRecord, render_search_text),
     (ComparisonRecord, render_comparison_text),
     (CostRecord, render_cost_text),
+    (ScaledCostRecord, render_scaled_text),
     (LaunchedRecord, render_launched_text),
     (LeafShardingRecord, render_sharding_text),
     (MemoryRecord, render_memory_text),

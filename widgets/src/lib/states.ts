@@ -1087,6 +1087,8 @@ export interface ScaledState {
   target: string;
   chip: string;
   assumptions: readonly string[];
+  chunks: string;
+  error: string;
   available: number | null;
   fits: boolean | null;
   clients: number;

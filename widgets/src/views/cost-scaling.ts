@@ -126,12 +126,14 @@ class WhatIf {
     const assumed = made.chip_now ? undefined : this.base.lines?.chip.name; // as in the view below
     this.chip = assumed && made.chips.includes(assumed) ? assumed : "";
     const chunk = (value: number | string) =>
-      typeof value === "number" ? formatCount(value) : `${value}: ${made.at_once_now}`;
+      typeof value === "number"
+        ? formatCount(value)
+        : `${value}: ${made.at_once_now}${value === "auto" ? " as compiled" : ""}`;
     replace(
       this.sliders,
       this.slider("clients", made.placement, made.clients, made.clients_now, formatCount),
       this.slider("model", "model size", made.model, 1, (value) => (value === 1 ? "unchanged" : `× ${value}`)),
-      this.slider("chunk_size", `${made.placement} at once`, made.at_once, "unchanged", chunk),
+      this.slider("chunk_size", `${made.placement} at once`, made.at_once, made.at_once[0], chunk),
       this.slider(
         "devices",
         made.axes ? `devices, along ${made.axes}` : `devices (no mesh axis shards the ${made.placement})`,
@@ -201,6 +203,7 @@ class WhatIf {
     replace(this.stages, h("details", {}, h("summary", {}, "Stage by stage"), table));
     replace(
       this.rests,
+      h("p", { class: "wb-note" }, [made.chunks, made.error].filter(Boolean).join(" ")),
       h(
         "details",
         {},
