@@ -134,9 +134,9 @@ def estimate_scaled(
 
 # Both errors are described in docs/absent-hardware.md.
 _ERROR = (
-    "Measured error: recompiling nine programs at 46 sizes gave FLOPs within 1 %, the same bytes sent, and a peak "
-    "within a third in 45 cases. In one case where the chunk size changes, the estimated peak is 51 % too high. The "
-    "predicted seconds of two of these programs were within 5 %."
+    "Measured error: recompiling nine programs at 44 sizes gave FLOPs at clients within 1 %, equal bytes sent, and a "
+    "peak within a third in 43 cases. In one case where the chunk size changes, the estimated peak is 51 % too high. "
+    "The predicted seconds of two of these programs were within 5 %."
 )
 _ERROR_OF_MODEL = (
     "Measured error: recompiling two programs at half or twice the parameters gave FLOPs within 10 %, bytes sent "
