@@ -610,9 +610,16 @@ def test_shardings_that_the_compiled_program_does_not_have_explain_nothing() -> 
     departed = wb.why(record.replace(propagation=record.propagation.replace(values=other)))
     assert departed.causes == ()
     second = next(each for each in departed.collectives if "`w2`" in each.sentence)
-    assert (second.kind, second.reason) == ("all-gather", "compiler")
-    assert "needs the full dimension 0 of argument `w2`" in second.sentence
-    assert "relu" not in second.sentence
+    assert (second.kind, second.reason) == ("all-gather", "disagreement")
+    assert "dimension 0 of the result of `maximum` (f32[64,512]" in second.sentence  # not dimension 1
+    assert "which remains in the result, and dimension 0 of argument `w2` (f32[512,256]), which is summed" in (
+        second.sentence
+    )
+    assert second.sentence.endswith(
+        "These are the shardings of the compiled program; the propagation alone has others."
+    )
+    assert [operand.spec for operand in second.operands] == [(("a",), ()), (("a",), ())]
+    assert second.operands[0].origins == {"a": "the compiler"}
 
 
 def test_collectives_are_ordered_by_the_bytes_that_one_device_sends() -> None:

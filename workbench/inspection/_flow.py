@@ -46,20 +46,46 @@ class CompiledFlow:
             self._elements = {math.prod(int(size.strip("<= ") or 1) for size in sizes) for sizes in dimensions}
         return not self._elements or elements in self._elements
 
-    def maker(self, name: str) -> InstructionRecord | None:
+    def maker(self, name: str, passing: frozenset[str] = _REARRANGING | _EXCHANGES) -> InstructionRecord | None:
         """The instruction or parameter that a value comes from, ignoring copies, casts and collectives."""
         instruction = self.instructions.get(name)
-        while (
-            instruction is not None and (source := self._source_of(instruction, _REARRANGING | _EXCHANGES)) is not None
-        ):
+        while instruction is not None and (source := self._source_of(instruction, passing)) is not None:
             instruction = self.instructions.get(source)
         return instruction
 
     def makers(self, name: str) -> list[InstructionRecord]:
         """Instructions that computed the operands of an instruction."""
         instruction = self.instructions.get(name)
-        makers = [self.maker(operand) for operand in instruction.operands] if instruction is not None else []
+        if instruction is None:
+            return []
+        if instruction.opcode.startswith("all-to-all"):  # its operands are slices of one value
+            passing = _REARRANGING | _EXCHANGES | {"slice"}
+            sliced = [self.maker(operand, passing) for operand in instruction.operands]
+            return [self._last_computed(maker, passing) for maker in sliced if maker is not None]
+        makers = [self.maker(operand) for operand in instruction.operands]
         return [maker for maker in makers if maker is not None]
+
+    def _last_computed(self, instruction: InstructionRecord, passing: frozenset[str]) -> InstructionRecord:
+        """The last instruction in a fusion that computes, ignoring copies, casts and slices of its result."""
+        inside = self._inside.get(instruction.calls[0], []) if instruction.opcode == "fusion" else []
+        names = {inner.name: inner for inner in inside}
+        at = inside[-1] if inside else instruction
+        while at.opcode in passing and at.operands and at.operands[0] in names:
+            at = names[at.operands[0]]
+        return at if at.opcode != "parameter" else instruction
+
+    def shapes_of(self, instruction: InstructionRecord) -> list[str]:
+        """The shapes of an instruction's result, and of its copies and sums under the same name."""
+        shapes, pending, seen = [], [instruction], set[str]()
+        while pending:
+            at = pending.pop()
+            if at.name in seen or at.op_name != instruction.op_name:
+                continue
+            seen.add(at.name)
+            shapes.append(at.shape)
+            users = self._users.get(at.name, ())
+            pending.extend(user for user in users if self._source_of(user, _REARRANGING | {"all-reduce"}) is not None)
+        return shapes
 
     def consumers(self, name: str) -> list[InstructionRecord]:
         """The instructions that compute with a value, found behind copies and casts."""

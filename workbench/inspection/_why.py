@@ -1,15 +1,26 @@
 """Explains collectives and replication from Shardy's decisions: operands, shardings and their origins."""
 
+import copy
 import dataclasses
 import functools
 import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from workbench.inspection._call_tree._frames import shown_file
+from workbench.inspection._compiled_shardings import (
+    COMPILER,
+    EXCHANGES,
+    REARRANGING,
+    compiled_values,
+    is_shard,
+    observed_spec,
+    shape_of,
+    with_spec,
+)
 from workbench.inspection._flow import CompiledFlow, likeness, planned_origins
 from workbench.inspection._why_causes import find_causes, is_constraint, last_name
 from workbench.inspection.hlo import combined_names
@@ -40,7 +51,6 @@ _PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # part of an axis: "clients[4 of 8]"
 _RULE = re.compile(r"\((?P<inputs>.*?)\)->\((?P<outputs>.*?)\)")
 _FACTOR = re.compile(r"[a-z](?:_\d+)?")
 _DIMENSIONS = re.compile(r"\[([^\]]*)\]")
-_SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 
 
 def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) -> WhyRecord:
@@ -67,6 +77,7 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
     module = record.module
     reader = _Reader(propagation, sizes, () if module is None else module.instructions, record.call_tree)
     compiled = () if record.module is None else record.module.collectives
+    reader.has_axis_parts = any(_PART.match(axis) for collective in compiled for axis in collective.axes)
     if record.module is not None:
         reasons = [reader.compiled(collective).replace(instruction=collective.name) for collective in compiled]
         missing = sum(why.reason == "unknown" for why in reasons)
@@ -144,6 +155,9 @@ class _Cause:
     reason: Reason
     sentence: str
     advice: str
+    on_result: bool = True  # whether the sentence depends on the sharding of the operation's result
+    on_peers: bool = True  # whether it depends on the shardings of all operands
+    operands: tuple[WhyOperandRecord, ...] | None = None  # None: the operands as propagated
 
 
 def _best(
@@ -154,7 +168,7 @@ def _best(
     return sorted((cause for score, cause in fits if score == most), key=size, reverse=True)
 
 
-def _line_of(value: PlannedValueRecord | None) -> tuple[str, int] | None:
+def _line_of(value: PlannedValueRecord | InstructionRecord | None) -> tuple[str, int] | None:
     return (value.source.file, value.source.line) if value is not None and value.source is not None else None
 
 
@@ -210,16 +224,15 @@ class _Reader:
             for operand in value.operands:
                 self.users.setdefault(operand, []).append(value)
         self._sizes = sizes  # sizes of the mesh axes
-        self.values = {value.name: value for value in propagation.values}
+        self.has_axis_parts = False  # whether shapes may be parts over a part of an axis, so that axes are ambiguous
+        self._confirmed: frozenset[str] = frozenset()  # values whose shardings are those of the compiled program
+        self.values: Mapping[str, PlannedValueRecord] = {value.name: value for value in propagation.values}
         self._chains = AxisChains(propagation)
         self._shapes: dict[str, set[tuple[int, ...]]] = {}  # of compiled instructions, by name
         for instruction in instructions:
-            if instruction.opcode.removesuffix("-start") not in _EXCHANGES and (
-                shape := _SHAPE.match(instruction.shape)
-            ):
-                self._shapes.setdefault(instruction.op_name, set()).add(
-                    tuple(map(int, filter(None, shape[1].split(","))))
-                )
+            shape = shape_of(instruction)
+            if shape is not None and instruction.opcode.removesuffix("-start") not in EXCHANGES:
+                self._shapes.setdefault(instruction.op_name, set()).add(shape)
         self.by_op_name: dict[str, list[PlannedValueRecord]] = {}
         self._by_line: dict[tuple[str, int] | None, list[PlannedValueRecord]] = {}
         for value in propagation.values:
@@ -242,12 +255,11 @@ class _Reader:
                 or self._moves(collective, axes)
                 or self._other(collective, axes)
             )
-        causes = (
-            causes
-            or self._returned(collective, axes)
-            or self._elsewhere(collective, axes)
-            or self._instruction(collective, axes)
-        )
+        causes = causes or self._returned(collective, axes) or self._elsewhere(collective, axes)
+        reader = self
+        if not causes and (causes := self._as_compiled(collective, axes)):
+            reader = self._of_compiled
+        causes = causes or self._instruction(collective, axes)
         causes = causes or [_unexplained(axes or collective.axes, line)]
         # If there are several causes, the cause on the line that `inspect` names comes first.
         lines = [(source.file, source.line) for source in collective.sources]
@@ -262,6 +274,8 @@ class _Reader:
             sentence += f" The compiler combined {count} exchanges into one{_others_at(cause, alternatives, count)}."
         elif alternatives:
             sentence += f" Or: {alternatives[0].sentence} Both explanations fit the compiled instruction."
+        if reader is not self:
+            sentence += f" {_DIFFERENT}"
         value = cause.value
         source = next((source for source in collective.sources if (source.file, source.line) == _line_of(value)), line)
         source = source or (value.source if value else None)
@@ -276,9 +290,31 @@ class _Reader:
             operation="" if value is None else _called(value) if value.operation == "custom_call" else value.operation,
             source=source,
             callers=self._callers(collective, source),
-            operands=self._told(value) if value else (),
+            operands=cause.operands if cause.operands is not None else reader._told(value) if value else (),
             advice=cause.advice,
         )
+
+    @functools.cached_property
+    def _of_compiled(self) -> "_Reader":
+        """A reader of the shardings that the compiled program has."""
+        instructions = tuple(self._flow.instructions.values())
+        values, confirmed = compiled_values(self.propagation.values, instructions, self._sizes, self._local)
+        reader = _Reader(self.propagation.replace(values=values), self._sizes, instructions, self._call_tree)
+        reader._confirmed = confirmed
+        return reader
+
+    def _as_compiled(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
+        """The reasons that follow from the shardings of the compiled program, where these differ from Shardy's."""
+        if not axes or self.has_axis_parts or not self._flow.instructions:
+            return []
+        reader = self._of_compiled
+        if collective.kind not in _SUMS:
+            return reader._moves(collective, axes)
+        return [cause for cause in reader._sums(collective, axes) if cause.value and reader._is_confirmed(cause.value)]
+
+    def _is_confirmed(self, value: PlannedValueRecord) -> bool:
+        """Returns whether the shardings of an operation's operands are those of the compiled program."""
+        return all(operand.name in self._confirmed for operand in self._operands(value) if operand.shape)
 
     def _callers(self, collective: CollectiveRecord, source: SourceLine | None) -> tuple[SourceLine, ...]:
         """The calls that lead to a collective's function, innermost first; empty if unknown."""
@@ -349,6 +385,8 @@ class _Reader:
         widened = sum(self._device_bytes(value, summed) * max(1, 32 // _bits(value.dtype)) for value in values)
         if combined and 2 * widened < collective.payload_bytes:
             return []  # they explain only a small part of the exchange
+        if self._confirmed:
+            return [cause for cause in best if cause.value and self._is_exchanged_sum(collective, cause.value, summed)]
         if combined and len(best) > len(parts) > 1:  # other operands have the same number of bytes
             shapes = [self._flow.instructions[name].shape for name in self._operand_names(collective)]
             return [
@@ -356,14 +394,28 @@ class _Reader:
             ] or best
         return best
 
+    def _is_exchanged_sum(self, collective: CollectiveRecord, value: PlannedValueRecord, summed: Sequence[str]) -> bool:
+        """Returns whether an operation computes an operand of a collective, which is a partial sum over `summed`."""
+        names = self._operand_names(collective)
+        makers = [self._flow.maker(name) for name in names]
+        return any(
+            maker is not None
+            and (maker.op_name, _line_of(maker)) == (value.op_name, _line_of(value))
+            and self._has_shape(value, self._flow.instructions[name].shape, summed)
+            for name, maker in zip(names, makers, strict=True)
+        )
+
     def _has_shape(self, value: PlannedValueRecord, shape: str, summed: Sequence[str]) -> bool:
         """Returns whether one device's partial sum of a value, over `summed`, has a compiled instruction's shape."""
         parts = [
             math.prod(self._sizes.get(axis, 1) for axis in map(_whole_axis, axes) if axis not in summed)
             for axes in value.spec
         ]
-        local = ",".join(str(size // part) for size, part in zip(value.shape, parts, strict=True))
-        return _DIMENSIONS.findall(shape)[:1] == [local]
+        local = [str(size // part) for size, part in zip(value.shape, parts, strict=True)]
+        compiled = [dims.split(",") for dims in _DIMENSIONS.findall(shape)[:1]]
+        return [[size for size in dims if size != "1"] for dims in compiled] == [
+            [size for size in local if size != "1"]
+        ]
 
     def departs(self, value: PlannedValueRecord) -> bool:
         """Returns whether the compiled program shards a value differently from Shardy's plan.
@@ -374,9 +426,9 @@ class _Reader:
         planned, others = self._shard(value), {peer.shape for peer in peers} - {value.shape}
         compiled = self._shapes.get(value.op_name, set())
         return planned not in compiled and any(
-            _is_shard(shape, value.shape)
+            is_shard(shape, value.shape)
             and any(map(operator.lt, shape, planned))  # not only a gathered copy
-            and not any(_is_shard(shape, other) for other in others)
+            and not any(is_shard(shape, other) for other in others)
             for shape in compiled.difference(map(self._shard, peers))
         )
 
@@ -415,7 +467,8 @@ class _Reader:
         # An exchanged value that has no name and is returned serves only the results.
         is_last = not collective.op_names and self._flow.is_result(collective.name)
         makers, at = self._flow.makers(collective.name), [] if is_last else self._named_so(collective)
-        origins = [(maker.op_name, None if maker.opcode == "parameter" else maker.source) for maker in makers]
+        # The compiled program has fewer columns than the propagation, so places are compared by line.
+        origins = [(maker.op_name, None if maker.opcode == "parameter" else _line_of(maker)) for maker in makers]
         consumers = self._flow.consumers(collective.name)
         before, exchanged = self._flow.origins(self._operand_names(collective)), self._exchanged(collective)
         after = self._flow.origins(consumer.name for consumer in consumers)
@@ -431,14 +484,26 @@ class _Reader:
                 continue  # a loop that starts elsewhere
             if value.operation not in _CONTAINERS and value.name.partition("#")[2] not in ("", "0"):
                 continue  # another result of the same operation
-            is_consumer = any(c.op_name == value.op_name and c.source == value.source for c in consumers)
+            is_consumer = any((c.op_name, _line_of(c)) == (value.op_name, _line_of(value)) for c in consumers)
             for number, operand in enumerate(self._operands(value)):
-                cause = self._move(value, number, operand, axes, collective.kind) or self._kept(
-                    value, number, collective
+                is_made = any(
+                    pair in ((operand.op_name, None), (operand.op_name, _line_of(operand))) for pair in origins
                 )
+                if self._confirmed:
+                    is_made = is_made or any(
+                        pair in ((o.op_name, None), (o.op_name, _line_of(o)))
+                        for o in self._rearranged(operand)
+                        for pair in origins
+                    )
+                    if not (is_made and (is_consumer or value in at)):
+                        continue
+                    cause = self._observed_move(value, number, collective, consumers)
+                else:
+                    cause = self._move(value, number, operand, axes, collective.kind) or self._kept(
+                        value, number, collective
+                    )
                 if cause is None:
                     continue
-                is_made = any(pair in ((operand.op_name, None), (operand.op_name, operand.source)) for pair in origins)
                 is_typed = any(_is_stored_as(operand.dtype, dtype) for dtype, _ in exchanged)
                 if (exchanged and not is_typed) or (collective.kind == "all-gather" and self.departs(operand)):
                     continue
@@ -456,10 +521,66 @@ class _Reader:
                     + 2 * (value in at)
                     + is_consumer
                     + is_typed
+                    + self._reads_arguments(value, consumers)
                 )
                 alike = likeness(before, self._origins_of[operand.name]) + likeness(after, self._origins_of[value.name])
                 fits.append((score + alike / 4, cause))
         return _best(fits)
+
+    def _rearranged(self, value: PlannedValueRecord) -> Iterable[PlannedValueRecord]:
+        """The values of which a value is a reshape, a transpose or a cast."""
+        while value.operation in REARRANGING and (operands := self._operands(value)):
+            value = operands[0]
+            yield value
+
+    def _observed_move(
+        self,
+        value: PlannedValueRecord,
+        number: int,
+        collective: CollectiveRecord,
+        consumers: Sequence[InstructionRecord],
+    ) -> _Cause | None:
+        """Explains the exchange of an operand from the shapes of the instructions around a collective.
+
+        The exchanged instruction has the shape of the operand's part, and the instructions that read the result have
+        the shape of the operation's part. Operands of unknown shardings count as unsharded, and no sentence may depend
+        on them.
+        """
+        operands = self._operands(value)
+        operand, shapes = operands[number], [self._flow.instructions[n].shape for n in self._operand_names(collective)]
+        names = set(self._confirmed)
+        patches = {o.name: o.replace(spec=((),) * len(o.shape)) for o in operands if o.name not in names}
+        spec = observed_spec(operand, shapes, self._sizes) if collective.kind != "all-to-all" else None
+        if operand.operation == "input":
+            if spec is None or not all(set(part) <= set(full) for part, full in zip(spec, operand.spec, strict=True)):
+                spec = operand.spec if self._has_size(collective, operand) else None
+        elif spec is None and operand.name in names and self._has_size(collective, operand):
+            spec = operand.spec
+        if spec is None:
+            return None
+        patches[operand.name] = operand = with_spec(operand, spec)
+        readers = [c for c in consumers if (c.op_name, _line_of(c)) == (value.op_name, _line_of(value))]
+        results = {observed_spec(value, self._flow.shapes_of(reader), self._sizes) for reader in readers} - {None}
+        if len(results) == 1:
+            patches[value.name] = value = with_spec(value, results.pop() or value.spec)
+        names |= {operand.name, *patches.keys() & {value.name}}
+        view = copy.copy(self)
+        view.values = {**self.values, **patches}
+        axes = tuple(dict.fromkeys(map(_whole_axis, collective.axes)))
+        cause = view._move(value, number, operand, axes, collective.kind)
+        if cause is None or (cause.on_result and value.name not in names):
+            return None
+        if cause.on_peers and any(o.name not in names for o in operands if o.shape):
+            return None
+        told = tuple(operand for operand in view._told(value) if operand.value in names)
+        return dataclasses.replace(cause, operands=told)
+
+    def _reads_arguments(self, value: PlannedValueRecord, consumers: Sequence[InstructionRecord]) -> bool:
+        """Returns whether the instructions of an operation read the same arguments as the operation itself."""
+        names = {operand.op_name for operand in self._operands(value) if operand.operation == "input"}
+        readers = [c for c in consumers if (c.op_name, _line_of(c)) == (value.op_name, _line_of(value))]
+        made = {maker.op_name for c in readers for maker in self._flow.makers(c.name) if maker.opcode == "parameter"}
+        return bool(names) and names <= made
 
     def _move(
         self, value: PlannedValueRecord, number: int, operand: PlannedValueRecord, axes: Sequence[str], kind: str
@@ -562,7 +683,7 @@ class _Reader:
                     f"{self.named(keeper[0])}, which remains in the result, and dimension {dim} of {name}, which is "
                     f"{use}. A mesh axis can shard only one of these two, so the compiler {does} {name}."
                 )
-                return _Cause(value, "disagreement", sentence, _BOTH_SHARDED)
+                return _Cause(value, "disagreement", sentence, _BOTH_SHARDED, on_result=False)
             if any(f == factor for _, _, f in cut):
                 return None
             if value.operation in _LOOKUPS:
@@ -570,30 +691,43 @@ class _Reader:
                     f"`{_called(value)}`{at} looks up elements along dimension {dim} of {name}, which is sharded over "
                     f"{over}. The compiler {does} {name} instead of adding partial results."
                 )
-                return _Cause(value, "disagreement", sentence, f"Shard a dimension other than {dim}.")
+                return _Cause(value, "disagreement", sentence, f"Shard a dimension other than {dim}.", on_result=False)
             remark = "; the dimension of the other operand is not" if any(f == factor for _, _, f in peers) else ""
             sentence = (
                 f"`{_called(value)}`{at} sums over dimension {dim} of {name}, which is sharded over {over}{remark}. "
                 f"The compiler {does} {name} instead of adding partial sums."
             )
             advice = "Shard both summed dimensions over the same axis, or neither."
-            return _Cause(value, "disagreement", sentence, advice)
+            return _Cause(value, "disagreement", sentence, advice, on_result=False)
         keeper = [
             place for factors in rule.outputs[:1] for place, f in enumerate(factors) if _parts_of(f) & _parts_of(factor)
         ]
         if keeper and {a for place in keeper for a in _axes_of(value.spec, place)} == set(_axes_of(operand.spec, dim)):
             return None
+        result = [
+            (place, f)
+            for factors in rule.outputs[:1]
+            for place, f in enumerate(factors)
+            if f != factor and here & set(_axes_of(value.spec, place))
+        ]
+        kept = {f for _, f in result}
         holder = next(
-            ((peer, there) for peer, there, f in peers if f != factor and here & set(_axes_of(peer.spec, there))), None
+            ((peer, there) for peer, there, f in peers if f in kept and here & set(_axes_of(peer.spec, there))), None
         )
-        if holder is not None and here & set(map(_whole_axis, _axis_set(value))):
+        if holder is None and result:
+            sentence = (
+                f"At `{_called(value)}`{at}, {_shards(here)} dimension {dim} of {name}, but dimension {result[0][0]} "
+                f"of the result. A mesh axis can shard only one dimension of an array, so the compiler {does} {name}."
+            )
+            return _Cause(value, "disagreement", sentence, _ONE_FOR_BOTH, on_peers=False)
+        if holder is not None:
             sentence = (
                 f"At `{_called(value)}`{at}, {_shards(here)} two dimensions: dimension {holder[1]} of "
                 f"{self.named(holder[0])} and dimension {dim} of {name}. A mesh axis can shard only one dimension of "
                 f"the result, which keeps the first of these two, so the compiler {does} {name}."
             )
             advice = "The exchange remains as long as both are sharded over the same mesh axis."
-            return _Cause(value, "disagreement", sentence, advice)
+            return _Cause(value, "disagreement", sentence, advice, on_peers=False)
         alike = [peer for peer in operands if peer is not operand and peer.spec == value.spec]
         like = f", like {self.named(alike[0])}" if alike and operand.spec != value.spec else ""
         if operand.spec == value.spec:  # the dimensions differ, as in a transpose
@@ -749,7 +883,7 @@ class _Reader:
         if spread is not None:
             sentence = (
                 f"The compiler splits the work of `{last_name(spread.op_name)}` at {_place(collective.sources[0])} "
-                f"over {over}, although no operand requires this, and {does} the result."
+                f"over {over}, which the propagated shardings do not require, and {does} the result."
             )
             return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
         user = last_name(consumers[0].op_name if consumers else next(iter(collective.op_names), ""))
@@ -1012,7 +1146,10 @@ class _Reader:
 
     def _operand(self, value: PlannedValueRecord) -> WhyOperandRecord:
         used = dict.fromkeys(axis for axes in value.spec for axis in axes)
-        chains = {axis: self._chains.of(value.name, axis) for axis in used}
+        chains = {
+            axis: (_NO_CHAIN,) if value.origins.get(axis) == COMPILER else self._chains.of(value.name, axis)
+            for axis in used
+        }
         return WhyOperandRecord(
             name=self.named(value),
             value=value.name,
@@ -1039,6 +1176,8 @@ class _Reader:
             return "the sharding requested for the results"
         if origin.startswith("mc_"):
             return "a `shard_map` of the program"
+        if origin == COMPILER:
+            return "the compiler"
         return "the program itself"
 
     def _constraint(self, origin: str, axis: str) -> str:
@@ -1199,6 +1338,8 @@ class _Reader:
 
 _CARRIED = ", carried by a loop)"
 _DEPARTED = "The propagated shardings alone do not require this exchange: the compiler chose different shardings there."
+_DIFFERENT = "These are the shardings of the compiled program; the propagation alone has others."
+_NO_CHAIN = "The compiled program shards the value over this axis; the propagation does not."
 _CONSTRAIN = "Constrain the value there to the sharding that you want (`jax.lax.with_sharding_constraint`)."
 _BOTH_SHARDED = "The exchange remains as long as both dimensions are sharded over the same mesh axis."
 _ONE_FOR_BOTH = "Give both values the same sharding, or constrain the smaller value."
@@ -1219,7 +1360,6 @@ _PLANNED_DTYPES = {"pred": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
 _FLOATS = ("bf16", "f16", "f32", "f64")
 _SUMS = ("all-reduce", "reduce-scatter")
 _REDUCING = ("reduce", "scatter")
-_EXCHANGES = frozenset("all-gather all-reduce reduce-scatter all-to-all collective-permute".split())
 _DOES = {
     "all-gather": "gathers",
     "all-to-all": "redistributes",
@@ -1308,7 +1448,9 @@ def _others_at(cause: _Cause, alternatives: Sequence[_Cause], count: int) -> str
         return ""
     if count == 2:
         places.pop(here, None)
-    return f"; the {'other is' if count == 2 else 'others are'} at {', '.join(places)}"
+    if count == 2:
+        return f"; the other is at {', '.join(places)}"
+    return f"; {'the ' if len(alternatives) + 1 >= count else ''}others are at {', '.join(places)}"
 
 
 def _whole_axis(axis: str) -> str:
@@ -1350,11 +1492,6 @@ def _place(line: SourceLine) -> str:
 
 def _at(value: PlannedValueRecord) -> str:
     return f" at {_place(value.source)}" if value.source else ""
-
-
-def _is_shard(shape: Sequence[int], of: Sequence[int]) -> bool:
-    """Returns whether an array of one shape may be one device's part of an array of another."""
-    return len(shape) == len(of) and 0 not in shape and not any(map(operator.mod, of, shape))
 
 
 def _bytes(value: PlannedValueRecord) -> int:
