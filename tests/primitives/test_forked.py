@@ -23,11 +23,15 @@ W, X = {arrays}
 def average(w, x):
     return wb.reduce_mean(wb.map_fn(lambda w, x: (w * x).sum(), (wb.broadcast(w), x)))
 
+compiled = wb.jit(average)
+if {is_compiled}:
+    compiled(W, X), compiled(W, X)
+
 def rounds():
     return float(wb.run_rounds(lambda s, r: (s + 1, {{}}), 0, 2, progress=False).state)
 
 CALLS = {{
-    "jit": lambda: float(wb.jit(average)(W, X)),
+    "jit": lambda: float(compiled(W, X)),
     "broadcast": lambda: float(average(W, X)),
     "average": lambda: wb.inspect(average)(W, X).name,
     "Sequential.run": lambda: float(wb.engines.Sequential().run(average, W, X).results),
@@ -54,14 +58,15 @@ os.waitpid(child, 0)
 """
 
 
-def answers(arrays: str) -> dict[str, str]:
-    code = textwrap.dedent(SCRIPT.format(arrays=arrays))
+def answers(arrays: str, *, is_compiled: bool = False) -> dict[str, str]:
+    code = textwrap.dedent(SCRIPT.format(arrays=arrays, is_compiled=is_compiled))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     return json.loads(done.stdout)
 
 
-def test_a_fork_after_the_first_use_of_jax_is_refused():
-    found = answers("jnp.ones(3), jnp.ones((4, 3))")
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_fork_after_the_first_use_of_jax_is_refused(is_compiled: bool):
+    found = answers("jnp.ones(3), jnp.ones((4, 3))", is_compiled=is_compiled)
     assert found.pop("plan") == "average"
     assert {name: f"`{name}`" in text and "`os.fork`" in text for name, text in found.items()} == dict.fromkeys(
         found, True

@@ -541,16 +541,16 @@ def test_answers_of_callbacks_are_checked(answer: Any, said: Any) -> None:
         errors.call(run, (jnp.ones(2),), {})
     assert str(caught.value).startswith("`program` failed: its host callback `<lambda>` raised ")
     assert said in str(caught.value)
-    assert errors.none is False
+    assert errors.found is True
 
 
 def test_programs_without_callbacks_are_unchanged() -> None:
     errors = CallbackErrors("program")
     closed = jax.make_jaxpr(lambda x: x + 1)(1.0)
     assert errors.guarded(closed) is closed
-    assert (errors.name, errors.stage, errors.none) == ("program", "program", False)
+    assert (errors.name, errors.stage, errors.found) == ("program", "program", False)
     assert errors.call(jaxpr_as_fun(closed), (jnp.float32(1),), {}) == [2.0]
-    assert errors.none is True
+    assert errors.found is False
 
 
 def test_an_unguarded_callback_raises_its_own_error() -> None:

@@ -142,6 +142,7 @@ _forked: list[bool] = []  # not empty in an `os.fork` child of a process that ha
 def _note_fork() -> None:
     if backend_started():
         _forked.append(True)
+        forget_direct_calls()
 
 
 if hasattr(os, "register_at_fork"):
@@ -205,6 +206,60 @@ def runs_operations_alone() -> bool:
             return False
         trace = getattr(trace, "parent_trace", None)
     return True
+
+
+_Answer = Callable[[Callable[..., tuple[Any, Any]], tuple[Any, ...], dict[str, Any]], tuple[Any, Any]]
+_direct_calls: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def call_directly(jitted: Callable[..., Any], answer: _Answer) -> Callable[..., Any]:
+    """Calls `jitted` without Python code in between if a program that is already compiled fits the call.
+
+    For all other calls (first calls, new shapes or contexts, tracers, deleted arrays, `jax.disable_jit`), JAX calls
+    `answer(run, args, kwargs)`. `run(*args, **kwargs)` returns the results of `jitted`, and an entry for JAX's cache.
+    `answer` returns its own results and this entry. If it returns None instead of the entry, JAX asks at every such
+    call until `forget_direct_calls`. Requires that the state of a compiled function contains its `cache_miss` (0.10 to
+    0.12); otherwise JAX asks at every call.
+    """
+
+    def run_slowly(*args: object, **kwargs: object) -> tuple[Any, None]:
+        return jitted(*args, **kwargs), None
+
+    def ask(*args: object, **kwargs: object) -> Any:
+        return answer(run_slowly, args, kwargs)[0]
+
+    try:
+        function: Foreign = jitted
+        kind: Foreign = type(jitted)
+        state = dict(function.__getstate__())
+        missed = state["cache_miss"]
+
+        def run(*args: object, **kwargs: object) -> tuple[Any, Any]:
+            results, *entry = missed(*args, **kwargs)
+            return results, entry
+
+        def miss(*args: object, **kwargs: object) -> tuple[Any, ...]:
+            try:
+                results, entry = answer(run, args, kwargs)
+            except BaseException:
+                direct._clear_cache()  # otherwise JAX would ask at every later call of this kind
+                raise
+            return results, *(entry or (None, False))
+
+        direct = kind.__new__(kind)
+        direct.__setstate__({**state, "cache_miss": miss, "fun": ask})
+        vars(direct).update(vars(function))
+    except (AttributeError, KeyError, TypeError):
+        return ask
+    _direct_calls[id(direct)] = direct
+    return direct
+
+
+def forget_direct_calls() -> None:
+    """Makes JAX ask again at the next call of every function from `call_directly`."""
+    for reference in _direct_calls.valuerefs():
+        if (direct := reference()) is not None:
+            direct._clear_cache()
 
 
 _is_deleted = _Array.is_deleted

@@ -1,8 +1,9 @@
 """The result of `workbench.jit`, and the tracing it shares with `workbench.plan`."""
 
 import functools
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import Array
@@ -132,7 +133,6 @@ class Jitted:
         self.options: dict[str, Any] = dict(options)
         self._returns_static = False  # set while the function is traced
         self._has_static = any(option.startswith("static") for option in options)  # or a call had such leaves
-        self._donates = any(option.startswith("donate") for option in options)
         self._errors = CallbackErrors(getattr(fn, "__name__", type(fn).__name__))
 
         @functools.wraps(fn)
@@ -159,22 +159,28 @@ class Jitted:
 
         self._staged, self._listened = jax.jit(staged, **options), jax.jit(listened, **options)
         self._plain = jax.jit(plain, **options)
+        self._direct = _jax_compat.call_directly(self._staged, self._answer)
 
-    def __call__(self, *args: Argument, **kwargs: Argument) -> Argument:
-        errors = self._errors
-        if errors.none and not self._has_static and _jax_compat.calls_directly() and not listens():
-            # JAX ends the process if an array on several devices is deleted, so arrays are checked before such a call.
-            if not errors.one_device or self._donates:
-                if _jax_compat.live_arrays((args, kwargs)):
-                    return self._shown(self._staged(*args, **kwargs))
-                return self._checked(args, kwargs)
-            try:
-                results = self._staged(*args, **kwargs)
-                return show_static(results) if self._returns_static else results
-            except (RuntimeError, TypeError, ValueError):
-                if not _refused((args, kwargs)):
-                    raise
-        return self._checked(args, kwargs)
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Argument, **kwargs: Argument) -> Argument: ...
+
+    else:  # a getter without Python code, so that a call of a compiled program is as fast as with `jax.jit`
+        __call__ = property(operator.attrgetter("_direct"))
+
+    def _answer(
+        self, run: Callable[..., tuple[Any, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """The results of a call that no compiled program fits, and the entry with which JAX answers the next one."""
+        if not self._runs_directly() or _refused((args, kwargs)):
+            return self._checked(args, kwargs), None
+        results, entry = self._errors.call(run, args, kwargs)
+        return self._shown(results), entry if self._runs_directly() else None
+
+    def _runs_directly(self) -> bool:
+        """Returns whether JAX alone can answer calls in this context; `_checked` handles all others."""
+        is_special = self._errors.found or self._has_static or self._returns_static
+        return not is_special and _jax_compat.calls_directly() and not listens()
 
     def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argument:
         """A call in any context and with any arguments."""
@@ -226,6 +232,7 @@ class Jitted:
         """Like `jax.jit(fn).clear_cache`: drops traced and compiled programs."""
         for jitted in (self._staged, self._listened, self._plain):
             jitted.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
+        _jax_compat.forget_direct_calls()
 
     def __get__(self, instance: object, owner: object = None) -> "Jitted | functools.partial[Argument]":
         """Binds a decorated method."""

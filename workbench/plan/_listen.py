@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from workbench import _jax_compat
 from workbench._types import AnyArray
 from workbench.errors import InspectionError, needs_library
 from workbench.mesh import read_here
@@ -174,12 +175,14 @@ def listen(
     captured = Captured(keep, client, on_value)
     with _LOCK:
         _LISTENERS.append(captured)
+        _jax_compat.forget_direct_calls()
         take_dropped_emissions()
     try:
         yield captured
     finally:
         with _LOCK:
             _LISTENERS.remove(captured)
+            _jax_compat.forget_direct_calls()
     dropped = take_dropped_emissions()
     if dropped and not captured._calls:
         warnings.warn(

@@ -43,24 +43,18 @@ class CallbackErrors:
     def __init__(self, name: str, stage: str | None = None) -> None:
         self.name: str = name
         self.stage: str = name if stage is None else stage
-        self.none: bool = False  # the program has no callbacks, as far as tracing showed
-        self.one_device: bool = False  # set by the first call
-        self._found = False
+        self.found: bool = False  # whether tracing showed callbacks
         self._running: list[None] = []
         self._raised: list[tuple[str, BaseException]] = []
 
     def call(self, run: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
         """Calls `run(*args, **kwargs)`; waits for the result if there are callbacks and several devices."""
-        self.one_device = jax.local_device_count() == 1
-        if self.one_device:
-            results = run(*args, **kwargs)
-            self.none = not self._found
-            return results
+        if jax.local_device_count() == 1:
+            return run(*args, **kwargs)
         self._running.append(None)
         try:
             results = run(*args, **kwargs)
-            self.none = not self._found
-            if self._found:
+            if self.found:
                 jax.block_until_ready(results)
                 jax.effects_barrier()
         finally:
@@ -76,7 +70,7 @@ class CallbackErrors:
         """The same program with its callbacks guarded; unchanged without callbacks."""
         if not calls_back(closed):
             return closed
-        self._found, self.none = True, False
+        self.found = True
         return _Guarding(self._callback).closed(closed)
 
     def guarding(self, fn: Callable) -> Callable:
