@@ -144,9 +144,19 @@ def cache_directory(name: str) -> Path:
     root = os.environ.get("WORKBENCH_CACHE")
     if root:
         return Path(root) / name
+    return _user_directory(tuple(map(os.environ.get, _HOMES))) / name
+
+
+_HOMES = ("XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA", "WIN_PD_OVERRIDE_LOCAL_APPDATA")
+
+
+@functools.lru_cache(maxsize=8)  # platformdirs takes a tenth of the time that describing a small plan takes
+def _user_directory(homes: tuple[str | None, ...]) -> Path:
+    """The user's cache directory, which depends on these environment variables."""
+    del homes
     with needs_library("platformdirs", needed_for="The cache on disk (without WORKBENCH_CACHE)"):
         import platformdirs
-    return Path(platformdirs.user_cache_dir("mapreduce-workbench", appauthor=False)) / name
+    return Path(platformdirs.user_cache_dir("mapreduce-workbench", appauthor=False))
 
 
 def _default_limit() -> int:

@@ -137,8 +137,10 @@ def _placement_record(placement: Placement, chunks: Callable[[], Chunks]) -> Pla
 
 def _computations(plan: Plan, kept_bytes: float) -> dict[int, int]:
     """Number of executions per client of each step that runs more than once, keyed by equation id."""
+    if math.isinf(kept_bytes) or len({s.level for s in plan.steps if s.kind in ("clients", "reduce")}) < 2:
+        return {}  # rows are kept, or no later level reads them
     counts: Counter[int] = Counter()
-    levels = {} if math.isinf(kept_bytes) else find_phases(plan, kept_bytes=kept_bytes)
+    levels = find_phases(plan, kept_bytes=kept_bytes)
     for level in levels.values():
         counts.update(id(step.equation) for phase in level for step in phase.steps if step.kind == "clients")
     return {equation: count for equation, count in counts.items() if count > 1}

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, ItemsView, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from workbench import _renderer
 from workbench._processes import SharedChange
@@ -38,7 +38,7 @@ class _Deferred:
 
 def deferred(make: Callable[[], T]) -> T:
     """Makes a lazy value for a field of a `deferring` record; the value is computed on first access."""
-    return cast(T, _Deferred(make))
+    return _Deferred(make)  # pyright: ignore[reportReturnType]
 
 
 def deferring(*names: str) -> Callable[[type[R]], type[R]]:
