@@ -5,6 +5,101 @@ import pytest
 from workbench.inspection import inspect_module
 
 VALUE = 4 * 1024  # bytes of each array
+CALLED = """stages (p: f32[1024]) -> f32[1024] {
+  %p = f32[1024] parameter(0)
+  %inner = f32[1024] custom-call(%p), custom_call_target="kernel"
+  ROOT %last = f32[1024] custom-call(%inner), custom_call_target="kernel"
+}
+
+body (c: (f32[1024], s32[])) -> (f32[1024], s32[]) {
+  %c = (f32[1024], s32[]) parameter(0)
+  %carried = f32[1024] get-tuple-element(%c), index=0
+  %count = s32[] get-tuple-element(%c), index=1
+  %inner = f32[1024] custom-call(%carried), custom_call_target="kernel"
+  %last = f32[1024] custom-call(%inner), custom_call_target="kernel"
+  ROOT %next = (f32[1024], s32[]) tuple(%last, %count)
+}
+
+condition (d: (f32[1024], s32[])) -> pred[] {
+  %d = (f32[1024], s32[]) parameter(0)
+  ROOT %more = pred[] custom-call(%d), custom_call_target="kernel"
+}
+
+fused (q: f32[1024]) -> f32[1024] {
+  %q = f32[1024] parameter(0)
+  ROOT %exp = f32[1024] exponential(%q)
+}
+
+"""
+KERNEL = ', custom_call_target="kernel"'
+
+
+def timeline(lines):
+    """The number of arrays that are alive at each instruction of a program with one argument, %x."""
+    body = "\n".join(f"  %{line.strip()}" for line in lines.replace("KERNEL", KERNEL).split(";")).replace(
+        "%ROOT ", "ROOT %"
+    )
+    text = f"HloModule m, is_scheduled=true\n\n{CALLED}ENTRY main {{\n  %x = f32[1024] parameter(0)\n{body}\n}}\n"
+    return {name: size / VALUE for name, size in inspect_module(text, platform="gpu").memory.timeline}
+
+
+A = "a = f32[1024] custom-call(%x)KERNEL; "
+
+
+@pytest.mark.parametrize(
+    ("lines", "alive"),
+    [
+        pytest.param("ROOT a = f32[1024] tanh(%x)", {"a": 2}, id="an argument stays"),
+        pytest.param(A + "ROOT b = f32[1024] tanh(%a)", {"a": 2, "b": 2}, id="in place"),
+        pytest.param(A + "ROOT b = f32[1024] custom-call(%a)KERNEL", {"a": 2, "b": 3}, id="a call is not in place"),
+        pytest.param(A + "ROOT b = f32[1024] fusion(%a), kind=kLoop, calls=fused", {"a": 2, "b": 2}, id="loop fusion"),
+        pytest.param(A + "ROOT b = f32[1024] fusion(%a), kind=kInput, calls=fused", {"a": 2, "b": 3}, id="kInput"),
+        pytest.param(A + "b = f32[1024] tanh(%a); ROOT c = f32[1024] add(%a, %b)", {"a": 2, "b": 3, "c": 3},
+                     id="read again"),
+        pytest.param(A + "ROOT b = bf16[1024] convert(%a)", {"a": 2, "b": 2.5}, id="of another size"),
+        pytest.param(A + "b = bf16[1024] convert(%a); ROOT c = bf16[1024] tanh(%b)", {"a": 2, "b": 2.5, "c": 1.5},
+                     id="the first of two has ended"),
+        pytest.param(A + "ROOT b = f32[1024]{0:S(1)} tanh(%a)", {"a": 2, "b": 3}, id="VMEM is not in place"),
+        pytest.param(A + "b = f32[512,2] bitcast(%a); ROOT c = f32[512,2] custom-call(%b)KERNEL", {"a": 2, "c": 3},
+                     id="another name"),
+        pytest.param("k = f32[1024] constant({...}); ROOT c = f32[1024] add(%x, %k)", {"c": 2}, id="a constant"),
+        pytest.param("ROOT a = f32[1000]{0:T(1024)} custom-call(%x)KERNEL", {"a": 2}, id="padding counts"),
+        pytest.param(
+            "t = (f32[1024], f32[512]) custom-call(%x)KERNEL; e = f32[512] get-tuple-element(%t), index=1; "
+            "ROOT c = f32[1024] custom-call(%e)KERNEL", {"t": 2.5, "c": 2.5}, id="the element that is read"),
+        pytest.param(
+            "t = ((f32[1024], f32[256]), f32[512]) custom-call(%x)KERNEL; e = f32[512] get-tuple-element(%t), index=1; "
+            "ROOT c = f32[1024] custom-call(%e)KERNEL", {"t": 2.75, "c": 2.5}, id="the element after a nested tuple"),
+        pytest.param(A + "ROOT t = (f32[1024], f32[1024]) tuple(%x, %a)", {"a": 2}, id="a tuple is free"),
+        pytest.param(A + "u = f32[1024] dynamic-update-slice(%a, %x, %x); ROOT c = f32[1024] custom-call(%u)KERNEL",
+                     {"a": 2, "u": 2, "c": 3}, id="an update is in place"),
+        pytest.param(
+            A + "b = f32[1024] call(%a), to_apply=stages; ROOT c = f32[1024] tanh(%b)",
+            {"a": 2, "inner": 3, "last": 4, "c": 2}, id="a call: its result is that of the called computation"),
+        pytest.param(
+            "p = pred[] custom-call(%x)KERNEL; ROOT b = f32[1024] conditional(%p, %x, %x), "
+            "branch_computations={stages, fused}", {"p": 1, "inner": 2, "last": 3, "exp": 2}, id="two branches"),
+        pytest.param(
+            A + "k = s32[] constant(0); t = (f32[1024], s32[]) tuple(%a, %k); "
+            "w = (f32[1024], s32[]) while(%t), condition=condition, body=body; "
+            "e = f32[1024] get-tuple-element(%w), index=0; ROOT c = f32[1024] custom-call(%e)KERNEL",
+            {"a": 2, "inner": 3, "last": 3, "c": 3}, id="a loop: its results stay in its arguments"),
+        pytest.param(
+            A + "s = (f32[1024], f32[2048]) all-gather-start(%a), replica_groups={}, dimensions={0}; "
+            "d = f32[2048] all-gather-done(%s); ROOT c = f32[1024] custom-call(%d)KERNEL",
+            {"a": 2, "s": 4, "d": 4, "c": 4}, id="the operand lives until the end of an asynchronous operation"),
+        pytest.param(
+            A + "s = ((f32[1024]), f32[512], s32[]) slice-start(%a), slice={[0:512]}; d = f32[512] slice-done(%s); "
+            "ROOT c = f32[512] custom-call(%d)KERNEL",
+            {"a": 2, "s": 2.5 + 4 / VALUE, "d": 2.5 + 4 / VALUE, "c": 2}, id="a started slice"),
+    ],
+)  # fmt: skip
+def test_arrays_alive_at_each_instruction(lines, alive):
+    counted = timeline(lines)
+    counted.pop("more", None)
+    assert counted == {name: pytest.approx(count, abs=2 / VALUE) for name, count in alive.items()}
+
+
 OFFLOADED = """HloModule offloaded, is_scheduled=true
 
 ENTRY %main (x: f32[1024]) -> f32[1024] {

@@ -183,6 +183,9 @@ class _Liveness:
         live: dict[Buffer, None] = {}
         total = sum(buffer.leaf.padded_bytes for buffer in outside)
         for index, instruction in enumerate(computation.instructions):
+            encloses = instruction.opcode in ("while", "call", "conditional")
+            if encloses:  # before its result, because the computation inside writes that result
+                self._enter(instruction, values, outside.union(live))
             for buffer in starting.get(index, ()):
                 if buffer not in free:
                     replaced = _taken_over(buffer, [b for b in ending.get(index, ()) if b in live])
@@ -191,9 +194,7 @@ class _Liveness:
                         total -= replaced.leaf.padded_bytes
                     live[buffer] = None
                     total += buffer.leaf.padded_bytes
-            if instruction.opcode in ("while", "call", "conditional"):
-                self._enter(instruction, values, outside.union(live))
-            elif instruction.opcode not in _SILENT:
+            if not encloses and instruction.opcode not in _SILENT:
                 self.timeline.append((instruction.name, total))
                 if total > self._peak:
                     self._peak, self.at_peak = total, (*outside, *live)
