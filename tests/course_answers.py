@@ -484,6 +484,10 @@ def flips(differences):
     return sum(mean >= abs(sum(differences)) - 1e-9 for mean in means) / 2**n
 
 
+def signed_ranks(differences):
+    return flips(np.sign(differences) * (1 + np.argsort(np.argsort(np.abs(differences)))))
+
+
 def one_sided(differences):
     signs = np.array(np.meshgrid(*[(1, -1)] * len(differences))).reshape(len(differences), -1).T
     return np.mean((signs * differences).mean(1) >= np.mean(differences) - 1e-12)
@@ -1053,7 +1057,7 @@ WRONG = {
         (narrow_interval, "with"),
         (lambda values, seed: (values.mean(),) * 2, "replacement"),
     ],
-    "21.2": [(one_sided, r"the p-value is 0\.125")],
+    "21.2": [(one_sided, r"the p-value is 0\.125"), (signed_ranks, "the p-value is")],
     "21.3": [
         (holm_above_one, r"\[1, 1, 0.004"),
         (bonferroni, r"\[0\.03, 0\.06, 0\.06\]"),

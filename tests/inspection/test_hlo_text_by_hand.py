@@ -66,10 +66,10 @@ def parts(text):
                      id="an open parenthesis"),
         pytest.param("f {\n  a = f32[] negate(x))\n}\n", [("computation", 1, "f {"),
                      ("unknown", 2, "a = f32[] negate(x))")], id="a parenthesis too many"),
-        pytest.param("}\n", [("unknown", 1, "}")], id="an end without a beginning"),
+        pytest.param("\n}\n", [("unknown", 2, "}")], id="an end without a beginning"),
         pytest.param("\na = f32[] negate(x)\n", [("unknown", 2, "a = f32[] negate(x)")], id="outside"),
-        pytest.param("ENTRY f\n%a = f32[] negate(x)\n", [("unknown", 1, "ENTRY f %a = f32[] negate(x)")],
-                     id="no brace before the first instruction"),
+        pytest.param("ENTRY f\n%a = f32[] negate(x)\n%b = f32[] negate(a)\n",
+                     [("unknown", 1, "ENTRY f %a = f32[] negate(x)")], id="no brace before the first instruction"),
     ],
 )  # fmt: skip
 def test_statements_of_a_text(text, expected):
@@ -152,7 +152,7 @@ def test_name_and_frame_of_a_line(metadata, op_name, frame, rest):
          [("branch_computations", "f"), ("branch_computations", "g")]),
         ("f32[4] conditional(x, y, y), true_computation=f, false_computation=g",
          [("true_computation", "f"), ("false_computation", "g")]),
-        ("f32[4] select-and-scatter(x, y, y), select=f, scatter=%g", [("select", "f"), ("scatter", "g")]),
+        ("f32[4] select-and-scatter(x, y, y), select=f, scatter=g", [("select", "f"), ("scatter", "g")]),
         ("f32[4] custom-call(x), select=f", []),  # another attribute of this name is no computation
         ("f32[4] add(x, y)", []),
     ],

@@ -329,7 +329,12 @@ def bootstrap_interval(answer: object) -> str:
 
 @exercise("21.2", "the p-value of a paired sign-flip test")
 def test_of_signs(answer: object) -> str:
-    for differences, flips in (([1.0, 2.0, 3.0], 2), ([1.0, -1.0, 3.0], 6), ([0.2, 0.1, 0.3, 0.4, 0.5, 0.1], 2)):
+    for differences, flips in (
+        ([1.0, 2.0, 3.0], 2),
+        ([1.0, -1.0, 3.0], 6),
+        ([9.0, 1.0, -2.0, -3.0], 8),  # Wilcoxon's test of signed ranks has another p-value
+        ([0.2, 0.1, 0.3, 0.4, 0.5, 0.1], 2),
+    ):
         p_value = float(called(answer, np.array(differences)))
         hint = (
             f"Of the {2 ** len(differences)} combinations of sign flips of {differences}, {flips} have a mean at least "

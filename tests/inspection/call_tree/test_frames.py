@@ -79,6 +79,7 @@ def test_a_cell_of_another_kernel_is_never_called_by_its_temporary_file():
         ("jit(f)/mlp/jit(g)", ("mlp",), "jit(g)", "forward"),
         ("jit(f)/while/body/vmap(mul)", ("while",), "mul", "forward"),
         ("jit(f)/shard_map/wb:1:clients/wb:1:clients/vmap()/mul", (), "mul", "forward"),
+        ("jit(f)/shard_map/wb:1:clients/mlp/mul", ("mlp",), "mul", "forward"),
         ("jit(f)/transpose(jvp(shard_map))/wb:1:clients/mul", (), "mul", "transpose"),
         ("jit(f)/wb:2.0:clients/mul;jit(f)/add", (), "mul", "forward"),
     ],

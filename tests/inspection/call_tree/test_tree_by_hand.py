@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from workbench.inspection import measured_tree
 from workbench.inspection._call_tree._build import build_tree
 from workbench.inspection._call_tree._frames import (
     Frame,
@@ -16,7 +17,6 @@ from workbench.inspection._call_tree._frames import (
     trim,
 )
 from workbench.inspection._call_tree._items import Amounts, Item, Scope
-from workbench.inspection._call_tree._seconds import measured_tree
 from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 
 STEP, LAYER = Frame("a.py", "step", 3, 7), Frame("b.py", "Net.<locals>.layer", 5, 9)
@@ -42,7 +42,7 @@ def drawn(tree: CallTreeRecord) -> list[str]:
 
 def test_functions_lines_and_operations():
     tree = tree_of(
-        item((STEP, LAYER), "dot", 4), item((STEP, LAYER), "dot", 3), item((STEP,), "sin", 2),
+        item((STEP, LAYER), "dot", 4), item((STEP, LAYER._replace(column=2)), "dot", 3), item((STEP,), "sin", 2),
         item((STEP._replace(line=4), LAYER), "dot", 1),
     )  # fmt: skip
     assert drawn(tree) == [
