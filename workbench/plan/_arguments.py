@@ -7,7 +7,6 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from workbench import _jax_compat
 from workbench.errors import ProgramError
 from workbench.primitives import is_opaque
 
@@ -31,8 +30,6 @@ def check_call(
             )
             raise ProgramError(message)
     _check_signature(operation, fn, name, args, kwargs)
-    if _jax_compat.live_arrays((args, kwargs)) is not None:
-        return
     problems = [f"{place}{path}{fault}" for place, x in arguments for path, fault in _leaves(x, symbolic)]
     if problems:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
