@@ -153,7 +153,7 @@ def test_cost_of_targets_is_side_by_side(harness: Harness):
     expect(view.locator(".wb-target")).to_have_count(2)
     view.locator('.wb-target tr[data-stage="2"]').first.get_by_role("button").click()
     assert made.selection == {"stage": "2"}
-    expect(view.locator('g[data-stage="2"].wb-selected')).to_have_count(2)
+    expect(view.locator('tr[data-stage="2"].wb-selected')).to_have_count(2)
     expect(view.locator('tr[data-stage="2"]').first).to_contain_text("collective")
 
 
