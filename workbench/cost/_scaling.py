@@ -125,7 +125,7 @@ def estimate_scaled(
         clients_per_device=after.per_device,
         chunk_size=after.chunk_size,
         devices=after.shares * after.others,
-        chunks=_chunks_sentence(record, placement, before, after, model, given=chunk_size is not None),
+        chunks=_chunks_sentence(record, placement, before, after, model, is_requested=chunk_size is not None),
         error=_ERROR_OF_MODEL if model != 1.0 else _ERROR,
         idle_devices=max(0, after.shares - -(-after.clients // after.per_device)) * after.others,
         model=model,
@@ -145,13 +145,13 @@ _ERROR_OF_MODEL = (
 
 
 def _chunks_sentence(
-    record: ProgramRecord, placement: PlacementRecord, before: _Size, after: _Size, model: float, *, given: bool
+    record: ProgramRecord, placement: PlacementRecord, before: _Size, after: _Size, model: float, *, is_requested: bool
 ) -> str:
     """States the chunk size of an estimate and who chose it; empty for a program that does not stream its clients."""
-    if record.plan.chunk_limit is None and not given:
+    if record.plan.chunk_limit is None and not is_requested:
         return ""
     size = f"Chunk size {after.chunk_size} ({placement.name} that a device processes together)"
-    if given:
+    if is_requested:
         return f"{size}, as requested; the compiled program has {before.chunk_size}."
     if not record.plan.auto_limits:
         return f"{size}: the estimate keeps the chunk size of the compiled program."
@@ -159,7 +159,7 @@ def _chunks_sentence(
         devices = after.shares * after.others
         return f'{size}: the choice of "auto" for {devices} device{"s" if devices > 1 else ""}.'
     if model != 1.0:
-        return f'{size}: the choice of "auto" for the compiled program; For another model, "auto" may choose another.'
+        return f'{size}: the choice of "auto" for the compiled program. For another model, "auto" may choose another.'
     return f'{size}: the choice of "auto", as in the compiled program.'
 
 

@@ -114,20 +114,20 @@ def _spec(
     sizes: dict[str, int],
 ) -> Spec | None:
     """The sharding of a value in the compiled program; None if its instructions leave more than one."""
-    same = [peer for peer in peers if peer.operation == value.operation]
+    matches = [peer for peer in peers if peer.operation == value.operation]
     opcode = _OPCODES.get(value.operation, value.operation.replace("_", "-"))
     rank = len(value.shape)
     alike = {shape for shape in shapes.get(opcode, ()) if len(shape) == rank}
     if not alike:
-        same = list(peers)
+        matches = list(peers)
         alike = {shape for kind in shapes.values() for shape in kind if len(shape) == rank}
     planned = _part(value, sizes)
     if planned in alike:
         return value.spec
-    others = [peer for peer in same if peer.shape != value.shape]
-    taken = {_part(peer, sizes) for peer in same}
+    others = [peer for peer in matches if peer.shape != value.shape]
+    assigned = {_part(peer, sizes) for peer in matches}
     missing = {peer.shape for peer in others if _part(peer, sizes) not in alike}
-    fitting = [shape for shape in alike - taken if _axes(_ratios(shape, value.shape), tuple(sizes.items()))]
+    fitting = [shape for shape in alike - assigned if _axes(_ratios(shape, value.shape), tuple(sizes.items()))]
     if len(fitting) != 1:
         return None
     shape = fitting[0]
@@ -157,7 +157,7 @@ def _rearranged(
 
 
 def _ratios(shape: Sequence[int], of: Sequence[int]) -> tuple[int, ...] | None:
-    return tuple(whole // part for whole, part in zip(of, shape, strict=True)) if is_shard(shape, of) else None
+    return tuple(full // part for full, part in zip(of, shape, strict=True)) if is_shard(shape, of) else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -572,15 +572,15 @@ class _Reader:
             return None
         if cause.on_peers and any(o.name not in names for o in operands if o.shape):
             return None
-        told = tuple(operand for operand in view._told(value) if operand.value in names)
-        return dataclasses.replace(cause, operands=told)
+        confirmed = tuple(operand for operand in view._told(value) if operand.value in names)
+        return dataclasses.replace(cause, operands=confirmed)
 
     def _reads_arguments(self, value: PlannedValueRecord, consumers: Sequence[InstructionRecord]) -> bool:
         """Returns whether the instructions of an operation read the same arguments as the operation itself."""
         names = {operand.op_name for operand in self._operands(value) if operand.operation == "input"}
         readers = [c for c in consumers if (c.op_name, _line_of(c)) == (value.op_name, _line_of(value))]
-        made = {maker.op_name for c in readers for maker in self._flow.makers(c.name) if maker.opcode == "parameter"}
-        return bool(names) and names <= made
+        makers = {maker.op_name for c in readers for maker in self._flow.makers(c.name) if maker.opcode == "parameter"}
+        return bool(names) and names <= makers
 
     def _move(
         self, value: PlannedValueRecord, number: int, operand: PlannedValueRecord, axes: Sequence[str], kind: str
@@ -710,9 +710,14 @@ class _Reader:
             for place, f in enumerate(factors)
             if f != factor and here & set(_axes_of(value.spec, place))
         ]
-        kept = {f for _, f in result}
+        factors_of_result = {f for _, f in result}
         holder = next(
-            ((peer, there) for peer, there, f in peers if f in kept and here & set(_axes_of(peer.spec, there))), None
+            (
+                (peer, there)
+                for peer, there, f in peers
+                if f in factors_of_result and here & set(_axes_of(peer.spec, there))
+            ),
+            None,
         )
         if holder is None and result:
             sentence = (
