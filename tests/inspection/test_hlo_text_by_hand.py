@@ -207,7 +207,7 @@ def test_facts_of_a_text_that_is_refused(text, facts):
 STACKS = """HloModule m
 
 FileNames
-1 "/home/me/train.py"
+1 "/project/train.py"
 2 "/venv/lib/python3.11/site-packages/flax/linear.py"
 3 "/venv/lib/python3.11/site-packages/jax/_src/lax.py"
 
@@ -267,10 +267,10 @@ def test_line_of_a_frame_has_its_columns_and_function():
 
 
 def test_source_of_an_older_compiler_is_in_the_metadata():
-    named = 'metadata={op_type="add" source_file="/home/me/a.py" source_line=5}'
+    named = 'metadata={op_type="add" source_file="/project/a.py" source_line=5}'
     library = 'metadata={op_type="add" source_file="/venv/lib/python3.11/site-packages/jax/a.py" source_line=5}'
-    unnumbered = 'metadata={op_type="add" source_file="/home/me/a.py"}'
+    unnumbered = 'metadata={op_type="add" source_file="/project/a.py"}'
     frames = Frames(parse_hlo("HloModule m\n\nENTRY main {\n  ROOT x = f32[] parameter(0)\n}\n"))
     lines = [frames.source(instruction(f"ROOT o = f32[4] add(x, y), {text}")) for text in (named, library, unnumbered)]
-    assert [line and (line.file, line.line) for line in lines] == [("/home/me/a.py", 5), None, None]
-    assert frames.stack(instruction(f"ROOT o = f32[4] add(x, y), {named}")) == (("/home/me/a.py", "", 5, None),)
+    assert [line and (line.file, line.line) for line in lines] == [("/project/a.py", 5), None, None]
+    assert frames.stack(instruction(f"ROOT o = f32[4] add(x, y), {named}")) == (("/project/a.py", "", 5, None),)

@@ -1,6 +1,7 @@
 """Calls of compiled programs: JAX runs them without Python code, and asks the workbench about all other calls."""
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -177,3 +178,28 @@ def test_functions_of_an_unknown_jax_are_asked_about_every_call() -> None:
     direct, asked_calls = asked(lambda x: x + 1, keeps=[True, True])
     assert [direct(1), direct(2)] == [2, 3]
     assert asked_calls == [(1,), (2,)]
+
+
+def test_the_class_calls_its_instances() -> None:
+    run = wb.jit(total)
+    values = [float(type(run).__call__(run, jnp.float32(1), jnp.arange(8.0))) for _ in range(2)]
+    assert values == [141, 141]
+
+
+def test_threads_that_call_and_listen_get_their_own_results() -> None:
+    run, x, wrong = wb.jit(total), jnp.arange(8.0), []
+
+    def work(w: int) -> None:
+        for turn in range(60):
+            if turn % 20 == 10:
+                with wb.listen():
+                    pass
+            if (value := float(run(jnp.float32(w), x))) != 140 + w:
+                wrong.append((w, value))
+
+    threads = [threading.Thread(target=work, args=(w,)) for w in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -119,6 +119,13 @@ def _argument_name(fn: Callable, path: KeyPath) -> str:
     return f"{base}{jax.tree_util.keystr(tuple(rest))}"
 
 
+class _DirectCall(property):
+    """A property that `type(jitted).__call__(jitted, ...)` can call, too."""
+
+    def __call__(self, jitted: "Jitted", /, *args: Argument, **kwargs: Argument) -> Argument:
+        return self.__get__(jitted)(*args, **kwargs)
+
+
 class Jitted:
     """A compiled program; see `jit`. `fn` is the function as written; `chunk_size` and `form` are as passed."""
 
@@ -166,7 +173,7 @@ class Jitted:
         def __call__(self, *args: Argument, **kwargs: Argument) -> Argument: ...
 
     else:  # a getter without Python code, so that a call of a compiled program is as fast as with `jax.jit`
-        __call__ = property(operator.attrgetter("_direct"))
+        __call__ = _DirectCall(operator.attrgetter("_direct"))
 
     def _answer(
         self, run: Callable[..., tuple[Any, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -58,7 +58,7 @@ def svg(record: object, **options: Option) -> Markup:
     """A picture of a record for pages and slides; empty if the record contains nothing that can be drawn.
 
     Args:
-        record: A program, or its module, memory or cost; a mesh; a simulated round; a graph of services.
+        record: A program, or its module or memory; a mesh; a simulated round; a graph of services.
         options: For most pictures: `width` in pixels, and `dark`; `dark=None` follows the reader's system setting.
 
     Raises:

@@ -40,9 +40,9 @@ it("dtypes with the same peak share a roof", () => {
 });
 
 it("a stage with matrix products is a dot at its FLOPs per byte, below the roof", () => {
-  const stage = (flops: number, compute: number, memory: number) =>
+  const stage = (flops: number, compute: number | null, memory: number) =>
     ({ flops, accessed: 1e9, compute, memory }) as unknown as StageCost;
-  expect(stageDots([stage(0, 0, 1e-3), stage(4e9, 2e-5, 1e-3)])).toEqual([
+  expect(stageDots([stage(0, 0, 1e-3), stage(4e9, 2e-5, 1e-3), stage(4e9, null, 1e-3)])).toEqual([
     { index: 1, intensity: 4, rate: 4e12, seconds: 1e-3 },
   ]);
 });

@@ -58,7 +58,7 @@ export function lineRoofline(context: ViewContext<"cost">, lines: LinesRoofline)
 /** Stages with matrix products, for a program that was not compiled. */
 export function stageDots(stages: readonly StageCost[]): Dot[] {
   return stages.flatMap(({ flops, accessed, compute, memory }, index) => {
-    const seconds = Math.max(compute ?? 0, memory ?? 0);
+    const seconds = compute === null || memory === null ? 0 : Math.max(compute, memory);
     return flops && accessed && seconds ? [{ index, intensity: flops / accessed, rate: flops / seconds, seconds }] : [];
   });
 }
@@ -69,7 +69,10 @@ export function stageRoofline(
   stages: readonly StageCost[],
 ): HTMLElement {
   const dots = stageDots(stages);
-  if (!dots.length) return h("p", { class: "wb-note" }, "No stage computes anything.");
+  const without = stages.some(({ flops }) => flops !== 0)
+    ? "No stage can be drawn: its FLOPs, memory traffic or time is unknown."
+    : "No stage has matrix products.";
+  if (!dots.length) return h("p", { class: "wb-note" }, without);
   const svg = selectable(context, {
     dots,
     chip,
@@ -83,7 +86,9 @@ export function stageRoofline(
     choose: ({ index }) => context.select({ stage: stages[index].stage }),
     isChosen: ({ stage }, index) => stages[index].stage === stage,
   });
-  const words = `${chip.name}, ${formatBandwidth(chip.bandwidth)}. ${plural(dots.length, "stage")} of one device; the area of a dot is its predicted time.`;
+  const words =
+    `${chip.name}, ${formatBandwidth(chip.bandwidth)}. ${plural(dots.length, "stage")} of one device; the area of a dot ` +
+    "is its predicted time.";
   return h("div", {}, svg, h("p", { class: "wb-note" }, words));
 }
 
