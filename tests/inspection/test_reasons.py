@@ -616,7 +616,7 @@ def test_shardings_that_the_compiled_program_does_not_have_explain_nothing() -> 
         second.sentence
     )
     assert second.sentence.endswith(
-        "These are the shardings of the compiled program; the propagation alone has others."
+        "These shardings are those of the compiled program; the propagated shardings differ."
     )
     assert [operand.spec for operand in second.operands] == [(("a",), ()), (("a",), ())]
     assert second.operands[0].origins == {"a": "the compiler"}

@@ -1343,8 +1343,8 @@ class _Reader:
 
 _CARRIED = ", carried by a loop)"
 _DEPARTED = "The propagated shardings alone do not require this exchange: the compiler chose different shardings there."
-_DIFFERENT = "These are the shardings of the compiled program; the propagation alone has others."
-_NO_CHAIN = "The compiled program shards the value over this axis; the propagation does not."
+_DIFFERENT = "These shardings are those of the compiled program; the propagated shardings differ."
+_NO_CHAIN = "The compiled program shards the value over this axis; the propagated sharding does not use the axis."
 _CONSTRAIN = "Constrain the value there to the sharding that you want (`jax.lax.with_sharding_constraint`)."
 _BOTH_SHARDED = "The exchange remains as long as both dimensions are sharded over the same mesh axis."
 _ONE_FOR_BOTH = "Give both values the same sharding, or constrain the smaller value."
