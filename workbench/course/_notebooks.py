@@ -1,6 +1,7 @@
 """Handles notebook files: titles, editions without solutions, and cached execution."""
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import re
 import sys
@@ -9,8 +10,6 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
-
-import jax
 
 from workbench._cache import DiskCache, cache_directory
 from workbench.errors import CourseError, MissingDependencyError, needs_library
@@ -91,11 +90,12 @@ def _execute_all(notebook: Any, path: Path) -> None:
 
 
 def _key(path: Path) -> str:
-    """A hash of what determines a notebook's outputs: its cells, JAX, Python, this package and its saved views."""
+    """A hash of what determines a notebook's outputs: its cells, Python, this package and all installed versions."""
     packages = (Path(str(resources.files(name))) for name in ("workbench", "workbench_widgets"))
     endings = "*.py", "*.npz", "*.js", "*.css"
     files = sorted(file for package in packages for ending in endings for file in package.rglob(ending))
-    versions = f"{path.resolve()} {sys.version} JAX {jax.__version__}".encode()
+    libraries = sorted(f"{library.name} {library.version}" for library in importlib.metadata.distributions())
+    versions = f"{path.resolve()} {sys.version} {libraries}".encode()
     return hashlib.sha256(b"".join([versions, *(file.read_bytes() for file in (path, *files))])).hexdigest()
 
 
