@@ -254,6 +254,95 @@ OF_MANY = {
 }
 
 
+COPIES = {
+    "returned": lambda x: wb.map_fn(lambda row: (row, row.sum()), x),
+    "converted": lambda x: wb.map_fn(lambda row: row.astype(jnp.bfloat16), x),
+    "in parts": lambda x: wb.map_fn(lambda row: (row[:1], row[1:][::-1]), x),
+    "another shape in a sum": lambda x: wb.reduce_sum(wb.map_fn(lambda row: row[None], x)),
+    "extreme": lambda x: wb.reduce_max(wb.map_fn(jnp.sort, x)),
+    "compiled": lambda x: wb.reduce_sum(wb.map_fn(jax.jit(lambda row: row), x)),
+    "either branch": lambda x: wb.map_fn(lambda row: jax.lax.cond(row[0] > 0, lambda: row, lambda: 0 * row), x),
+    "in a table of all": lambda x: wb.reduce_sum(
+        wb.map_fn(lambda row, i: jnp.zeros((4, 3)).at[i].set(row), (x, jnp.arange(4)))
+    ),
+    "carried by a loop": lambda x: jax.lax.scan(
+        lambda old, _: (x, wb.reduce_max(wb.map_fn(lambda row: row, old))), jnp.zeros((4, 3)), length=2
+    )[1],
+    "condition of a loop": lambda x: jax.lax.while_loop(
+        lambda c: c[1].sum() < 5, lambda c: (c[0] + 1, wb.map_fn(lambda row: row, x)), (0, jnp.zeros((4, 3)))
+    )[0],
+    "emitted": lambda x: wb.reduce_sum(wb.map_fn(lambda row: (wb.emit("row", row), row.sum())[1], x)),
+    "printed": lambda x: wb.reduce_sum(wb.map_fn(lambda row: (jax.debug.print("{}", row), row.sum())[1], x)),
+    "sent to Python": lambda x: wb.reduce_sum(
+        wb.map_fn(lambda row: jax.pure_callback(np.sum, jax.ShapeDtypeStruct((), jnp.float32), 2 * row), x)
+    ),
+}
+DERIVED = {
+    "scaled": lambda x: wb.map_fn(lambda row: 2 * row, x),
+    "loss": lambda x: wb.reduce_mean(wb.map_fn(lambda row: (row**2).sum(), x)),
+    "gradient": lambda x: jax.grad(lambda x: wb.reduce_sum(wb.map_fn(lambda row: (row**2).sum(), x)))(x),
+    "choice of a row": lambda x: wb.reduce_sum(wb.map_fn(lambda row: jnp.eye(3)[row[0].astype(int)], x)),
+    "emitted loss": lambda x: wb.reduce_sum(wb.map_fn(lambda row: (wb.emit("loss", row.sum()), row.sum())[1], x)),
+}
+
+
+@pytest.mark.parametrize("name", [*COPIES, *DERIVED])
+def test_data_that_leave_unchanged_are_not_kept_on_the_client(name: str):
+    """A copy, in any order, shape or dtype, is the client's data; a value computed from the data is not."""
+    plan = wb.trace(wb.program(clients=4)((COPIES | DERIVED)[name]))(np.ones((4, 3), np.float32)).plan
+    assert [value.name for value in plan.kept_local] == (["x"] if name in DERIVED else [])
+
+
+def test_emitted_values_leave_with_the_steps_of_their_loop():
+    def client(row: Any) -> Any:
+        def step(carry: Any, _: Any) -> Any:
+            wb.emit("loss", carry.sum())
+            return carry * 2, None
+
+        return jax.lax.scan(step, row, length=5)[0]
+
+    plan = wb.trace(wb.program(clients=4)(lambda x: wb.reduce_sum(wb.map_fn(client, x))))(np.ones((4, 3))).plan
+    assert [(left.name, left.kind, left.shape) for left in plan.disclosed] == [
+        ("emit('loss')", "row", (5,)),
+        ("reduce_sum", "partial result", (3,)),
+    ]
+
+
+def test_callbacks_of_clients_are_noted_with_their_line():
+    client = lambda row: jax.pure_callback(np.sum, jax.ShapeDtypeStruct((), jnp.float32), row)  # noqa: E731
+    plan = wb.trace(wb.program(clients=4)(lambda x: wb.reduce_sum(wb.map_fn(client, x))))(np.ones((4, 3))).plan
+    (note,) = (note for note in plan.notes if "Python" in note)
+    assert "test_disclosed.py" in note
+
+
+IN_PODS = {  # the function of a pod, what a client discloses to its pod, and the client's data that stay
+    "mean": (
+        lambda rows: wb.reduce_mean(wb.map_fn(jnp.sum, rows, over="clients"), over="clients"),
+        ("partial result", ()),
+        [("x", (4,))],
+    ),
+    "row": (lambda rows: wb.map_fn(jnp.sum, rows, over="clients")[0], ("row", ()), [("x", (4,))]),
+    "data in a sum": (lambda rows: wb.reduce_sum(rows, over="clients").sum(), ("partial result", (4,)), []),
+}
+
+
+@pytest.mark.parametrize("name", IN_PODS)
+def test_clients_in_pods_disclose_to_their_pod(name: str):
+    """3 clients in each of 2 pods: a client's values leave to the pod, and a pod's share leaves to the server."""
+    pod, disclosed, kept = IN_PODS[name]
+
+    @wb.program(placements={"pods": 2, "clients": 3})
+    def program(x: Any) -> Any:
+        return wb.reduce_mean(wb.map_fn(pod, x, over="pods"), over="pods")
+
+    plan = wb.trace(program)(np.ones((2, 3, 4), np.float32)).plan
+    assert [(left.kind, left.shape) for left in plan.disclosed if "." in left.stage] == [disclosed]
+    assert [(left.kind, left.shape) for left in plan.disclosed if "." not in left.stage] == [("partial result", ())]
+    assert [(value.name, value.shape) for value in plan.kept_local] == kept
+    assert "over clients" in str(plan)
+    assert "over pods" in str(plan)
+
+
 def test_values_are_named_by_their_stage():
     rows = wb.program(clients=4)(lambda x: wb.map_fn(lambda row: (row, -row), x))
     row = wb.program(clients=4)(lambda x: wb.map_fn(lambda row: -row, x))

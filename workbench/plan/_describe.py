@@ -17,7 +17,7 @@ from workbench._types import Atom, PyTree, type_of
 from workbench.mesh import chunk_shard
 from workbench.plan._chunk_size import ChunkSize, resolve_chunk_size, rules_by_devices
 from workbench.plan._count import JaxprCount, count_jaxpr_work
-from workbench.plan._disclosure import exchanges, find_disclosed
+from workbench.plan._disclosure import callbacks, exchanges, find_disclosed
 from workbench.plan._evaluate import kept_bytes_of, resolve_choice
 from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
@@ -64,6 +64,7 @@ def describe_plan(
     repeated = [stage for top in stages for stage in top.walk() if stage.computations > 1]
     notes = [*notes, *(_repeated_note(stage) for stage in repeated)]
     notes += dict.fromkeys(_exchange_note(stages[step.stage]) for step in exchanges(plan))
+    notes += dict.fromkeys(_callback_note(stages[step.stage]) for step in callbacks(plan))
     return PlanRecord(
         name=plan.name,
         placements=tuple(_placement_record(p, chunks) for p in plan.placements),
@@ -125,6 +126,13 @@ def _exchange_note(stage: StageRecord) -> str:
     return (
         f"clients exchange values with each other in {stage.name}{where}: the disclosed values do not include these "
         "exchanges"
+    )
+
+
+def _callback_note(stage: StageRecord) -> str:
+    where = f" at {stage.source}" if stage.source else ""
+    return (
+        f"clients call Python in {stage.name}{where}: the disclosed values do not include what these callbacks receive"
     )
 
 

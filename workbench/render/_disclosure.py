@@ -41,8 +41,9 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
     for values in _together(plan.disclosed):
         first, iterations = values[0], _iterations(plan, values[0].stage)
         size = bytes_text(sum(v.size_bytes for v in values))
-        form = "row" if first.kind == "row" else "share"
-        name = f"its own {_plain(first.name)}" if form == "row" else f"its share of {first.name}{_alone(first)}"
+        form, over = "row" if first.kind == "row" else "share", _over(plan, first.stage)
+        name = f"its own {_plain(first.name)}" if form == "row" else f"its share of {first.name}"
+        name += over + _alone(first)
         rows.append((form, name, types_text(values), f"{count_text(iterations)} × {size}" if iterations > 1 else size))
     return rows
 
@@ -52,8 +53,8 @@ def disclosed_blocks(plan: PlanRecord) -> list[Block]:
     if not plan.disclosed:
         return []
     note = (
-        "An engine with one machine per client sends nothing else to the server. A machine shared by several clients "
-        "holds the data of all of them."
+        "An engine with one machine per client sends nothing else to the server, except what the notes name. Values of "
+        "`emit` are sent only to listeners. A machine shared by several clients holds the data of all of them."
     )
     columns = ("what", "type", "bytes")
     leaves = [[name.removeprefix("its "), *row] for _, name, *row in disclosed_rows(plan)]
@@ -193,6 +194,12 @@ def _together(disclosed: Iterable[DisclosedRecord]) -> list[list[DisclosedRecord
 
 def _alone(value: DisclosedRecord) -> str:
     return f" (a mask leaves only the value of {value.single_client})" if value.single_client else ""
+
+
+def _over(plan: PlanRecord, stage: str) -> str:
+    """The placement whose members disclose a value; "" in a program with one placement."""
+    placements = {inner.path: inner.placement for top in plan.stages for inner in top.walk() if inner.placement}
+    return f" over {placements[stage]}" if stage in placements and len(set(placements.values())) > 1 else ""
 
 
 def _plain(name: str) -> str:
