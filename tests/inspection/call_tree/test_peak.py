@@ -6,7 +6,7 @@ import pytest
 
 import workbench as wb
 from workbench.inspection.hlo import inspect_module
-from workbench.inspection.hlo._assignment import Allocation, Placed, _addresses as addresses, fields, read_allocations
+from workbench.inspection.hlo._assignment import read_allocations
 
 
 def step(w, x):
@@ -62,20 +62,6 @@ def test_memory_that_the_compiler_shares_counts_less(compiled):
     tree = inspect_module(text, peak_bytes=int(reached) // 2).call_tree
     assert tree.root.total.peak_bytes == pytest.approx(reached / 2)
     assert "each value counts for 50 % of its bytes" in tree.notes[0]
-
-
-def test_addresses_are_of_who_lives_there_at_the_peak_else_of_the_largest():
-    placed = (Placed("early", 0, 400), Placed("alive", 100, 100), Placed("small", 300, 200), Placed("end", 1000, 24))
-    parts = list(addresses(Allocation(1024, None, placed), {"alive"}))
-    assert parts == [
-        ("early", 100), ("alive", 100), ("early", 100), ("early", 100), ("small", 100), (None, 500), ("end", 24),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("message", [b"\x0a\x05ab", b"\x80", b"\x09abc"])
-def test_message_that_is_cut_off_is_no_plan(message):
-    with pytest.raises(ValueError, match="truncated"):
-        list(fields(message))
 
 
 def test_allocations_are_those_of_the_compilers_totals(compiled):

@@ -111,10 +111,10 @@ Scope = Mapping[int, tuple[Computation, str, "Scope"]]  # operands of the fusion
 
 
 class _Patience:
-    """Limit on the values to visit; even in a text of 3 kB, one value can be reached on 2^40 paths."""
+    """Limit on the values to visit, and so on the depth; in a text of 3 kB, one value can be reached on 2^40 paths."""
 
-    def __init__(self, visits: int = 2_000) -> None:
-        self._visits = visits
+    def __init__(self) -> None:
+        self._visits = 300
 
     def ends(self) -> bool:
         """Counts one visit."""
@@ -157,26 +157,26 @@ class _LoopValues:
             return None
         return float(math.ceil((bound - value) / step) if direction == "LT" else (bound - value) // step + 1)
 
-    def linear(self, computation: Computation, name: str, scope: Scope, depth: int = 0) -> _Linear | None:
+    def linear(self, computation: Computation, name: str, scope: Scope) -> _Linear | None:
         """A value as a linear function of one element of the loop's tuple, or None if it is no such function."""
         node = computation.by_name[name]
-        if depth > 40 or self._patience.ends():
+        if self._patience.ends():
             return None
         if node.opcode == "constant":
             return _constant(node)
         if node.opcode in ("copy", "bitcast", "convert", "reshape", "broadcast", "bitcast-convert"):
-            return self.linear(computation, node.operands[0], scope, depth + 1)
+            return self.linear(computation, node.operands[0], scope)
         if node.opcode == "parameter" and scope:
             outer, operand, outer_scope = scope[int(node.arguments)]
-            return self.linear(outer, operand, outer_scope, depth + 1)
+            return self.linear(outer, operand, outer_scope)
         if node.opcode == "fusion":
             inner = self._hlo.computations[node.calls("calls")[0]]
             inner_scope = {i: (computation, operand, scope) for i, operand in enumerate(node.operands)}
-            return self.linear(inner, inner.root.name, inner_scope, depth + 1) if inner.root else None
+            return self.linear(inner, inner.root.name, inner_scope) if inner.root else None
         if node.opcode == "get-tuple-element" and not scope:
             return self._element(computation, node)
         if node.opcode in ("add", "subtract", "multiply"):
-            left, right = (self.linear(computation, o, scope, depth + 1) for o in node.operands)
+            left, right = (self.linear(computation, o, scope) for o in node.operands)
             return _combine(node.opcode, left, right)
         return None
 
