@@ -94,8 +94,9 @@ def test_mesh_without_coordinates_has_no_hops():
         # 2x2x2: nothing to wrap; an axis of 2 is one hop there, one back.
         ("TPU v4", (2, 2, 2), (2, 2, 2), [(1.0, 1)] * 3),
         ("TPU v5 lite", (1, 4), (1, 4), [(0.0, 0), (1.5, 3)]),
+        ("TPU v5 lite", (1, 1), (1,), [(0.0, 0)]),
     ],
-    ids=["v5e-2x4", "v5e-wrapped", "v5e-flattened", "v5p-wrapped", "v4-cube", "axis-of-one"],
+    ids=["v5e-2x4", "v5e-wrapped", "v5e-flattened", "v5p-wrapped", "v4-cube", "axis-of-one", "one-device"],
 )
 def test_hops_are_torus_distances_of_mesh_neighbours(kind, extent, mesh_shape, expected):
     assert hops(torus(kind, extent, mesh_shape)) == expected
@@ -111,6 +112,12 @@ WRAPS = {
     ("TPU v5 lite", (2, 4)): (False, False),
     ("TPU v5 lite", (4, 16)): (False, True),
     ("TPU v5 lite", (1, 8)): (False, False),
+    ("TPU v5 lite", (1, 1)): (False, False),
+    ("TPU v2", (16, 32)): (True, False),
+    ("TPU v3", (16, 32)): (False, True),
+    ("TPU v6 lite", (15, 16)): (False, True),
+    ("TPU7x", (3, 8)): (False, True),
+    ("GPU", (4, 16)): (False, False),
     ("TPU v5p", (2, 4, 8)): (False, True, True),
     ("TPU v4", (4, 4, 2)): (True, True, False),
 }

@@ -199,19 +199,21 @@ class NamelessSharding:
         return self.named.shard_shape(global_shape)
 
 
-def nameless(shape):
-    sharding = NamelessSharding(NamedSharding(mesh(), P("clients")))
+def nameless(shape, *spec):
+    sharding = NamelessSharding(NamedSharding(mesh(), P(*spec)))
     return only(types.SimpleNamespace(shape=shape, dtype=jnp.dtype("float32"), sharding=sharding))
 
 
 def test_sharding_without_axis_names_is_read_from_its_index_map():
-    leaf = nameless((8, 2))
+    leaf = nameless((8, 2), "clients")
     assert slices(leaf) == slices_of_jax(NamedSharding(mesh(), P("clients")), (8, 2))
     assert (leaf.kind, leaf.replication, leaf.shard_shape) == ("positional", 2, (2, 2))
+    whole = nameless((8, 2))
+    assert (whole.replication, whole.shard_shape, whole.spec) == (8, (8, 2), ((), ()))
 
 
 def test_sharding_that_does_not_know_is_noted():
-    leaf = nameless((7, 2))  # its index map refuses 7 rows over 4 devices
+    leaf = nameless((7, 2), "clients")  # its index map refuses 7 rows over 4 devices
     assert (leaf.kind, leaf.shards) == ("unknown", ())
     assert "`NamelessSharding` has no device slices" in leaf.notes[0]
 
@@ -257,9 +259,20 @@ def test_every_leaf_that_is_no_array_is_named_with_the_way_out():
         inspect_sharding({"name": "mlp", "spec": spec, "w": jnp.zeros(3)})
 
 
-def test_more_than_five_strange_leaves_are_counted():
-    with pytest.raises(errors.InspectionError, match=r"given 7 leaves.* and 2 more"):
-        inspect_sharding(list("abcdefg"))
+@pytest.mark.parametrize(
+    ("leaves", "facts"),
+    [("a", "given 1 leaf that is not an array: `[0]`: str 'a'."), ("abcde", ", `[4]`: str 'e'."),
+     ("abcdef", ", `[4]`: str 'e' and 1 more."), (["a" * 41], f"str '{'a' * 40}'.")],
+)  # fmt: skip
+def test_up_to_five_strange_leaves_are_listed_with_their_first_characters(leaves, facts):
+    with pytest.raises(errors.InspectionError) as error:
+        inspect_sharding(list(leaves))
+    assert facts in str(error.value)
+
+
+def test_strange_tree_is_named():
+    with pytest.raises(errors.InspectionError, match="`tree`: str 'a'"):
+        inspect_sharding("a")
 
 
 TWO_PROCESSES = """

@@ -126,11 +126,11 @@ def _is_array(leaf: object) -> bool:
 def _strange_message(strange: list[tuple[str, Any]]) -> str:
     shown = ", ".join(f"`{path or 'tree'}`: {type(leaf).__name__} {str(leaf)[:40]!r}" for path, leaf in strange[:5])
     suffix = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+    fact = "1 leaf that is not an array" if len(strange) == 1 else f"{len(strange)} leaves that are not arrays"
     return (
-        f"`inspect_sharding` was given {len(strange)} {'leaf that is' if len(strange) == 1 else 'leaves that are'} not "
-        f"arrays: {shown}{suffix}. Only values with a `shape` and a `dtype` are on devices: remove the other leaves, "
-        "pass `jax.ShapeDtypeStruct(shape, dtype, sharding=...)` in place of a bare sharding, or use `inspect_mesh` "
-        "for a mesh."
+        f"`inspect_sharding` was given {fact}: {shown}{suffix}. Only values with a `shape` and a `dtype` are on "
+        "devices: remove the other leaves, pass `jax.ShapeDtypeStruct(shape, dtype, sharding=...)` in place of a bare "
+        "sharding, or use `inspect_mesh` for a mesh."
     )
 
 

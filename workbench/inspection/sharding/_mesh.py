@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jax.experimental import mesh_utils
@@ -62,11 +62,12 @@ def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
         AxisRecord(name=str(name), size=size, type=_axis_type(kind), mean_hops=mean, max_hops=most)
         for name, size, kind, (mean, most) in zip(mesh.axis_names, shape, mesh.axis_types, hops, strict=True)
     )
+    torus = _torus(devices) if shape else None
     return MeshRecord(
         axes=axes,
         devices=devices if shape else (),
         abstract=isinstance(mesh, AbstractMesh),
-        wraps=_torus_wraps(devices) if shape else None,
+        wraps=None if torus is None else tuple(map(bool, torus.wraps)),
     )
 
 
@@ -84,9 +85,7 @@ def order_of_jax(mesh: MeshRecord) -> MeshRecord | None:
         >>> order_of_jax(inspect_mesh(AbstractMesh((4, 2), ("clients", "model")))) is None
         True
     """
-    if not mesh.devices or any(device.coords is None for device in mesh.devices):
-        return None
-    if len({device.slice_index or 0 for device in mesh.devices}) > 1:
+    if _torus(mesh.devices) is None or len({device.slice_index for device in mesh.devices}) > 1:
         return None
     device_of = {device.id: device for device in mesh.devices}
     stand_ins = [
@@ -135,15 +134,10 @@ def link_distances(mesh: MeshRecord) -> np.ndarray | None:
         Shape (devices, devices), in mesh order; None if the devices have no coordinates, span several slices, or number
         more than 2,048.
     """
-    devices = mesh.devices
-    if not 0 < len(devices) <= _MOST_DEVICES or any(device.coords is None for device in devices):
+    torus = _torus(mesh.devices)
+    if torus is None or len(mesh.devices) > _MOST_DEVICES or len({device.slice_index for device in mesh.devices}) > 1:
         return None
-    if len({device.slice_index or 0 for device in devices}) > 1:
-        return None
-    coords = np.array([device.coords for device in devices])
-    extent = coords.max(axis=0) - coords.min(axis=0) + 1
-    away = np.abs(coords[:, None] - coords[None])
-    return np.where(_wraps(devices[0].kind, extent), np.minimum(away, extent - away), away).sum(axis=-1)
+    return torus.links(torus.coords[:, None], torus.coords[None])
 
 
 def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
@@ -225,34 +219,42 @@ def _device_record(device: Device, position: tuple[int, ...]) -> DeviceRecord:
 
 def _hops(devices: Sequence[DeviceRecord], shape: tuple[int, ...]) -> list[tuple[float | None, int | None]]:
     """Mean and largest number of hops between neighbours along every axis, including the hop that closes the ring."""
-    unknown: list[tuple[float | None, int | None]] = [(None, None)] * len(shape)
-    if not devices or any(device.coords is None for device in devices):
-        return unknown
-    coords = np.array([device.coords for device in devices])
-    extent = coords.max(axis=0) - coords.min(axis=0) + 1
-    wraps = _wraps(devices[0].kind, extent)
-    coords = coords.reshape(*shape, -1)
-    slices = np.array([device.slice_index or 0 for device in devices]).reshape(shape)
+    torus = _torus(devices)
+    if torus is None:
+        return [(None, None)] * len(shape)
+    coords = torus.coords.reshape(*shape, -1)
+    slices = np.array([device.slice_index for device in devices]).reshape(shape)
     hops: list[tuple[float | None, int | None]] = []
     for axis, size in enumerate(shape):
         if size == 1:
             hops.append((0.0, 0))
-            continue
-        if (slices != slices.take([0], axis=axis)).any():
+        elif (slices != slices.take([0], axis=axis)).any():
             hops.append((None, None))  # data-centre network between slices, so there are no hops to count
-            continue
-        away = np.abs(coords - np.roll(coords, -1, axis=axis))
-        away = np.where(wraps, np.minimum(away, extent - away), away).sum(axis=-1)
-        hops.append((float(away.mean()), int(away.max())))
+        else:
+            away = torus.links(coords, np.roll(coords, 1, axis=axis))
+            hops.append((float(away.mean()), int(away.max())))
     return hops
 
 
-def _torus_wraps(devices: Sequence[DeviceRecord]) -> tuple[bool, ...] | None:
+class _Torus(NamedTuple):
+    """The box that devices fill on a torus."""
+
+    coords: np.ndarray  # (devices, dimensions)
+    extent: np.ndarray
+    wraps: np.ndarray  # dimensions with wraparound links
+
+    def links(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Number of links between coordinates."""
+        away = np.abs(a - b)
+        return np.where(self.wraps, np.minimum(away, self.extent - away), away).sum(axis=-1)
+
+
+def _torus(devices: Sequence[DeviceRecord]) -> _Torus | None:
     if not devices or any(device.coords is None for device in devices):
         return None
     coords = np.array([device.coords for device in devices])
     extent = coords.max(axis=0) - coords.min(axis=0) + 1
-    return tuple(bool(wrap) for wrap in _wraps(devices[0].kind, extent))
+    return _Torus(coords, extent, _wraps(devices[0].kind, extent))
 
 
 def _wraps(kind: str, extent: np.ndarray) -> np.ndarray:
