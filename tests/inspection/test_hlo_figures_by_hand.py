@@ -145,6 +145,7 @@ def test_flops_of_a_gradient_of_a_convolution_are_those_of_the_forward_convoluti
     assert [operation(call).flops for call in text] == [forward, forward]
 
 
+GATHER = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}"
 ROW, MATRIX = 4 * 4, 3 * 4 * 4  # bytes of f32[4] and f32[3,4]
 
 
@@ -161,6 +162,16 @@ ROW, MATRIX = 4 * 4, 3 * 4 * 4  # bytes of f32[4] and f32[3,4]
         ("f32[2,4]{1,0:S(1)} slice(a), slice={[0:2], [0:4]}", 2 * ROW),
         ("f32[3,4]{1,0:S(1)} dynamic-update-slice(v, two, zi, zi)", 2 * ROW),
         (f"(f32[3,4], f32[3,4]) scatter(a, b, rows, two, two), {SCATTER}", 2 * 4 + 3 * 2 * 2 * ROW),
+        (f"f32[2,4] gather(a, rows), {GATHER}", 2 * 2 * ROW + 2 * 4),
+        (f"f32[2,4] gather(v, rows), {GATHER}", 2 * ROW + 2 * 4),  # the table is in VMEM
+        (
+            '(f32[3,5], f32[3], s8[64]) custom-call(a, c), custom_call_target="__cublas$gemm"',
+            MATRIX + 4 * 5 * 4 + 3 * 5 * 4 + 3 * 4,
+        ),  # without the workspace, which is the last result
+        (
+            '(f32[3,5], s8[64], f32[3]) custom-call(a, c), custom_call_target="__cublas$gemm"',
+            MATRIX + 4 * 5 * 4 + 3 * 5 * 4 + 3 * 4 + 64,
+        ),
         ("(f32[3,4], u32[]) copy-start(a)", 2 * MATRIX),  # the source is not in the tuple
         ("(f32[3,4]{1,0:S(1)}, f32[3,4], u32[]) copy-start(a)", MATRIX),
         ("(f32[3,4], f32[3,4]{1,0:S(1)}, u32[]) copy-start(v)", MATRIX),
@@ -182,7 +193,6 @@ def test_bytes_of_an_operation(text, size):
 
 
 TABLE, HALF = 64 * 4 * 4, 64 * 4 * 2  # bytes of f32[64,4], and of the same in bf16
-GATHER = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}"
 PARAMETERS = {"t": "f32[64,4]", "rows": "s32[2,1]", "two": "f32[2,4]", "n": "s32[]", "half": "bf16[64,4]"}
 
 

@@ -1,8 +1,13 @@
 """Memory over time, reconstructed from the schedule of a module, against sums by hand."""
 
+import types
+from typing import Any
+
 import pytest
 
 from workbench.inspection import inspect_module
+from workbench.inspection.hlo._memory import read_memory
+from workbench.inspection.hlo._text import parse_hlo
 
 VALUE = 4 * 1024  # bytes of each array
 CALLED = """stages (p: f32[1024]) -> f32[1024] {
@@ -129,3 +134,39 @@ ENTRY %main (x: f32[1024]) -> f32[1024] {
 )
 def test_values_on_the_host_take_no_memory_of_the_device(instruction, values):
     assert dict(inspect_module(OFFLOADED).memory.timeline)[instruction] == values * VALUE
+
+
+def planned(available: int | None = None, **stats: int) -> Any:
+    """The memory of a program with 2,000 bytes alive, whose compiler reports these sizes."""
+    lines = "  x = f32[250] parameter(0)\n  ROOT y = f32[250] tanh(x)\n"
+    hlo = parse_hlo(f"HloModule m, is_scheduled=true\n\nENTRY main {{\n{lines}}}\n")
+    return read_memory(hlo, types.SimpleNamespace(**stats), lambda instruction: None, available=available)[0]
+
+
+@pytest.mark.parametrize(
+    ("stats", "peak"),
+    [
+        ({}, None),
+        ({"peak_memory_in_bytes": 2000}, 2000),
+        ({"argument_size_in_bytes": 3000, "output_size_in_bytes": 100}, None),  # no temporaries
+        ({"argument_size_in_bytes": 3000, "output_size_in_bytes": 100, "temp_size_in_bytes": 20}, 3120),
+        ({"argument_size_in_bytes": 3000, "output_size_in_bytes": 100, "temp_size_in_bytes": 20,
+          "alias_size_in_bytes": 90}, 3030),
+        ({"argument_size_in_bytes": 3000, "output_size_in_bytes": 100, "temp_size_in_bytes": 20,
+          "peak_memory_in_bytes": 3121}, 3121),
+    ],
+)  # fmt: skip
+def test_peak_is_the_compilers_or_the_sum_of_its_parts(stats, peak):
+    assert planned(**stats).peak_bytes == peak
+
+
+@pytest.mark.parametrize(("peak", "noted"), [(2000, False), (1819, False), (1818, True), (2222, False), (2223, True)])
+def test_timeline_that_differs_from_the_peak_by_more_than_a_tenth_is_noted(peak, noted):
+    notes = planned(peak_memory_in_bytes=peak).notes
+    assert (len(notes) == 2, any("the timeline reaches 0.00191 MiB" in note for note in notes)) == (noted, noted)
+
+
+@pytest.mark.parametrize(("available", "fits"), [(None, None), (1999, False), (2000, True)])
+def test_program_fits_if_its_peak_is_available(available, fits):
+    memory = planned(available, peak_memory_in_bytes=2000)
+    assert (memory.fits, memory.available_bytes) == (fits, available)

@@ -159,7 +159,7 @@ class CallTreeReader:
         total = sum(sizes)
         traffic = self._traffic.instruction(instruction) * times
         merged: dict[Place | None, tuple[Instruction, float]] = {}
-        for source, size in zip(sources, sizes if len(sizes) > 1 else [total], strict=True):
+        for source, size in zip(sources, sizes or [0], strict=True):
             place = self._places.place(source)
             first, share = merged.get(place, (source, 0.0))
             merged[place] = (first, share + (size / total if total else 1 / len(sources)))

@@ -183,7 +183,7 @@ class _LoopValues:
     def _element(self, computation: Computation, node: Instruction) -> _Linear | None:
         if computation.by_name[node.operands[0]].opcode != "parameter":
             return None
-        index = int(node.attribute("index") or -1)
+        index = int(node.attribute("index") or 0)
         if computation not in (self._body, self.condition):
             caller = self._callers.get(computation.name)
             if caller is None or caller.opcode != "while":
@@ -208,7 +208,7 @@ class _LoopValues:
         return self._body.by_name[result.operands[0]].opcode == "parameter"
 
     def _initial(self, index: int) -> float | None:
-        if self._start.opcode != "tuple" or not 0 <= index < len(self._start.operands):
+        if self._start.opcode != "tuple":
             return None
         value = self.linear(self._outside, self._start.operands[index], {})
         return value.offset if value is not None and value.slope == 0 else None
