@@ -10,13 +10,14 @@ from records_parts import toy_module
 
 import workbench as wb
 from workbench.cost import known_chip
-from workbench.measurement import _calibrate, _measure
+from workbench.measurement import ReadingOptions, _calibrate, _measure
 from workbench.measurement._device_events import DeviceEvent
 from workbench.measurement._join import JoinedEvent, JoinedProfile
-from workbench.measurement._measure import ReadingOptions, _Rounds
+from workbench.measurement._measure import _Rounds
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, MemoryRecord, StagePartRecord
 from workbench.records.hardware import ChipRecord, ClientRange, MeshRecord, RateRecord
 
+V3: Any = known_chip("v3")
 LABELS = {0: "tpu:0", 1: "tpu:1"}
 CHIP = ChipRecord(
     name="toy", peak_flops_per_second={"float32": 400.0}, hbm_bytes=1, hbm_bytes_per_second=200.0,
@@ -107,7 +108,7 @@ def test_unknown_peaks_leave_shares_unknown():
 
 
 def test_measured_seconds_of_the_call_tree_are_those_of_one_call():
-    tree = wb.inspect(lambda x: x @ x)(jnp.ones((8, 8))).call_tree
+    tree: Any = wb.inspect(lambda x: x @ x)(jnp.ones((8, 8))).call_tree
     (name,) = {name for node in tree.nodes if node.own.flops_matmul for name in node.instructions}
     joined = types.SimpleNamespace(leaves=(*[leaf(None, 1.0, name=name)] * 4, leaf(None, 1.0, name=name, device=7)))
     measured: Any = _measure._measured_tree(MODULE.replace(call_tree=tree), joined, LABELS, 2)  # type: ignore[arg-type]
@@ -304,11 +305,11 @@ def test_peaks_of_a_measured_chip_are_its_best_rates(monkeypatch):
     assert chip.hbm_bytes_per_second == 15.0  # of the largest operation
     assert (chip.link_bytes_per_second, chip.links, chip.topology) == (4.5, 1, "switch")
     assert (chip.hbm_bytes, chip.devices_per_chip, chip.dcn_bytes_per_second) == (77, 1, None)
-    monkeypatch.setattr(_calibrate, "_row", lambda kind: known_chip("v3").replace(devices_per_chip=2))
+    monkeypatch.setattr(_calibrate, "_row", lambda kind: V3.replace(devices_per_chip=2))
     known = _calibrate._chip(mesh, RATES)  # each device was measured alone, and the peaks are a chip's
     assert known.peak_flops_per_second == {"float32": 600.0, "bfloat16": 1800.0}
     assert (known.hbm_bytes_per_second, known.vector_flops_per_second) == (30.0, 80.0)
-    assert (known.name, known.hbm_bytes, known.links) == ("v3", known_chip("v3").hbm_bytes, known_chip("v3").links)
+    assert (known.name, known.hbm_bytes, known.links) == ("v3", V3.hbm_bytes, V3.links)
     assert f"measured on 2 × {jax.devices()[0].device_kind}" in known.source
 
 

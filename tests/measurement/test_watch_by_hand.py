@@ -133,7 +133,9 @@ ENTRY main {
 }
 """  # 1,024 FLOPs; reads 512 bytes and writes 256 bytes
 PROGRAM: Any = types.SimpleNamespace(module=inspect_module(HLO, platform="cpu"), plan=None, mesh=None)
-CPU, V5E = types.SimpleNamespace(device_kind="cpu"), types.SimpleNamespace(device_kind="TPU v5 lite")
+PROGRAM_WITHOUT_MODULE: Any = types.SimpleNamespace(module=None, plan=None)
+CPU: Any = types.SimpleNamespace(device_kind="cpu")
+V5E: Any = types.SimpleNamespace(device_kind="TPU v5 lite")
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -157,7 +159,7 @@ def test_rates_are_the_work_of_a_step_per_second(late):
 def test_device_without_published_peaks_and_program_without_a_module_are_noted():
     core = Core("step", [])
     core._know(PROGRAM, CPU, ())
-    core._know(types.SimpleNamespace(module=None, plan=None), CPU, ("other",))
+    core._know(PROGRAM_WITHOUT_MODULE, CPU, ("other",))
     assert [note.partition(":")[0] for note in core.record().notes] == [
         "fractions of peak are unknown",
         "the cost is unknown",

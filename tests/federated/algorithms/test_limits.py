@@ -9,11 +9,9 @@ import pytest
 
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
+from workbench.federated.algorithms import SecureSession, plan_shuffle, secure_aggregation_cost
 from workbench.federated.algorithms._byzantine import _check
-from workbench.federated.algorithms._coded_shuffle import plan_shuffle
-from workbench.federated.algorithms._secure_cost import secure_aggregation_cost
 from workbench.federated.algorithms._secure_noise import noise_grid
-from workbench.federated.algorithms._secure_session import SecureSession
 from workbench.federated.algorithms._shamir import recover_secret, share_secret
 from workbench.federated.algorithms._streaming import _check_fragments, _segments
 
