@@ -385,6 +385,16 @@ def test_the_spread_that_xla_can_compile(axes: Any, client: Any, others: Any, sp
     assert manual_axes(phase) == (set(axes) if alone else {"clients"})
 
 
+@pytest.mark.parametrize(("axes", "dtype"), [({"clients": 4}, "bf16"), ({"clients": 4, "a": 2}, "f32")])
+def test_bfloat16_is_exchanged_as_float32_in_partly_manual_programs(axes: dict[str, int], dtype: str) -> None:
+    """XLA:CPU ends the process when it compiles an all-reduce of bfloat16 in such a program."""
+    extreme = wb.program(clients=8)(wb.reduce_max)
+    with jax.set_mesh(jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))):
+        text = wb.jit(extreme).lower(jnp.zeros((8, 3), jnp.bfloat16)).as_text()
+    reduced = text.partition("stablehlo.all_reduce")[2]
+    assert f"(tensor<3x{dtype}>) -> tensor<3x{dtype}>" in reduced.partition("return")[2]
+
+
 def test_without_a_mesh_there_is_nothing_to_spread() -> None:
     phase = phase_of(jnp.sin, s(3), clients=8)
     assert (phase.layout, choose_spread(phase, "auto")) == (None, "shard_map")

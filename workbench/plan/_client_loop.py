@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.typing import DTypeLike
 
 from workbench import _jax_compat
 from workbench._types import Atom, Aval, AxisNames, type_of
@@ -22,7 +23,7 @@ from workbench.plan._loop_form import LoopForm
 from workbench.plan._phases import Phase
 from workbench.plan._plan import Step
 from workbench.plan._reductions import REDUCTION_OF
-from workbench.plan._spread import choose_spread, manual_axes
+from workbench.plan._spread import choose_spread, manual_axes, other_axes
 from workbench.primitives import Layout, bind_here, calls_back, rebase, sharding_here
 
 
@@ -324,8 +325,19 @@ def _merged(shard: ClientShard, totals: Sequence[jax.Array], axes: AxisNames) ->
     merged = []
     for step, total in zip(shard.phase.reductions, totals, strict=True):
         with jax.named_scope(shard.loop.scope_of(step)), _jax_compat.source_of(step.equation, mesh=False):
-            merged.append(REDUCTION_OF[step.equation.primitive].across(total, axes))
+            across = REDUCTION_OF[step.equation.primitive].across
+            merged.append(across(total.astype(_exchanged_dtype(shard, total)), axes).astype(total.dtype))
     return merged
+
+
+def _exchanged_dtype(shard: ClientShard, total: jax.Array) -> DTypeLike:
+    """The dtype in which totals are exchanged: float32 where XLA:CPU would abort on bfloat16.
+
+    That is an all-reduce in a partly manual program (`AllReducePromotion`, jaxlib 0.10).
+    """
+    layout = shard.phase.layout
+    is_partly_manual = layout is not None and bool(other_axes(layout))
+    return jnp.float32 if total.dtype == jnp.bfloat16 and is_partly_manual else total.dtype
 
 
 def _pad(x: jax.Array, slots: int, layout: Layout | None) -> jax.Array:
