@@ -167,16 +167,20 @@ class SweepResult(Results):
         also have `client_std`, `client_min`, `client_p10`, `client_median`, `client_p90` and `client_max`.
         """
         pd = _pandas()
-        parts = []
-        for member in sorted(self._store.members()):
-            for name, values in self._store.metrics(member).items():
+        heads: list[dict[str, Any]] = []
+        parts: list[dict[str, np.ndarray]] = []
+        for trial, seed in sorted(self._store.members()):
+            for name, values in self._store.metrics((trial, seed)).items():
+                heads.append({"trial": trial, "seed": seed, **self.settings[trial], "metric": name})
                 values = np.asarray(values, np.float64)
-                columns: dict[str, Any] = {"trial": member[0], "seed": member[1], **self.settings[member[0]]}
-                columns |= {"round": np.arange(len(values)), "metric": name, **client_statistics(values)}
-                parts.append(pd.DataFrame(columns))
-        if parts:
-            return pd.concat(parts, ignore_index=True)
-        return pd.DataFrame(columns=["trial", "seed", "round", "metric", "value", *CLIENT_STATISTICS])
+                parts.append({"round": np.arange(len(values)), **client_statistics(values)})
+        if not parts:
+            return pd.DataFrame(columns=["trial", "seed", "round", "metric", "value", *CLIENT_STATISTICS])
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        places = np.repeat(np.arange(len(parts)), [len(part["round"]) for part in parts])
+        table = pd.DataFrame(heads).iloc[places].reset_index(drop=True)  # one frame: a frame per run takes seconds
+        metric = table.pop("metric")
+        return table.assign(round=columns.pop("round"), metric=metric, **columns)
 
     def final(self, metric: str) -> "pd.DataFrame":
         """One row per finished trial: hyperparameters, mean, standard deviation and number of seeds."""
