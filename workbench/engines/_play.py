@@ -71,11 +71,22 @@ def _here(x: object) -> object:
 
 def _evaluate(plan: Plan, inputs: Sequence[Any]) -> dict[Var, Any]:
     closed = plan.closed
-    values = dict(zip([*closed.jaxpr.constvars, *closed.jaxpr.invars], [*closed.consts, *inputs], strict=True))
-    for step in plan.steps:  # in program order, so that the inputs of a step are available
-        operands = [_read(atom, values) for atom in step.equation.invars]
-        values.update(zip(step.outputs, bind_here(step.equation, operands), strict=True))
-    return values
+    variables = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
+    computed = [v for step in plan.steps for v in step.outputs]
+
+    @jax.jit
+    def run(*arrays: AnyArray) -> list[AnyArray]:
+        values: dict[Var, AnyArray] = dict(zip(variables, arrays, strict=True))
+        for step in plan.steps:  # in program order, so that the inputs of a step are available
+            operands = [_read(atom, values) for atom in step.equation.invars]
+            values.update(zip(step.outputs, bind_here(step.equation, operands), strict=True))
+        return [values[v] for v in computed]
+
+    arrays = [*closed.consts, *inputs]
+    # One program, because compiling each operation takes longer. It runs once, so LLVM does not optimize it.
+    options: dict[str, str | bool] | None
+    options = {"xla_backend_optimization_level": "1"} if jax.default_backend() == "cpu" else None
+    return dict(zip([*variables, *computed], [*arrays, *run.lower(*arrays).compile(options)(*arrays)], strict=True))
 
 
 def _read(atom: Atom, values: dict[Var, AnyArray]) -> AnyArray:
