@@ -52,3 +52,15 @@ def test_hops_are_unknown_between_slices_and_without_coordinates():
     (gpus,) = mesh_axes(parse_target("h100:2"), {"clients": 2}, devices([None, None]))
     (mixed,) = mesh_axes(parse_target("v5e:2x2"), {"clients": 2}, devices([(0, 0), None]))
     assert (across.mean_hops, gpus.mean_hops, mixed.mean_hops) == (None, None, None)
+
+
+def test_axis_of_one_device_has_no_hops():
+    one, two = mesh_axes(parse_target("v5e:1x1"), {"clients": 1, "model": 2}, devices([(0, 0), (1, 0)]))
+    assert [(axis.name, axis.size, axis.mean_hops, axis.max_hops) for axis in (one, two)] == [
+        ("clients", 1, 0.0, 0), ("model", 2, 1.0, 1),
+    ]  # fmt: skip
+
+
+def test_coordinates_may_have_a_third_dimension_on_a_plane():
+    (axis,) = mesh_axes(parse_target("v5e:2x2"), {"clients": 2}, devices([(0, 0, 0), (1, 1, 0)]))
+    assert (axis.mean_hops, axis.max_hops) == (2.0, 2)

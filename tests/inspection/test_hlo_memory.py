@@ -136,6 +136,12 @@ def test_values_on_the_host_take_no_memory_of_the_device(instruction, values):
     assert dict(inspect_module(OFFLOADED).memory.timeline)[instruction] == values * VALUE
 
 
+def test_an_argument_is_alive_before_its_line():
+    lines = "  a = f32[1024] iota(), iota_dimension=0\n  x = f32[1024] parameter(0)\n  ROOT b = f32[1024] add(a, x)\n"
+    module = inspect_module(f"HloModule m, is_scheduled=true\n\nENTRY main {{\n{lines}}}\n", platform="gpu")
+    assert dict(module.memory.timeline)["a"] == 2 * VALUE
+
+
 def planned(available: int | None = None, **stats: int) -> Any:
     """The memory of a program with 2,000 bytes alive, whose compiler reports these sizes."""
     lines = "  x = f32[250] parameter(0)\n  ROOT y = f32[250] tanh(x)\n"
