@@ -8,7 +8,7 @@ from jax.extend.core import jaxpr_as_fun
 
 import workbench as wb
 from workbench.advice._advise import _rank
-from workbench.advice._remat import KEPT, kept_for_backward, rematerialised
+from workbench.advice._remat import KEPT, _Flat, kept_for_backward, rematerialised
 from workbench.records.advice import FindingRecord, GainRecord
 
 LAYERS, WIDTH, HIDDEN, ROWS = 4, 32, 256, 512
@@ -125,3 +125,16 @@ def test_lines_of_notebook_cells_are_not_temporary_files():
     advice = wb.advise(jax.jit(jax.grad(cell["loss"])))(*arguments())
     assert "notebook cell:2" in kept(advice)[0].evidence[0]
     assert "ipykernel" not in str(advice)
+
+
+def test_calls_are_inlined_unless_they_place_arrays_or_have_a_derivative_of_their_own():
+    placed = jax.sharding.NamedSharding(wb.make_mesh(x=8), jax.sharding.PartitionSpec("x"))
+    calls = {
+        "plain": (jax.jit(jnp.sin), True),
+        "placed input": (jax.jit(jnp.sin, in_shardings=placed), False),
+        "placed result": (jax.jit(jnp.sin, out_shardings=placed), False),
+        "checkpoint": (jax.checkpoint(jnp.sin), False),
+        "own derivative": (jax.nn.relu, False),
+    }
+    found = {name: _Flat().enters(jax.make_jaxpr(call)(jnp.ones(8)).eqns[0]) for name, (call, _) in calls.items()}
+    assert found == {name: inlined for name, (_, inlined) in calls.items()}

@@ -136,6 +136,17 @@ def test_pair_of_specs_is_tried_if_no_single_spec_helps():
     assert [f.leaves for f in misplaced_spec(program(Planner(pair, single), ROWS, ROWS))] == [("up",)]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "count"),
+    [((4, 64, 128), (4, 128, 64), 1), ((4, 64, 128), (2, 128, 64), 0), ((4, 64, 128), (4, 64, 128), 0),
+     ((4, 64, 128), (128, 64, 4), 0)],
+)  # fmt: skip
+def test_weights_of_two_products_in_a_row_differ_in_the_order_of_their_last_dimensions(first, second, count):
+    rows, columns = ((), ("data",), ()), ((), (), ("data",))
+    planner = Planner({"up": first, "down": second}, {(columns, columns): (2048.0, 1.0, 100.0)})
+    assert len(list(misplaced_spec(program(planner, rows, rows)))) == count
+
+
 def test_best_permutation_is_advised():
     rows, columns, depth = (("data",), (), ()), ((), ("data",), ()), ((), (), ("data",))
     table = {(columns,): (2048.0, 1.0, 100.0), (depth,): (1024.0, 1.0, 100.0)}
