@@ -244,6 +244,13 @@ def test_numbers_and_statistics_of_an_event(data, expected):
     assert _event(data) == expected
 
 
+@pytest.mark.parametrize(
+    ("number", "start"), [(2**62, 2**62), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 1, -1)]
+)
+def test_starts_are_signed(number, start):
+    assert _event(b"\x10" + _length(number))[1] == start
+
+
 @pytest.mark.parametrize("data", [b"\x08", b"\x10\x80", b"\x22", b"\x22\x02a", b"\x10" + b"\xff" * 11, b"\x22\x80"])
 def test_cut_events_are_refused(data):
     with pytest.raises(WireError):
