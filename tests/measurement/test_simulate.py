@@ -169,3 +169,23 @@ def test_profiles_cannot_be_changed_behind_a_result():
 def test_impossible_simulation_is_an_error(make, message):
     with pytest.raises(MeasureError, match=message):
         make()
+
+
+def test_twenty_clients_are_listed():
+    with pytest.raises(MeasureError) as error:
+        simulate_round(PROFILES, *WORK, selected=range(3, 28))
+    listed = list(range(3, 23))
+    assert f"selected={listed} for 3 clients, with unknown clients {listed}. " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "accepted"),
+    [({"wanted": 1}, True), ({"wanted": 3}, True), ({"wanted": 0}, False), ({"wanted": 4}, False),
+     ({"deadline_seconds": 1e-9}, True), ({"deadline_seconds": 0.0}, False)],
+)  # fmt: skip
+def test_limits_of_a_round(options, accepted):
+    if accepted:
+        assert simulate_round(PROFILES, *WORK, **options).name == "round"
+        return
+    with pytest.raises(MeasureError):
+        simulate_round(PROFILES, *WORK, **options)
