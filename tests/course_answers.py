@@ -71,6 +71,12 @@ def two_pass_variance(x):
 
 
 @wb.program(clients=4)
+def variance_of_weighted_means(x):
+    mean, square = wb.reduce_weighted_mean((x, wb.map_fn(jnp.square, x)), jnp.ones(4))
+    return square - mean**2
+
+
+@wb.program(clients=4)
 def sample_variance(x):
     mean = wb.broadcast(wb.reduce_mean(x))
     return wb.reduce_sum(wb.map_fn(lambda own, mean: (own - mean) ** 2, (x, mean))) / 3
@@ -787,6 +793,13 @@ def svd_of_the_mean(a, b):
     return (wide * scale)[:, :rank], tall[:rank]
 
 
+def numpy_svd_of_the_mean(a, b):
+    a, b = np.asarray(a), np.asarray(b)
+    wide, scale, tall = np.linalg.svd((a @ b).mean(0), full_matrices=False)
+    rank = a.shape[0] * a.shape[2]
+    return (wide * scale)[:, :rank], tall[:rank]
+
+
 def means_of_factors(a, b):
     return a.mean(0), b.mean(0)
 
@@ -800,7 +813,7 @@ RIGHT = {
     "01.1": [(False, False), ("no", "No"), np.array([False, False])],
     "01.2": [4 * (2410 + 2), np.int64(9648)],
     "01.3": [mean_of_gradients],
-    "02.1": [two_pass_variance],
+    "02.1": [two_pass_variance, variance_of_weighted_means],
     "02.2": [share_by_sum],
     "02.3": [sums_of_pods],
     "02.4": [largest_of_broadcast],
@@ -822,7 +835,7 @@ RIGHT = {
     "09.2": [-0.457],
     "09.3": [half_the_drift()],
     "10.1": [nesterov],
-    "10.2": [0, jnp.float32(0.0)],
+    "10.2": [0, jnp.float32(0.0), np.zeros(1)],
     "10.3": [halves],
     "11.1": [lambda z: 0.5 * (1 + jnp.tanh(z / 4)), jax.nn.sigmoid],
     "11.2": [(2.3, 5.3)],
@@ -911,6 +924,7 @@ WRONG = {
         (lambda x: jnp.cumsum(x) / jnp.arange(1.0, 5.0), "no `scan`"),
         (running_divided_by_all, "the mean so far"),
         (without_scan, "no `scan`"),
+        (lambda x: jax.lax.scan(lambda total, value: (total + value,) * 2, 0.0, x), r"a tuple of values.* \(4,\)"),
     ],
     "00.3": [
         (lambda w, x, y: per_example(w, x, y).mean(0), "shape"),
@@ -942,7 +956,11 @@ WRONG = {
         (lambda w, x: jnp.ones(2), "average these gradients"),
     ],
     "04.1": [({**THREE, "w2": P(None, "model")}, "all-gather"), (dict.fromkeys(THREE, P()), "more than half")],
-    "04.2": [(P(None, None, "clients"), "last dimension must stay whole"), (P("clients", "model"), "192")],
+    "04.2": [
+        (P(None, None, "clients"), "last dimension must stay whole"),
+        (P("clients", "model"), "192"),
+        (P("model", "model"), "rejects"),
+    ],
     "05.1": [({"all-reduce"}, "two kinds"), ("all-reduce", "two kinds")],
     "05.2": [(2, "combines")],
     "06.1": [(240, "per byte"), (962, "per byte")],
@@ -974,6 +992,7 @@ WRONG = {
     "11.1": [
         (lambda z: 1 / (1 + np.exp(-np.asarray(z))), "jax.numpy"),
         (jnp.tanh, "between -"),
+        (lambda z: jnp.abs(jnp.tanh(z)), "above 0 and below 1"),
         (lambda z: jnp.float32(0.5), "increase"),
         (lambda z: (1 + jnp.sin(z)) / 2, "increase"),
         (lambda z: 0.5 + z / 17, "for z = −60"),
@@ -1148,6 +1167,7 @@ WRONG = {
         (means_of_factors, "concatenate the factors"),
         (lambda a, b: (side_by_side(a, b)[0] * 3, side_by_side(a, b)[1]), "number of clients"),
         (svd_of_the_mean, "multiplies matrices"),
+        (numpy_svd_of_the_mean, "multiplies matrices"),
     ],
     "31.4": [((32_768, 32_768), "all eight"), ((65_536, 262_144), "One pair")],
 }

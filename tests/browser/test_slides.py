@@ -66,7 +66,8 @@ def notebook_with_view(folder: Path) -> Path:
     shown = new_code_cell("wb.show(record)")
     shown.outputs = [new_output("display_data", {"text/html": saved})]
     below = new_code_cell("print(lines)")
-    below.outputs = [new_output("stream", text="\n".join(f"Line {n} of a long output." for n in range(60)))]
+    lines = "\n".join(f"Line {n} of a long output." for n in range(60))
+    below.outputs = [new_output("stream", text=f"\x1b[31m{lines}\x1b[0m")]  # a colour: it stays on one slide
     cells = [opening, new_markdown_cell("## A figure"), figure, new_markdown_cell("## A view"), shown, below]
     for cell, kind in zip(cells, ("slide", "slide", "-", "slide", "-", "slide"), strict=True):
         cell.metadata.slideshow = {"slide_type": kind}
@@ -170,3 +171,35 @@ def test_map_of_the_course_fits_a_phone(browser: Browser, tmp_path: Path) -> Non
     assert label["height"] > 10
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.close()
+
+
+def test_printed_tables_stay_aligned_and_row_groups_keep_their_names(browser: Browser, tmp_path: Path) -> None:
+    opening = new_markdown_cell("# How wide?\n\n**Time.** About 5 minutes.")
+    printed, table = new_code_cell("print(table)"), new_code_cell("frame")
+    printed.outputs = [new_output("stream", text="\n".join(f"row {n:03} {'·' * 110} end" for n in range(70)))]
+    rows = "".join(f"<tr>{'<th rowspan=50>the group</th>' * (n == 0)}<th>{n}</th></tr>" for n in range(50))
+    table.outputs = [new_output("execute_result", {"text/html": f"<table><tbody>{rows}</tbody></table>"})]
+    for cell in (printed, table):
+        cell.metadata.slideshow = {"slide_type": "slide"}
+    nbformat.write(new_notebook(cells=[opening, printed, table]), tmp_path / "00-wide.ipynb")
+    (made,) = course.write_slides([tmp_path / "00-wide.ipynb"], tmp_path / "slides", execute=False)
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(made.as_uri())
+    expect(page.locator(".reveal.ready")).to_be_visible()
+    slides = page.evaluate("""() => Reveal.getSlides().map((slide) => {
+        const {h, v} = Reveal.getIndices(slide);
+        Reveal.slide(h, v);
+        const lines = [...slide.querySelectorAll(".jp-OutputArea-output pre")];
+        return {text: slide.textContent, isLong: slide.classList.contains("too-long"),
+                cut: lines.filter((each) => each.scrollWidth > each.clientWidth + 1).length,
+                wrapped: lines.filter((each) => getComputedStyle(each).whiteSpace === "pre-wrap").length,
+                spans: [...slide.querySelectorAll("th[rowspan]")].map((each) => each.rowSpan)};
+    })""")
+    page.close()
+    assert [slide for slide in slides if slide["isLong"] or slide["cut"] or slide["wrapped"]] == []
+    text = "".join(slide["text"] for slide in slides)
+    assert [text.count(f"row {n:03}") for n in range(70)] == [1] * 70
+    groups = [slide for slide in slides if slide["spans"]]
+    assert len(groups) > 1
+    assert all("the group" in slide["text"] for slide in groups)
+    assert sum(span for slide in groups for span in slide["spans"]) == 50

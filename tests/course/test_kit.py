@@ -93,6 +93,16 @@ def test_figures_whose_text_names_shades_stay_light_in_dark_mode(tmp_path, capti
     assert shown.count("jp-needs-light-background") == kept
 
 
+def test_lines_that_a_cell_prints_one_after_the_other_are_one_block(tmp_path):
+    outputs = [new_output("stream", text=f"line {number}\n") for number in range(2)]
+    opening = new_markdown_cell("# Does it print?\n\n**Time.** About 5 minutes.")
+    nbformat.write(new_notebook(cells=[opening, new_code_cell("f()", outputs=outputs)]), tmp_path / "00-prints.ipynb")
+    course.write_site([tmp_path / "00-prints.ipynb"], tmp_path / "site", execute=False)
+    (slides,) = course.write_slides([tmp_path / "00-prints.ipynb"], tmp_path / "slides", execute=False)
+    for page in (tmp_path / "site" / "00-prints.html", slides):
+        assert "<pre>line 0\nline 1\n</pre>" in page.read_text()
+
+
 def test_site_without_outputs_says_so(tmp_path):
     index = course.write_site(NOTEBOOKS, tmp_path, execute=False)
     assert "no outputs" in index.read_text()

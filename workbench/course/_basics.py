@@ -102,8 +102,8 @@ def variance(answer: object) -> str:
     count = len(stages(plan, "reduce"))
     if count > 2:
         wrong(f"the values are right, but the plan has {count} reductions; two would be enough.")
-    expect_disclosed(plan, 8)
-    return f"{count} reduction{'s' * (count > 1)}, and every client discloses two numbers."
+    size = expect_disclosed(plan, 12)  # a weighted mean sends a weight too
+    return f"{count} reduction{'s' * (count > 1)}, and every client discloses {size} bytes."
 
 
 @exercise("02.2", "the fraction of clients above a threshold, with 4 bytes per client")

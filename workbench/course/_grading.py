@@ -51,8 +51,8 @@ def wrong(message: str) -> NoReturn:
 
 def number(answer: Argument, what: str) -> float:
     try:
-        return float(answer)
-    except (TypeError, ValueError):
+        return float(answer.item() if np.shape(answer) == (1,) else answer)
+    except (TypeError, ValueError, AttributeError):
         wrong(f"{what} should be one number; you gave a value of type `{type(answer).__name__}`.")
 
 
@@ -75,7 +75,14 @@ def yes_or_no(answer: object, what: str) -> bool:
 
 def expect_values(result: object, expected: object, hint: str, *, atol: float = 1e-4) -> None:
     """Compares an array with the expected array's shape and values."""
-    result, expected = np.asarray(result), np.asarray(expected)
+    expected = np.asarray(expected)
+    if isinstance(result, tuple | list | dict) and len({np.shape(part) for part in jax.tree.leaves(result)}) > 1:
+        shapes = ", ".join(str(np.shape(part)) for part in jax.tree.leaves(result))
+        wrong(
+            f"the result is a {type(result).__name__} of values with the shapes {shapes}; expected one array of shape "
+            f"{expected.shape}. {hint}"
+        )
+    result = np.asarray(result)
     if result.shape != expected.shape:
         wrong(f"the result has shape {result.shape}; expected {expected.shape}. {hint}")
     if not np.isfinite(result).all():

@@ -151,7 +151,10 @@ def bounded_momentum(answer: Callable) -> str:
     z = np.array([-8.0, *np.arange(-5, 5.5, 0.5), 8.0])
     momenta = np.array([float(called(answer, jnp.float32(v))) for v in z])
     if not ((momenta > 0) & (momenta < 1)).all():
-        wrong(f"for z from −8 to 8 the momentum is between {momenta.min():.3g} and {momenta.max():.3g}.")
+        wrong(
+            f"for z from −8 to 8 the momentum is between {momenta.min():.3g} and {momenta.max():.3g}. It has to stay "
+            "above 0 and below 1."
+        )
     if not (np.diff(momenta) > 0).all() or not float(jax.grad(lambda v: answer(v))(jnp.float32(0))) > 0:
         wrong("the function should increase everywhere, so that gradients can move the momentum.")
     low, high = (float(called(answer, jnp.float32(v))) for v in (-60, 60))

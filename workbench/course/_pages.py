@@ -199,6 +199,7 @@ def write_slides(
             reveal_theme="white",
             exclude_input_prompt=True,
             exclude_output_prompt=True,
+            config=_one_block(),
         )
         body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "mark": mark(28), "number": title.number})
         written.append(folder / f"{path.stem}.slides.html")
@@ -246,7 +247,9 @@ def write_site(
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = re.sub(r"\]\((\d\d-[\w-]+)\.ipynb", r"](\1.html", cell.source)
-        exporter = HTMLExporter(raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True)
+        exporter = HTMLExporter(
+            raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True, config=_one_block()
+        )
         body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "dark": DARK})
         number = path.stem.partition("-")[0]
         home = HOME.format(
@@ -325,6 +328,13 @@ def _start(notebooks: Sequence[Path], titles: Mapping[str, Title]) -> str:
     """The sentence for newcomers; empty if the notebook for newcomers is not among the notebooks."""
     first = next((path for path in notebooks if path.stem.startswith("01-")), None)
     return "" if first is None else START.format(page=f"{first.stem}.html", question=html.escape(titles["01"].question))
+
+
+def _one_block() -> Any:
+    """Configuration of nbconvert that shows successive printed lines in one block, without gaps."""
+    from traitlets.config import Config
+
+    return Config(CoalesceStreamsPreprocessor={"enabled": True})
 
 
 def _write_formulas(notebook: Any) -> None:

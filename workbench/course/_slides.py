@@ -51,7 +51,7 @@ SLIDES = (
 <script src="reveal.js/plugin/notes/notes.js"></script>
 <script>
 const width = Math.min(1280, Math.max(640, innerWidth));  // a narrow screen gets narrower slides with readable text
-const LARGEST = 745, ZOOMS = [1.3, 1.2, 1.1, 1, 0.95, 0.9, 0.85, 0.8];
+const LARGEST = 745, ZOOMS = [1.3, 1.2, 1.1, 1, 0.95, 0.9, 0.85, 0.8], PRINTED = ".jp-OutputArea-output pre";
 const sections = () => [...document.querySelectorAll(".slides > section > section")];
 // Long code of a figure is folded, so that the figure is seen.
 function fold(cell) {
@@ -78,7 +78,42 @@ function breaks(cell) {
     if (!next || !/\\n( {4})?$/.test(text) || /^[)\\]}]/.test(next.textContent)) continue;
     found[/\\n\\s*\\n$/.test(text) ? 0 : /\\n\\s*\\n/.test(text) ? 1 : 2].push(next);
   }
+  for (const output of cell.querySelectorAll(PRINTED)) {
+    const lines = linesOf(output);  // not in the last two lines, and not before an indented line
+    for (const line of lines.slice(3, -2))
+      if (!/^\\s/.test(line.data)) found[line.previousSibling.data.trim() ? 2 : 1].push(line);
+  }
   return found;
+}
+// Printed text as a node for each line; text with colours stays whole.
+function linesOf(output) {
+  for (let line = output.firstChild; line?.nodeType === Node.TEXT_NODE; line = line.nextSibling) {
+    const end = line.data.indexOf("\\n") + 1;
+    if (end > 0 && end < line.length) line.splitText(end);
+  }
+  const nodes = [...output.childNodes];
+  return nodes.every((node) => node.nodeType === Node.TEXT_NODE) ? nodes : [];
+}
+// Printed columns stay aligned: wide text gets smaller type, and only very wide text wraps, on a slide that `wraps`.
+function narrow(output, wraps) {
+  output.style.fontSize = output.style.whiteSpace = "";
+  const ratio = output.clientWidth / output.scrollWidth;
+  if (ratio >= 1) return true;
+  if (ratio > 0.7) output.style.fontSize = `${Math.floor(200 * ratio) / 10}px`;
+  else if (wraps) output.style.whiteSpace = "pre-wrap";
+  return ratio > 0.7 || wraps;
+}
+// The names of row groups, repeated above the rows that continue on the next slide.
+function repeatGroups(row) {
+  const rows = [...row.parentNode.children], at = rows.indexOf(row), names = [];
+  for (const [index, above] of rows.slice(0, at).entries())
+    for (const name of above.children) {
+      const inside = at - index, below = name.rowSpan - inside;
+      if (below < 1) continue;
+      names.push(Object.assign(name.cloneNode(true), {rowSpan: below}));
+      name.rowSpan = inside;
+    }
+  row.prepend(...names);
 }
 function topOf(node) {
   const range = document.createRange();
@@ -106,6 +141,7 @@ function split(slide) {
   let place = placeOfBreak(slide);
   if (!place) return;
   const before = place.previousSibling;
+  if (place.localName === "tr") repeatGroups(place);
   if (place.parentNode.localName === "pre") place = before.splitText(before.data.search(/ *$/));  // its indentation
   const heads = place.closest?.("table")?.tHead?.cloneNode(true), range = document.createRange();
   range.setStartBefore(place);
@@ -123,6 +159,7 @@ async function prepare() {
   frame.classList.add("wb-measured");
   frame.getBoundingClientRect();  // requests the fonts that the slides use
   await document.fonts.ready;
+  for (const output of document.querySelectorAll(PRINTED)) narrow(output, true);
   sections().forEach(split);
   frame.classList.remove("wb-measured");
   frame.style.width = "";
@@ -144,10 +181,12 @@ function fit() {
   slide.style.zoom = 1;
   if (Reveal.isScrollView?.()) return;
   const wide = [...slide.querySelectorAll("pre, .highlight, .jp-OutputArea-output")];
+  const printed = innerWidth > 600 ? [...slide.querySelectorAll(PRINTED)] : [];  // phones wrap it
   const isCut = () => wide.some((each) => each.scrollWidth > each.clientWidth + 1);
   const fits = (zoom) => {
     slide.style.zoom = zoom;
-    return slide.scrollHeight * zoom <= LARGEST && (zoom <= 1 || !isCut());
+    const isNarrow = printed.map((output) => narrow(output, zoom === ZOOMS.at(-1))).every(Boolean);
+    return isNarrow && slide.scrollHeight * zoom <= LARGEST && (zoom <= 1 || !isCut());
   };
   slide.classList.toggle("too-long", !ZOOMS.some(fits));
 }
@@ -216,7 +255,7 @@ addEventListener("load", async () => {  // images have their sizes
 .reveal .highlight {margin: 8px 0}
 .reveal .highlight pre {box-sizing: border-box; padding: 10px 14px; margin: 0; width: auto; box-shadow: none}
 .reveal .jp-OutputArea-output {overflow-x: auto}
-.reveal .jp-OutputArea-output pre {white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere}
+.reveal .jp-OutputArea-output pre {white-space: pre; word-break: normal; overflow-wrap: anywhere; overflow-x: auto}
 .reveal .jp-RenderedHTMLCommon table {margin: 8px 0; font-size: 20px; table-layout: auto}
 .reveal .jp-RenderedHTMLCommon td, .reveal .jp-RenderedHTMLCommon th {padding: 6px 12px; max-width: 30em}
 .reveal .jp-OutputArea-output img {
@@ -234,7 +273,7 @@ addEventListener("load", async () => {  // images have their sizes
   .wb-mark, .wb-cover {display: none}
   .reveal iframe.wb-view {zoom: 1}
   .reveal .slides > section > section {padding: 20px}
-  .reveal .highlight pre {white-space: pre-wrap; overflow-wrap: anywhere}
+  .reveal :is(.highlight, .jp-OutputArea-output) pre {white-space: pre-wrap; overflow-wrap: anywhere}
 }
 """
     + DARK
