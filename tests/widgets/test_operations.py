@@ -7,7 +7,7 @@ import records_parts as parts
 from workbench_widgets._cost_state import cost_state
 from workbench_widgets._headline import group_collectives, headline
 from workbench_widgets._hlo import hlo_state
-from workbench_widgets._operations import figures_of, operations_state, with_measured
+from workbench_widgets._operations import figures_of, operations_state, shown_nodes, with_measured
 from workbench_widgets._scaling_state import stage_rows
 
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
@@ -217,26 +217,46 @@ def test_cell_is_named_by_its_number_and_chosen_by_its_file():
     assert (state["keys"], state["places"]) == ([f"{file}:5"], ["In [3]:5"])
 
 
-def test_measured_seconds_of_a_run_are_on_the_same_lines_and_none_is_lost():
-    def tree(*nodes: tuple[int | None, str, str], seconds: dict[int, float] | None = None) -> CallTreeRecord:
-        known = seconds or {}
-        made = tuple(
-            CallNodeRecord(
-                id=at, parent=parent, kind=kind, name=name,  # pyright: ignore[reportArgumentType]
-                own=CallFiguresRecord(measured_seconds={"cpu:0": known[at]} if at in known else {}),
-            )
-            for at, (parent, kind, name) in enumerate(nodes)
-        )  # fmt: skip
-        return CallTreeRecord(made_from="compiled", nodes=made).with_own({})
+def timed_tree(*nodes: tuple[int | None, str, str], seconds: dict[int, float] | None = None) -> CallTreeRecord:
+    amounts = seconds or {}
+    made = tuple(
+        CallNodeRecord(
+            id=at, parent=parent, kind=kind, name=name,  # pyright: ignore[reportArgumentType]
+            own=CallFiguresRecord(measured_seconds={"cpu:0": amounts[at]} if at in amounts else {}),
+        )
+        for at, (parent, kind, name) in enumerate(nodes)
+    )  # fmt: skip
+    return CallTreeRecord(made_from="compiled", nodes=made).with_own({})
 
+
+def test_measured_seconds_of_a_run_are_on_the_same_lines_and_none_is_lost():
     shape = ((None, "root", "f"), (0, "function", "f"), (1, "line", "a.py:1"), (2, "operation", "dot"))
-    run = tree(*shape, (2, "operation", "copy"), seconds={3: 2.0, 4: 0.5})
-    joined = with_measured(tree(*shape), run)
+    run = timed_tree(*shape, (2, "operation", "copy"), seconds={3: 2.0, 4: 0.5})
+    joined = with_measured(timed_tree(*shape), run)
     assert [node.total.measured_seconds.get("cpu:0") for node in joined.nodes] == [2.5, 2.5, 2.5, 2.0]
     assert joined.nodes[2].own.measured_seconds == {"cpu:0": 0.5}  # of an operation that only the run has
     state, _ = operations_state(joined)
     assert state["columns"][0]["key"] == "measured"
     assert with_measured(joined, None) is joined
+
+
+def test_measured_seconds_pass_over_loops_that_one_tree_lacks_and_reach_the_row_of_a_call():
+    inside = ((None, "root", "f"), (0, "call", "a.py:9"), (1, "function", "train"))
+    plain = (*inside, (2, "line", "a.py:1"))
+    looped = (
+        (None, "root", "f"),
+        (0, "call", "a.py:9"),
+        (1, "loop", "loop"),
+        (2, "function", "train"),
+        (3, "line", "a.py:1"),
+    )
+    for tree, run in ((plain, looped), (looped, plain)):
+        joined = with_measured(timed_tree(*tree), timed_tree(*run, seconds={len(run) - 1: 2.0}))
+        assert joined.nodes[-1].own.measured_seconds == {"cpu:0": 2.0}
+    strange = (*inside, (2, "scope", "other"), (3, "line", "a.py:1"))
+    joined = with_measured(timed_tree(*plain), timed_tree(*strange, (1, "operation", "copy"), seconds={4: 2.0, 5: 1.0}))
+    train = next(node for node in shown_nodes(joined)[0] if node.name == "train")
+    assert train.total.measured_seconds == {"cpu:0": 3.0}  # its call has no row of its own
 
 
 def test_work_in_a_loop_of_unknown_length_is_a_lower_bound_everywhere():

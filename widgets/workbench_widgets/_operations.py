@@ -88,18 +88,32 @@ def _notes(tree: CallTreeRecord, keys: set[str]) -> list[str]:
 def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> CallTreeRecord:
     """The tree, with the times that a run measured for the same functions, lines and operations.
 
-    Times measured for nodes that the tree lacks are added to the nearest node present in both trees.
+    Times measured for nodes that the tree lacks are added to the nearest node present in both trees. A loop in only
+    one of the trees is passed over: a run that measures each client loops over clients that `inspect` batches.
     """
     if measured is None or not measured.root.total.measured_seconds:
         return tree
-    tree_places, measured_places = _places(tree), _places(measured)
-    at = {place: node for node, place in tree_places.items()}
+    children: dict[int, dict[tuple[object, ...], list[int]]] = {}
+    for node in tree.nodes:
+        if node.parent is not None:
+            children.setdefault(node.parent, {}).setdefault(_identity(node), []).append(node.id)
+    calls = _plain_calls(tree)
+    at = {measured.root.id: tree.root.id}  # where the times of a measured node go
+    lost: set[int] = set()  # measured nodes that the tree lacks
+    counts: dict[tuple[object, ...], int] = {}
+    for node in measured.nodes:
+        if node.parent is None:
+            continue
+        above, key = at[node.parent], _identity(node)
+        number = counts[above, key] = counts.get((above, key), -1) + 1
+        twins = [] if node.parent in lost else _below(above, key, children, tree)
+        at[node.id] = twins[number] if number < len(twins) else above
+        if number >= len(twins) and (node.parent in lost or node.kind != "loop"):
+            lost.add(node.id)
     seconds: dict[int, dict[str, float]] = {}
     for node in measured.nodes:
-        holder: CallNodeRecord = node
-        while holder.parent is not None and measured_places[holder.id] not in at:
-            holder = measured.nodes[holder.parent]
-        by_device = seconds.setdefault(at.get(measured_places[holder.id], 0), {})
+        place = calls.get(at[node.id], at[node.id])  # a call's row is that of its function
+        by_device = seconds.setdefault(place, {})
         for device, amount in node.own.measured_seconds.items():
             by_device[device] = by_device.get(device, 0.0) + amount
     return tree.with_own(
@@ -107,17 +121,23 @@ def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> Call
     )
 
 
-def _places(tree: CallTreeRecord) -> dict[int, tuple[object, ...]]:
-    """Path of every node: the names of its ancestors, its own name, and its number among nodes with that path."""
-    places: dict[int, tuple[object, ...]] = {}
-    counts: dict[tuple[object, ...], int] = {}
-    for node in tree.nodes:
-        above = () if node.parent is None else places[node.parent]
-        name = "" if node.parent is None else node.name
-        place = (*above, (node.kind, name, node.file, node.line, node.pass_name))
-        counts[place] = counts.get(place, -1) + 1
-        places[node.id] = (*place, counts[place])
-    return places
+def _identity(node: CallNodeRecord) -> tuple[object, ...]:
+    """Kind, name, line and pass, which nodes of two trees can share."""
+    return (node.kind, node.name, node.file, node.line, node.pass_name)
+
+
+def _below(
+    above: int,
+    key: tuple[object, ...],
+    children: Mapping[int, dict[tuple[object, ...], list[int]]],
+    tree: CallTreeRecord,
+) -> list[int]:
+    """The children with this identity, or else those inside the loops among the children."""
+    below = children.get(above, {})
+    if key in below:
+        return below[key]
+    loops = (node for group in below.values() for node in group if tree.nodes[node].kind == "loop")
+    return [child for loop in loops for child in children.get(loop, {}).get(key, [])]
 
 
 def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
@@ -210,7 +230,7 @@ def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str
 
 
 TIPS = {
-    "measured": "Measured seconds per call on the slowest device.",
+    "measured": "Measured seconds per call on the slowest device; for a collective with the wait for other devices.",
     "predicted": (
         "Predicted seconds that an operation adds to one call on the named chip. Collective time that overlaps with "
         "other operations is not counted."
