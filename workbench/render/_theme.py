@@ -181,7 +181,6 @@ def _classes(colours: dict[str, str]) -> str:
     return "".join(
         f".wb-fill-{name}{{fill:{value}}}.wb-stroke-{name}{{stroke:{value}}}"
         for name, value in colours.items()
-        if not name.startswith("series-")  # only live views use them, as variables
     )
 
 
