@@ -227,3 +227,14 @@ def test_larger_model_that_does_not_fit_any_more_says_by_how_much(harness: Harne
     expect(tiles(view).nth(1).locator(".wb-wrong")).to_be_visible()
     view.get_by_label("Chip of the estimate").select_option("v5p")
     expect(tiles(view).nth(1)).to_contain_text("of 95 GiB: fits")
+
+
+def test_bytes_sent_over_many_axes_are_listed_in_one_column_without_being_cut(harness: Harness):
+    record = compiled_record()
+    axes = {"fsdp": 3e6, "tensor": 2e6, "data": 1e6, "data+fsdp": 1e5, "data+fsdp+tensor": 1e4}
+    stages = tuple(stage.replace(collective_bytes=axes) for stage in record.cost.stages)
+    view = harness.mount(CostView(record.replace(cost=record.cost.replace(stages=stages))))
+    cell = view.locator(".wb-wirecell").first
+    for axis in axes:
+        expect(cell.get_by_text(f"over {axis}", exact=False).first).to_be_visible()
+    assert view.locator(".wb-scroll").first.evaluate("node => node.scrollWidth <= node.clientWidth")

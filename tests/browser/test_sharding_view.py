@@ -187,6 +187,11 @@ def test_propagation_is_stepped_through_and_asked_why(harness: Harness):
     view = harness.mount(made)
     expect(view.locator("[data-value]")).to_have_count(4)  # the constant is not sharded
     assert frames_shown(view) == 5 + 3  # five tags, three arrows
+    fills = view.locator(".wb-tag-axis > rect:nth-child(2)").evaluate_all(
+        "all => all.map(r => getComputedStyle(r).fill)"
+    )
+    assert len({*fills}) == 2, fills  # a colour for each axis
+    assert "rgb(0, 0, 0)" not in fills
     view.get_by_label("First step").click()
     assert frames_shown(view) == 2  # what the program says: clients of x, model of w
     harness.page.keyboard.press("ArrowRight")
@@ -316,7 +321,7 @@ def test_a_permute_of_unknown_pairs_is_no_exchange_within_a_group(harness: Harne
     permute = parts.round_collectives()[0].replace(name="permute", kind="collective-permute", axes=("clients",))
     view = harness.mount(workbench_widgets.MeshView(record, collectives=[permute]))
     expect(view.locator(".wb-link-busy")).to_have_count(0)
-    expect(view.get_by_text("to at most one other device over clients")).to_be_visible()
+    expect(view.get_by_text("to at most one other device in one call")).to_be_visible()
 
 
 def test_a_collective_is_drawn_on_the_links_that_carry_it(harness: Harness):
@@ -331,7 +336,9 @@ def test_a_collective_is_drawn_on_the_links_that_carry_it(harness: Harness):
     view.get_by_label("Links that carry a collective").select_option("all-reduce.1")
     assert made.selection["instruction"] == "all-reduce.1"
     expect(links).to_have_count(8)  # two rings of four
-    expect(view.get_by_text("each link of the rings carries 3.81 KiB")).to_be_visible()
+    place = "1 all-reduce of 2.54 KiB over clients, fedavg.py:12 +1"  # as in the headline
+    expect(view.get_by_text(f"{place}: each link of the rings carries 3.81 KiB")).to_be_visible()
+    expect(view.get_by_text("in each device: clients")).to_be_visible()
     view.get_by_label("Arrange devices by").select_option("torus")
     expect(view.locator(".wb-link-idle")).to_have_count(4 + 8)  # across and along the rows, closed
     view.get_by_label("Links that carry a collective").select_option("")

@@ -6,18 +6,20 @@ from typing import Literal
 import numpy as np
 
 from workbench import render
+from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import CollectiveRecord, CostRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
 from workbench.render import FEW, GLOSSARY
-from workbench.render.units import shape_text, spec_text
+from workbench.render.units import axes_text, shape_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._headline import group_collectives
 from workbench_widgets.states import DeviceFigure, MeshAxis, MeshCollective, MeshLayout, MeshLeaf, MeshState
 
 LAYOUTS = {"mesh": "mesh axes", "torus": "torus coordinates", "hosts": "hosts"}
 WIDTH = 480  # pixels of the picture; its text has the size of the page's text in a narrow view
-MOST_COLLECTIVES = 40  # number of collectives whose links can be drawn, largest first
+MOST_COLLECTIVES = 40  # number of groups of collectives whose links can be drawn, largest first
 MOST_CORNERS = 1_000_000  # maximum number of shard indices
 
 
@@ -56,6 +58,7 @@ def mesh_state(
     *,
     names: Sequence[str] = (),
     collectives: Sequence[CollectiveRecord] = (),
+    tree: CallTreeRecord | None = None,
 ) -> tuple[MeshState, Arrays]:
     """State of the mesh view: place, name, figures and contents of every device."""
     devices = record.devices
@@ -82,7 +85,7 @@ def mesh_state(
         if any(load.values()) or (load and key == "flops"):
             name = "load" if key == "flops" else "elementwise"
             choice(name, f"{label} of its clients (predicted)", "flops", [load.get(d.id, 0.0) for d in devices])
-    sendings = _collectives(record, collectives)
+    sendings = _collectives(record, collectives, tree)
     layouts: list[MeshLayout] = []
     for key, layout in render.arrange_mesh(record).items():
         arrays[f"mesh.places.{key}"] = floats(layout.places.ravel())
@@ -123,19 +126,26 @@ def _axis(axis: AxisRecord) -> MeshAxis:
     return {"name": axis.name, "size": axis.size, "type": axis.type, "hops": hops}
 
 
-def _collectives(record: MeshRecord, collectives: Sequence[CollectiveRecord]) -> list[MeshCollective]:
-    """Collectives across entire mesh axes, with the bytes that one device sends per call."""
+def _collectives(
+    record: MeshRecord, collectives: Sequence[CollectiveRecord], tree: CallTreeRecord | None
+) -> list[MeshCollective]:
+    """Collectives across entire mesh axes, grouped as in the headline, with the bytes that one device sends."""
     axes = {axis.name for axis in record.axes}
+    by_pairs: dict[tuple[tuple[int, int], ...], list[CollectiveRecord]] = {}
+    for collective in collectives:
+        if collective.wire_bytes and collective.axes and axes.issuperset(collective.axes):
+            by_pairs.setdefault(tuple(collective.pairs), []).append(collective)
     rows: list[MeshCollective] = [
         {
-            "name": collective.name,
-            "kind": collective.kind,
-            "axes": list(collective.axes),
-            "sent": collective.sent_bytes,
-            "pairs": list(collective.pairs),
+            "names": [member.name for member in group.members],
+            "label": f"{group.count} over {axes_text(group.axes)}, {group.places}",
+            "kind": group.kind,
+            "axes": list(group.axes),
+            "sent": group.sent_bytes,
+            "pairs": list(pairs),
         }
-        for collective in collectives
-        if collective.wire_bytes and collective.axes and axes.issuperset(collective.axes)
+        for pairs, some in by_pairs.items()
+        for group in group_collectives(some, tree)
     ]
     return sorted(rows, key=lambda row: -row["sent"])[:MOST_COLLECTIVES]
 

@@ -180,7 +180,9 @@ def _cells(files: Iterable[str]) -> dict[str, str]:
 
 
 def _kept(tree: CallTreeRecord, calls: Mapping[int, int]) -> list[CallNodeRecord]:
-    return [node for node in tree.nodes if node.parent is None or not (node.hidden or node.id in calls)]
+    first = [node for node in tree.nodes if node.parent == tree.root.id]
+    repeats = first[0].id if len(first) == 1 and first[0].name == tree.root.name else None  # the program's function
+    return [n for n in tree.nodes if n.parent is None or not (n.hidden or n.id in calls or n.id == repeats)]
 
 
 def _plain_calls(tree: CallTreeRecord) -> dict[int, int]:

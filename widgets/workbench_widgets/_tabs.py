@@ -120,7 +120,9 @@ def _mesh(sources: Sources) -> State | None:
     if record.mesh is None or not sources.has_several_devices:
         return None
     collectives = record.module.collectives if record.module is not None else ()
-    return mesh_state(record.mesh, record.cost, record.inputs, names=sources.names, collectives=collectives)
+    return mesh_state(
+        record.mesh, record.cost, record.inputs, names=sources.names, collectives=collectives, tree=record.call_tree
+    )
 
 
 def _clients(sources: Sources) -> State | None:

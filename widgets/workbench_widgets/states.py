@@ -140,9 +140,10 @@ class MeshLeaf(TypedDict):
 
 
 class MeshCollective(TypedDict):
-    """A collective: the bytes that one device sends per call, and the device pairs of a permutation."""
+    """Collectives from one place: the bytes that one device sends per call, and the device pairs of a permutation."""
 
-    name: str
+    names: list[str]
+    label: str
     kind: str
     axes: list[str]
     sent: float

@@ -389,6 +389,11 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
             f"compiled for CPU devices: the CPU compiler emits more operations than the compiler for {chip.name}, so "
             "the fixed cost of an operation is not counted"
         )
+        if module is not None and any("bf16[" in instruction.shape for instruction in module.instructions):
+            yield (
+                "the CPU compiler computes, stores and sends many bfloat16 values in float32, so their bytes are up to "
+                f"twice those on {chip.name}"
+            )
     if module is None:
         yield "a stage takes max(compute, memory) + collectives; nothing overlaps"
     else:

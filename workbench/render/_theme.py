@@ -179,8 +179,7 @@ _TYPE = (
 
 def _classes(colours: dict[str, str]) -> str:
     return "".join(
-        f".wb-fill-{name}{{fill:{value}}}.wb-stroke-{name}{{stroke:{value}}}"
-        for name, value in colours.items()
+        f".wb-fill-{name}{{fill:{value}}}.wb-stroke-{name}{{stroke:{value}}}" for name, value in colours.items()
     )
 
 

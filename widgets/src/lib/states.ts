@@ -259,9 +259,10 @@ export interface DeviceFigure {
   kind: "number" | "group";
 }
 
-/** A collective: the bytes that one device sends per call, and the device pairs of a permutation. */
+/** Collectives from one place: the bytes that one device sends per call, and the device pairs of a permutation. */
 export interface MeshCollective {
-  name: string;
+  names: readonly string[];
+  label: string;
   kind: string;
   axes: readonly string[];
   sent: number;

@@ -48,6 +48,14 @@ export class Calls {
     this.own = this.columns.map(({ key }) => reader.array(`tree.${key}.own`));
   }
 
+  /** What the figures add up. */
+  get counted(): string {
+    const all = this.reader.state("made_from") === "jaxpr";
+    return (
+      this.reader.state("counted") ?? (all ? "not compiled: figures of all devices together" : "one device, one call")
+    );
+  }
+
   value(column: number, node: number): number {
     return this.totals[column]?.[node] || 0;
   }

@@ -12,7 +12,7 @@ import { lineRoofline, stageRoofline } from "./cost-roofline";
 import { whatIf } from "./cost-scaling";
 
 const LOOKS: Record<string, string> = { compute: "wb-part-clients", memory: "wb-part-broadcast" };
-const AXIS_LOOKS = 4; // patterns of axes in the style sheet; then they repeat
+const AXIS_LOOKS = 4; // patterns of axes in the style sheet; the last is for all others
 const LEAST = 1e-30;
 
 /** A bar of parts, each with its look, as a share of the longest. */
@@ -194,7 +194,7 @@ class Cost {
     const { stages } = target;
     const timed = stages.some(({ seconds }) => seconds !== null);
     const axes = axesOf(stages);
-    const look = (name: string) => LOOKS[name] ?? `wb-axis-${axes.indexOf(name) % AXIS_LOOKS}`;
+    const look = (name: string) => LOOKS[name] ?? `wb-axis-${Math.min(axes.indexOf(name), AXIS_LOOKS - 1)}`;
     const most = Math.max(LEAST, ...stages.flatMap(({ wire }) => Object.values(wire)));
     const row = (stage: StageCost) => this.stageRow(stage, { timed, axes, look, longest, most });
     const idle = stages.filter((stage) => !costsSomething(stage));
@@ -221,7 +221,7 @@ class Cost {
       ...(timed ? ["", "bound", "FLOPs"] : [""]),
       "elementwise",
       "memory traffic",
-      ...axes.map((axis) => `sent over ${axis}`),
+      ...(axes.length ? [axes.length > 1 ? "sent" : `sent over ${axes[0]}`] : []),
     ];
     const label = `Cost of stages on ${target.target}`;
     const table = h(
@@ -248,7 +248,10 @@ class Cost {
       "div",
       { class: "wb-row wb-keys" },
       parts,
-      axes.map((axis) => key([term(this.context, "collective"), ` over ${axis}`], axis)),
+      axes
+        .slice(0, AXIS_LOOKS)
+        .map((axis, i) => [axis, i < AXIS_LOOKS - 1 ? axis : axes.slice(i).join(", ")])
+        .map(([axis, named]) => key([term(this.context, "collective"), ` over ${named}`], axis)),
     );
   }
 
@@ -265,20 +268,15 @@ class Cost {
     const parts = timed
       ? timeParts(stage).map(([name, value]) => [value, look(name)] as const)
       : [[stage.flops ?? 0, LOOKS.compute] as const];
-    const wires = axes.map((axis) =>
-      h(
-        "td",
-        { class: "wb-wirecell" },
-        stage.wire[axis]
-          ? [
-              strip([[stage.wire[axis], look(axis)]], most),
-              h("span", {}, `${stage.wire_least.includes(axis) ? "≥ " : ""}${formatBytes(stage.wire[axis])}`),
-            ]
-          : stage.wire_least.includes(axis)
-            ? "unknown"
-            : "–",
-      ),
-    );
+    const wires = axes
+      .filter((axis) => stage.wire[axis] || stage.wire_least.includes(axis))
+      .map((axis) => {
+        const bytes = stage.wire[axis];
+        const least = bytes && stage.wire_least.includes(axis) ? "≥ " : "";
+        const amount = bytes ? `${least}${formatBytes(bytes)}` : "unknown";
+        const named = axes.length > 1 ? `${amount} over ${axis}` : amount;
+        return [bytes ? strip([[bytes, look(axis)]], most) : null, h("span", {}, named)];
+      });
     const number = (text: string) => h("td", { class: "wb-num" }, text);
     const choose = button(`${stage.stage}. ${stage.name}`, () => this.context.select({ stage: stage.stage }), {
       class: "wb-link",
@@ -300,7 +298,7 @@ class Cost {
       h("td", { class: "wb-barcell" }, strip(parts, longest)),
       time,
       counted,
-      wires,
+      axes.length ? h("td", { class: "wb-wirecell" }, wires.length ? wires : "–") : null,
     );
   }
 

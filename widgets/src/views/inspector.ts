@@ -111,7 +111,8 @@ export class Inspector {
     if (sent) blocks.push({ form: "table", title: "Collectives", ...telling(columns, sent) });
     for (const text of calls.notes(node)) blocks.push({ form: "note", title: "", text });
     const scope = calls.sentence(node) || [calls.kinds[node], calls.scopes[node]].filter(Boolean).join(" · ");
-    return { title: calls.title(node), kind: sent ? "reduce" : "clients", subtitle: scope, blocks };
+    const subtitle = node ? scope : `the whole program; ${calls.counted}`;
+    return { title: calls.title(node), kind: sent ? "reduce" : "clients", subtitle, blocks };
   }
 
   private ofInstruction(module: Module, i: number): Shown {

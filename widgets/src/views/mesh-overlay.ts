@@ -36,7 +36,7 @@ const NONE: Links = { links: [], idle: [], words: "" };
 function pairLinks(sending: MeshCollective, pairs: readonly (readonly [number, number])[], torus: Torus | null) {
   const messages = pairs.map(([from, to]): Link => ({ from, to, bytes: sending.sent, wrap: false }));
   const words =
-    `${sending.name} over ${sending.axes.join(" and ")}: ${plural(pairs.length, "device")} ` +
+    `${sending.label}: ${plural(pairs.length, "device")} ` +
     `${pairs.length === 1 ? "sends" : "send"} ${formatBytes(sending.sent)} each to one other device in one call.`;
   return { links: torus ? routed(messages, torus) : messages, words };
 }
@@ -46,13 +46,10 @@ export function linksOf(mesh: Mesh, sending: MeshCollective | null, torus: Torus
   const count = mesh.ids.length;
   const idle = torus && count <= MOST ? torusLinks(torus) : [];
   if (!sending) return { ...NONE, idle };
-  const axes = sending.axes.join(" and ");
   if (sending.pairs?.length) return { ...pairLinks(sending, sending.pairs, torus), idle };
   if (!isRing(sending.kind)) {
     const to = sending.kind.startsWith("collective-permute") ? "at most one other device" : "the others of its group";
-    const words =
-      `${sending.name} (${sending.kind}) is not drawn as a ring: every device sends ` +
-      `${formatBytes(sending.sent)} to ${to} over ${axes}.`;
+    const words = `${sending.label}: not drawn as a ring. Every device sends ${formatBytes(sending.sent)} to ${to} in one call.`;
     return { links: [], idle, words };
   }
   const over = sending.axes.map((name) => mesh.axes.findIndex((axis) => axis.name === name));
@@ -68,7 +65,7 @@ export function linksOf(mesh: Mesh, sending: MeshCollective | null, torus: Torus
   const around = links.some(({ wrap }) => wrap) ? " Dashed: wrap-around links." : "";
   const aside = torus && torus.dimensions > 2 ? " Slanted: to another panel." : "";
   const words =
-    `${sending.name} over ${axes}: ${how} ${each} in one call${part} ` +
+    `${sending.label}: ${how} ${each} in one call${part} ` +
     `(rings in the mesh's order; the compiler may choose others).${around}${aside}`;
   return { links, idle, words };
 }

@@ -124,7 +124,7 @@ class MeshPane {
 
   private linkTools(): HTMLElement {
     const options = this.sendings.map(
-      ({ name, axes, sent }): Option<string> => [name, `${name} · ${formatBytes(sent)} over ${axes.join(", ")}`],
+      ({ names, label, sent }): Option<string> => [names[0], `${formatBytes(sent)}: ${label}`],
     );
     this.linksMenu = menu("Links that carry a collective", [["", "no collective"], ...options], "", (name) => {
       this.quiet = !name;
@@ -134,18 +134,14 @@ class MeshPane {
     return this.linksMenu;
   }
 
-  private get largest(): MeshCollective | null {
-    return this.sendings.reduce<MeshCollective | null>((a, b) => (a && a.sent >= b.sent ? a : b), null);
-  }
-
   /** The links of the chosen collective, and those that the torus has. */
   private link(): void {
     const { mesh, context, layout } = this;
     const { instruction } = context.selection;
-    const chosen = this.sendings.find(({ name }) => name === instruction);
-    // At first the one that sends most, so that a mesh is more than a table of its devices.
-    const sending = chosen ?? (this.quiet || instruction ? null : this.largest);
-    if (this.linksMenu) this.linksMenu.value = sending?.name ?? "";
+    const chosen = this.sendings.find(({ names }) => names.includes(instruction ?? ""));
+    // At first what sends most, so that a mesh is more than a table of its devices.
+    const sending = chosen ?? (this.quiet || instruction ? null : (this.sendings[0] ?? null));
+    if (this.linksMenu) this.linksMenu.value = sending?.names[0] ?? "";
     const dimensions = context.state("coords");
     const torus =
       layout.key === "torus" && dimensions
@@ -173,7 +169,9 @@ class MeshPane {
     this.places = new Float32Array(context.array(`mesh.places.${layout.key}`));
     this.grid = new Int32Array(gridOf(layout, this.places));
     const abstract = context.state("abstract") ? " · no devices attached" : "";
-    const caption = h("p", { class: "wb-note" }, `${layout.reading}${abstract}`);
+    const inside = this.mesh.heldBy(0).map(([name]) => name);
+    const contents = `in each device: ${(inside.length ? inside : this.mesh.axes.map(({ name }) => name)).join(", ")}`;
+    const caption = h("p", { class: "wb-note" }, [layout.reading, contents].join(" · "), abstract);
     const svg = pictureFrom(layout.svg);
     const [, , width, height] = boxOf(svg);
     svg.append(this.rings, this.overlay);
@@ -219,17 +217,21 @@ class MeshPane {
     const [low, high] = range(this.values);
     const unit = this.choice?.unit ?? "count";
     const { axis } = this.context.selection;
-    const noun = axis ? "group" : "colour"; // groups of a chosen axis; else places, hosts or slices
-    const groups = `${plural(high + 1, noun)}${high >= SERIES ? "; colours repeat" : ""}`;
+    const placed = !axis && this.choice?.key.startsWith("axis"); // its card says it already
+    const groups = placed ? "" : plural(high + 1, axis ? "group" : (this.choice?.label ?? ""));
     const same = !this.choice && !grouped;
     replace(
       this.legendBox,
-      grouped ? groups : same ? this.sameForAll() : legend("", formatAs(unit, low), formatAs(unit, high)),
+      grouped
+        ? groups + (high >= SERIES ? "; colours repeat" : "")
+        : same
+          ? this.sameForAll()
+          : legend("", formatAs(unit, low), formatAs(unit, high)),
     );
     this.cards.forEach((card, i) => {
       card.querySelector<SVGElement>(".wb-cardhue")?.style.setProperty("fill", css(fill(this.values[i])));
       const number = card.querySelector(".wb-cardnumber");
-      if (number) number.textContent = grouped ? formatCount(this.values[i]) : "";
+      if (number) number.textContent = grouped && !placed ? formatCount(this.values[i]) : "";
     });
     this.paintCanvas(fill);
   }

@@ -212,10 +212,7 @@ class Operations {
   private filter(): void {
     const on = Boolean(this.words.length || this.only || this.pass);
     const count = this.table.filter(on ? (node) => this.passesFilter(node) : null);
-    const all = this.context.state("made_from") === "jaxpr";
-    const known = this.context.state("counted");
-    const note = known ?? (all ? "not compiled: figures of all devices together" : "one device, one call");
-    this.status.textContent = on ? `${formatCount(count)} of ${formatCount(this.calls.names.length)} · ${note}` : note;
+    this.status.textContent = on ? `${formatCount(count)} of ${formatCount(this.calls.names.length)}` : "";
   }
 
   private choose(node: number): void {

@@ -15,7 +15,7 @@ import { ShardPicture } from "./sharding-picture";
 import { Trial } from "./sharding-trial";
 
 type Mode = "arrays" | "why";
-const FIRST_ROWS = 24;
+const FIRST_ROWS = 14; // so that the first array is in view
 const GLYPH = 4; // lines at most in the small picture of a row
 
 /** How an array is cut, as small as a letter: lines where rows and columns are cut. */
