@@ -908,7 +908,7 @@ NOTES = {  # what a reader of the notebooks would ask
     "fedopt": (
         "**Compared with {doc}`notebook 21 <../course/21-sweeps-and-intervals>`.** In the notebook, the test error of "
         "both adaptive servers is about two points lower than with averaging. The settings differ. The notebook has "
-        "*one* partition, all 16 clients in each of 20 rounds, 16 pairs of rates, and nine seeds that change only "
+        "*one* partition, all 16 clients in each of 20 rounds, 12 pairs of rates, and nine seeds that change only "
         "the initial parameters and the batches. On this page, every seed draws a new partition, and eight of the 16 "
         "clients participate. The notebook's result therefore applies to its partition, and this page's interval to "
         "random partitions of this kind. The five values for FedAvg are between 0.86 and 0.93, a larger spread than "
