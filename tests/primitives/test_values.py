@@ -108,6 +108,16 @@ def test_weighted_mean_keeps_a_narrow_float_and_turns_integers_into_floats(how: 
 
 
 @BOTH
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_of_narrow_floats_are_exact(how: Any, dtype: str) -> None:
+    """A product with 70,000 examples exceeds float16, and bfloat16 has no 257."""
+    mean = how(THREE(wb.reduce_weighted_mean))(jnp.array([0, 2, 4], dtype), jnp.array([255, 257, 70_000]))
+    assert (mean.dtype, float(mean)) == (dtype, float(jnp.asarray((2 * 257 + 4 * 70_000) / 70_512, dtype)))
+    among = THREE(lambda x: wb.reduce_mean(x, where=jnp.array([True, True, False])))
+    assert float(how(among)(jnp.array([60_000, 40_000, 1], dtype))) == float(jnp.asarray(50_000, dtype))
+
+
+@BOTH
 def test_reduce_by_key_groups_items_of_all_clients(how: Any) -> None:
     values = jnp.array([[1.0, 2.0], [4.0, 8.0], [16.0, 32.0]])
     keys = jnp.array([[0, 1], [1, 1], [3, 0]])
@@ -248,3 +258,17 @@ def test_custom_derivative_of_a_client_is_used(how: Any, kind: Any) -> None:
         client.defjvp(lambda rows, tangents: (jnp.sin(rows[0]), 7 * tangents[0]))
     fn = THREE(lambda x: wb.reduce_sum(wb.map_fn(client, x)))
     assert how(jax.grad(fn))(jnp.ones(3)).tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("compiled", [wb.jit, jax.jit])
+def test_extremes_of_a_mesh_are_nan_where_a_client_is_and_exact_elsewhere(compiled: Any, dtype: str) -> None:
+    """XLA's own all-reduce drops the NaN, and the values of the other clients of its device."""
+    x = np.random.default_rng(5).standard_normal((8, 6)).astype(np.float32)
+    x[3, :2], x[5, 2], x[6, 3], x[:, 4] = [np.nan, -np.nan], np.inf, -np.inf, np.float32(-0.0)
+    x = np.asarray(jnp.asarray(x, dtype))
+    both = wb.program(clients=8)(lambda x: (wb.reduce_max(x), wb.reduce_min(x)))
+    with jax.set_mesh(jax.make_mesh((4,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))):
+        largest, smallest = compiled(both)(x)
+    np.testing.assert_array_equal(largest.astype(np.float32), x.astype(np.float32).max(0))
+    np.testing.assert_array_equal(smallest.astype(np.float32), x.astype(np.float32).min(0))

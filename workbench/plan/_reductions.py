@@ -11,7 +11,17 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.typing import ArrayLike, DTypeLike
 
 from workbench._types import AxisNames, type_of
-from workbench.primitives import Placement, absent_value, by_key_p, max_p, mean_p, min_p, sum_by_key, sum_p
+from workbench.primitives import (
+    Placement,
+    absent_value,
+    across_devices,
+    by_key_p,
+    max_p,
+    mean_p,
+    min_p,
+    sum_by_key,
+    sum_p,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +89,12 @@ def _finish_mean(equation: JaxprEqn, total: jax.Array) -> jax.Array:
     return jax.lax.convert_element_type(mean, type_of(equation.outvars[0]).dtype)
 
 
-def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callable) -> Reduction:
+def _extreme(primitive: Primitive, merge: Callable, reduce: Callable, collective: Callable) -> Reduction:
+    absent = functools.partial(absent_value, primitive)
+
+    def across(extreme: jax.Array, axes: AxisNames) -> jax.Array:
+        return across_devices(primitive, lambda x: collective(x, axes), extreme)
+
     def start(equation: JaxprEqn) -> jax.Array:
         accumulator = accumulator_of(equation)
         return jnp.full(accumulator.shape, absent(accumulator.dtype), accumulator.dtype)
@@ -112,6 +127,6 @@ REDUCTION_OF: dict[Primitive, Reduction] = {
     sum_p: Reduction(_start_sum, _add_sum, _add_one_to_sum, jnp.add, jax.lax.psum, _finish_sum),
     mean_p: Reduction(_start_sum, _add_sum, _add_one_to_sum, jnp.add, jax.lax.psum, _finish_mean),
     by_key_p: Reduction(_start_sum, _add_by_key, _add_one_by_key, jnp.add, jax.lax.psum, _finish_sum),
-    max_p: _extreme(jnp.maximum, jnp.max, jax.lax.pmax, functools.partial(absent_value, max_p)),
-    min_p: _extreme(jnp.minimum, jnp.min, jax.lax.pmin, functools.partial(absent_value, min_p)),
+    max_p: _extreme(max_p, jnp.maximum, jnp.max, jax.lax.pmax),
+    min_p: _extreme(min_p, jnp.minimum, jnp.min, jax.lax.pmin),
 }

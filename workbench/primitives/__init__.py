@@ -10,7 +10,13 @@ from workbench.primitives._callback_errors import (
 )
 from workbench.primitives._cohort import sample as sample, select as select
 from workbench.primitives._emit import emit as emit, emit_p as emit_p, take_dropped_emissions as take_dropped_emissions
-from workbench.primitives._extreme import HOLDS as HOLDS, absent_value as absent_value, max_p as max_p, min_p as min_p
+from workbench.primitives._extreme import (
+    HOLDS as HOLDS,
+    absent_value as absent_value,
+    across_devices as across_devices,
+    max_p as max_p,
+    min_p as min_p,
+)
 from workbench.primitives._families import MAPREDUCE_PRIMITIVES as MAPREDUCE_PRIMITIVES, REDUCTIONS as REDUCTIONS
 from workbench.primitives._layout import (
     Layout as Layout,

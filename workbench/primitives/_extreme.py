@@ -39,12 +39,37 @@ def absent_value(primitive: Primitive, dtype: DTypeLike) -> float | int | bool:
     return jnp.iinfo(dtype).min if is_max else jnp.iinfo(dtype).max
 
 
-def _extreme(x: jax.Array, *, placement: Placement, layout: Layout | None, reduction: Callable) -> jax.Array:
-    return reduction(spread(x, layout), axis=0)
+def across_devices(primitive: Primitive, reduction: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """Applies a maximum or a minimum over devices, whose result is NaN if any value is NaN.
+
+    XLA's all-reduce drops NaNs, and other values with them (jaxlib 0.10 on CPUs). Integers in the order of the floats
+    have no NaN; the largest (for a minimum, the smallest) stands for NaN.
+    """
+    dtype = x.dtype
+    if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize == 1:
+        return reduction(x)
+    bits = jnp.iinfo(f"int{8 * dtype.itemsize}")
+    nan = bits.max if primitive is max_p else bits.min
+    ordered = jnp.where(jnp.isnan(x), nan, _reordered(jax.lax.bitcast_convert_type(x, bits.dtype)))
+    return jax.lax.bitcast_convert_type(_reordered(reduction(ordered)), dtype)
+
+
+def _reordered(bits: jax.Array) -> jax.Array:
+    """Converts a float's bits to an integer of the same order, or back: negative floats count in reverse."""
+    limits = jnp.iinfo(bits.dtype)
+    return bits ^ ((bits >> (limits.bits - 1)) & limits.max)
+
+
+def _extreme(
+    x: jax.Array, *, placement: Placement, layout: Layout | None, primitive: Primitive, reduction: Callable
+) -> jax.Array:
+    if layout is None or layout.size == 1:
+        return reduction(spread(x, layout), axis=0)
+    return across_devices(primitive, functools.partial(reduction, axis=0), spread(x, layout))
 
 
 for _primitive, _reduction in ((max_p, jnp.max), (min_p, jnp.min)):
-    register_reduction(_primitive, functools.partial(_extreme, reduction=_reduction))
+    register_reduction(_primitive, functools.partial(_extreme, primitive=_primitive, reduction=_reduction))
 
 
 # The tangent of an extreme value is the mean tangent of the clients that have this value: two sums and a broadcast.

@@ -12,6 +12,7 @@ from workbench._types import PyTree
 from workbench.errors import PlacementError
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._layout import find_layout
+from workbench.primitives._linear import accumulator_of
 from workbench.primitives._map import map_fn
 from workbench.primitives._placement import Placement, resolve
 from workbench.primitives._present import is_partial, present_of
@@ -141,7 +142,9 @@ def _weights_of_leaves(x: object, weight: object, placement: Placement) -> list[
 def _means(
     leaves: list[Any], vectors: list[Any], index: tuple[int, ...], placement: Placement, accumulator: DTypeLike | None
 ) -> list[jax.Array]:
-    dtypes = [x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float) for x in leaves]
+    results = [x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float) for x in leaves]
+    # A 16-bit product of a value and a number of examples would be inexact, or infinite.
+    dtypes = [max(dtype, accumulator_of(dtype, accumulator), key=lambda d: d.itemsize) for dtype in results]
     kinds = {(i, dtype): vectors[i].astype(dtype) for i, dtype in zip(index, dtypes, strict=True)}
     keys = list(kinds)
 
@@ -158,7 +161,8 @@ def _means(
         totals = reduce_sum(weighed, over=placement.name, accumulator=accumulator)
         sums = reduce_sum([*kinds.values()], over=placement.name, accumulator=accumulator)
         divisors = dict(zip(keys, sums, strict=True))
-        return [_divide(total, divisors[i, dtype]) for total, i, dtype in zip(totals, index, dtypes, strict=True)]
+        means = [_divide(total, divisors[i, dtype]) for total, i, dtype in zip(totals, index, dtypes, strict=True)]
+        return [mean.astype(dtype) for mean, dtype in zip(means, results, strict=True)]
 
 
 _compiled_means = jax.jit(_means, static_argnums=(2, 3, 4))
