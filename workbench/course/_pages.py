@@ -38,7 +38,7 @@ body.jp-Notebook {max-width: 58rem; margin: 0 auto; padding: 1rem 1.25rem 4rem; 
 .wb-home a {font-weight: 600; color: inherit; text-decoration: none}
 .wb-home span {opacity: .7}
 .jp-RenderedHTMLCommon :is(h1, h2, h3) {font-weight: 650; letter-spacing: -.01em; line-height: 1.2}
-.jp-RenderedHTMLCommon h1 {font-size: 2.2rem}
+.jp-RenderedHTMLCommon h1 {font-size: clamp(1.6rem, 7vw, 2.2rem)}
 .jp-RenderedHTMLCommon h2 {
   display: inline-block; margin-top: 2rem; padding-bottom: .25rem; font-size: 1.55rem;
   border-bottom: 3px solid var(--part)}
@@ -94,7 +94,8 @@ INDEX = """<!doctype html>
 :root {{color-scheme: light dark; --part: #0072b2; --line: color-mix(in srgb, currentColor 18%, transparent)}}
 body {{font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1.5rem}}
 a {{color: light-dark(#005a8f, #7cc4f2)}}
-h1 {{display: flex; gap: .75rem; align-items: center; font-size: 2.4rem; letter-spacing: -.02em; margin: 1rem 0 .5rem}}
+h1 {{display: flex; gap: .75rem; align-items: center; letter-spacing: -.02em;
+     font-size: clamp(1.3rem, 5.5vw, 2.4rem); margin: 1rem 0 .5rem}}
 h2 {{margin: 2.5rem 0 1rem; padding-left: .75rem; border-left: .3rem solid var(--part); line-height: 1.2}}
 .start {{max-width: 46rem; font-size: 1.1rem}}
 ol {{list-style: none; padding: 0; display: grid; gap: 1rem;

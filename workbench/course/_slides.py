@@ -123,8 +123,10 @@ function topOf(node) {
 // The place from which a slide continues on the next one, if it does not fit or has a second heading. A heading stays
 // with its text, and a caption with its figure.
 function placeOfBreak(slide) {
-  const heading = [...slide.querySelectorAll(".jp-MarkdownOutput > :is(h1, h2)")].find(
-    (node) => node.previousElementSibling && !node.previousElementSibling.matches(".wb-kicker, .wb-cover"));
+  const isFirst = (node) => !node.previousElementSibling?.matches(":not(.wb-kicker, .wb-cover)");
+  const title = [...slide.querySelectorAll(".jp-MarkdownOutput > :is(h1, h2)")].find(
+    (node) => !isFirst(node) || !slide.firstElementChild.contains(node));
+  const heading = title && isFirst(title) ? title.closest(".jp-Cell") : title;
   const height = LARGEST / 0.8, end = slide.getBoundingClientRect().top + height - 70;
   const cells = [...slide.children], over = cells.findIndex((each) => each.getBoundingClientRect().bottom > end);
   if (over < 0 || (heading && topOf(heading) < end)) return heading;
