@@ -314,6 +314,17 @@ def test_timeline_is_cut_to_an_equal_number_for_each_device(tmp_path):
     assert not any("timeline contains" in note for note in open_profile(written(tmp_path, *EVENTS), max_events=4).notes)
 
 
+def test_an_event_without_a_start_or_a_duration_begins_at_0(tmp_path):
+    path = written(tmp_path, (0, 2.0, 1.0, "dot.1"))
+    trace = json.loads(path.read_text())
+    *_, span = trace["traceEvents"]
+    trace["traceEvents"].append({key: value for key, value in span.items() if key not in ("ts", "dur")})
+    path.write_text(json.dumps(trace))
+    profile = open_profile(path)
+    assert [(event.start_seconds, event.seconds) for event in profile.events] == [(0.0, 0.0), (2.0, pytest.approx(1.0))]
+    assert profile.devices[0].span_seconds == pytest.approx(3.0)
+
+
 def test_text_of_an_instruction_names_the_shapes_of_its_operands():
     assert _open_profile._text_of(of("product"), MODULE) == "%product = f32[8]{0} dot(bf16[64] %p, f32[2] %q)"
     assert _open_profile._text_of(of("sum"), MODULE) == "%sum = f32[8]{0} add(s8[128] %a, %lost)"

@@ -4,6 +4,7 @@ import pytest
 
 from workbench.errors import MeasureError
 from workbench.measurement import ClientProfiles, simulate_round
+from workbench.measurement._simulate import _dropouts
 
 # Work of 1e9 FLOP and 1 MB each way. Client 0: 1 s down + 1 s computing + 1 s up = 3 s; client 1 computes at half the
 # speed: 4 s; client 2 has twice the link down and half the link up: 0.5 + 1 + 2 = 3.5 s.
@@ -169,6 +170,17 @@ def test_profiles_cannot_be_changed_behind_a_result():
 def test_impossible_simulation_is_an_error(make, message):
     with pytest.raises(MeasureError, match=message):
         make()
+
+
+def test_share_of_work_after_which_a_client_drops_out_does_not_depend_on_its_probability():
+    ones = np.ones(2000)
+    many = ClientProfiles(
+        flops_per_second=ones, down_bytes_per_second=ones, up_bytes_per_second=ones, dropout_probability=0.3 * ones
+    )
+    shares = _dropouts(many, seed=0)
+    dropped = shares[np.isfinite(shares)]
+    assert len(dropped) / 2000 == pytest.approx(0.3, abs=0.04)  # three standard deviations and more
+    assert np.quantile(dropped, [0.25, 0.5, 0.75]) == pytest.approx([0.25, 0.5, 0.75], abs=0.08)
 
 
 def test_twenty_clients_are_listed():

@@ -35,6 +35,7 @@ from workbench.primitives import (
 from workbench.primitives._by_key import group_rows
 from workbench.primitives._callback_errors import _batch, _filler
 from workbench.primitives._linear import accumulator_of, sum_dtype, sum_rows
+from workbench.primitives._reduce import _is_eager
 from workbench.primitives._static import Static, is_static
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
@@ -125,9 +126,10 @@ def test_numbers_of_groups_that_are_no_positive_int(groups: Any) -> None:
     [
         ([4], "indices[0] = 4"), ([0, -1, 3], "indices[1] = -1"),
         ([9] * 5, ", ".join(f"indices[{i}] = 9" for i in range(5))),
+        ([9] * 6, ", ".join(f"indices[{i}] = 9" for i in range(5)) + " and 1 more"),
         ([9] * 7, ", ".join(f"indices[{i}] = 9" for i in range(5)) + " and 2 more"),
     ],
-    ids=range(4),
+    ids=range(5),
 )  # fmt: skip
 def test_indices_out_of_range(indices: Any, listed: str) -> None:
     assert refused(lambda: wb.select(jnp.ones(4), jnp.array(indices))) == (
@@ -706,3 +708,15 @@ def test_deleted_arrays_are_listed_by_their_places() -> None:
         refuse_deleted("run", {"a": first, "b": second, "c": jnp.ones(4)})
     with pytest.raises(ProgramError, match=r"received 1 array\(s\).*: the argument of shape \(4,\)"):
         refuse_deleted("run", first)
+
+
+@pytest.mark.parametrize(
+    ("value", "eager"),
+    [(jnp.ones(4), True), ({"a": jnp.ones((4, 2)), "b": jnp.ones(4)}, True), (jnp.ones(5), False),
+     ([jnp.ones(4), jnp.ones(3)], False), ([], False), (jnp.float32(1.0), False)],
+)  # fmt: skip
+def test_reductions_of_arrays_with_a_row_per_client_run_in_one_compiled_call(value: Any, eager: bool) -> None:
+    placement = Placement("clients", 4, ())
+    assert _is_eager(value, placement) is eager
+    with jax.disable_jit():
+        assert not _is_eager(value, placement)

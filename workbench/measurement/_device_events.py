@@ -446,6 +446,6 @@ _LONGEST = 4096  # kernels of one instruction that are compared at once
 
 
 def _shared(events: list[DeviceEvent]) -> Iterator[tuple[DeviceEvent, float]]:
-    share = 1.0 / kernels_per_execution([event.kernel for event in events]) if events else 1.0
+    share = 1.0 / kernels_per_execution([event.kernel for event in events])
     for event in events:
         yield event, share

@@ -57,7 +57,7 @@ def name_kernels(kernels: Sequence[tuple[str, str]], module: ModuleRecord) -> di
 
     first = expected[0][0] if expected else ""
     starts = [place for place, kernel in enumerate(kernels) if not is_fill(kernel[1]) and word_of(kernel) == first]
-    for start in [0, *starts[:_MOST_STARTS]]:
+    for start in starts[:_MOST_STARTS]:
         if names := _named([*kernels[start:], *kernels[:start]], expected, calls, word_of):
             return names
     return {}

@@ -239,22 +239,22 @@ def _record(
 ) -> CallTreeRecord:
     nodes: list[CallNodeRecord | None] = []
 
-    def write(node: _Node, parent: int | None) -> tuple[Amounts, set[CallPass], bool, bool]:
+    def write(node: _Node, parent: int | None) -> tuple[Amounts, set[CallPass], bool]:
         number = len(nodes)
         nodes.append(None)
         total = Amounts()
         total.add(node.own)
         passes: set[CallPass] = {node.pass_name} if node.kind == "operation" and node.pass_name else set()
-        split, at_least = node.split, node.at_least
+        at_least = node.at_least
         if node.kind in ("line", "scope", "loop") and len(node.below) == 1:
             ((key, only),) = node.below.items()
             if isinstance(key, tuple) and key[0] == "pass":  # work of a single pass does not need a separate node
                 node.below, node.pass_name = only.below, only.pass_name
         for child in node.below.values():
-            below, kinds, is_split, is_least = write(child, number)
+            below, kinds, is_least = write(child, number)
             total.add(below)
             passes |= kinds
-            split, at_least = split or is_split, at_least or is_least
+            at_least = at_least or is_least
         calls = node.kind == "line" and any(child.kind in ("function", "loop", "scope") and not child.hidden
                                             for child in node.below.values())  # fmt: skip
         nodes[number] = CallNodeRecord(
@@ -275,7 +275,7 @@ def _record(
             own=figures(node.own),
             total=figures(total),
         )
-        return total, passes, split, at_least
+        return total, passes, at_least
 
     write(root, None)
     return CallTreeRecord(
