@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import workbench as wb
@@ -235,6 +236,11 @@ def test_levels_of_steps(fn: Any, steps: list[str]) -> None:
     assert all(plan.stages[step.stage].steps.count(step) == 1 for step in plan.steps)
 
 
+def test_a_program_without_steps_has_one_level() -> None:
+    plan = plan_jaxpr(jax.make_jaxpr(lambda x: x)(s(4)), "p")
+    assert (plan.steps, plan.levels) == ((), 1)
+
+
 # ---- sums of a single client
 
 
@@ -271,6 +277,24 @@ def test_masks_of_at_most_a_million_clients_are_compared(clients: int, found: st
     assert alone(lambda: (jnp.arange(clients) == 5).astype("float32"), clients=clients) == found
 
 
+@pytest.mark.parametrize(("size", "found"), [(1_000_000, "one client"), (1_000_001, "")])
+def test_numbers_are_computed_from_at_most_a_million_values(size: int, found: str) -> None:
+    def computed(i: Any) -> Any:
+        number = jnp.max(jnp.full(size, i)) - i + i
+        return lax.dynamic_index_in_dim(jnp.eye(4), number, keepdims=False)
+
+    assert alone(computed, s(dtype="int32")) == found
+
+
+def test_a_number_with_side_effects_is_not_computed() -> None:
+    def computed(i: Any) -> Any:
+        jax.debug.callback(lambda i: None, i)
+        seen = io_callback(lambda i: i, s(dtype="int32"), i)
+        return lax.dynamic_index_in_dim(jnp.eye(4), seen + i - i, keepdims=False)
+
+    assert alone(computed, s(dtype="int32")) == ""
+
+
 @pytest.mark.parametrize(("clients", "found"), [(64, "one client"), (65, "")])
 def test_masks_of_at_most_64_clients_are_computed(clients: int, found: str) -> None:
     def computed(i: Any) -> Any:
@@ -282,6 +306,7 @@ def test_masks_of_at_most_64_clients_are_computed(clients: int, found: str) -> N
 @pytest.mark.parametrize(
     ("mask", "found"),
     [
+        (lambda a, b: jnp.arange(4) == jnp.full(4, 2), "client 2"),
         (lambda a, b: jnp.arange(4) == a, "one client"), (lambda a, b: jnp.arange(4) + 2 == a, "one client"),
         (lambda a, b: jnp.arange(4) == a + b, "one client"), (lambda a, b: jnp.arange(4) == 9, ""),
         (lambda a, b: jnp.arange(4) // 2 == a, ""), (lambda a, b: jnp.arange(4) >= a, ""),
@@ -294,7 +319,7 @@ def test_masks_of_at_most_64_clients_are_computed(clients: int, found: str) -> N
         (lambda a, b: lax.broadcast(a, (4,)) == jnp.asarray(np.array([3, 1, 0, 2])), "one client"),
         (lambda a, b: jnp.asarray(np.array([3, 1, 0, 3])) == a, ""),
     ],
-    ids=range(17),
+    ids=range(18),
 )  # fmt: skip
 def test_comparisons_of_client_numbers(mask: Any, found: str) -> None:
     number = s(dtype="int32")

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
-from workbench.plan import LoopForm, _tune, trace
+from workbench.plan import LoopForm, _tune, choose_loop, trace
+from workbench.plan._choices import choice_record, load_choice, store_choice
 from workbench.plan._loop_form import KEPT_BYTES
 from workbench.plan._tune import Candidate, Contest, candidate_sizes
 
@@ -294,6 +295,29 @@ def test_choices_by_the_rule_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert choice(mean, s(48)).why == ("Several processes run the program, and could choose differently and deadlock.")
+
+
+def test_a_stored_choice_is_loaded_for_the_same_program_and_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(fn: Any, *shapes: Any) -> Any:
+        return trace(fn, shapes).plan
+
+    @wb.program(clients=48)
+    def other(x: Any) -> Any:
+        return wb.reduce_mean(wb.map_fn(lambda row: row + 2, x))
+
+    form, measured = LoopForm(), choice_record(4, LoopForm(), program="mean", source="measured", why="Fastest.")
+    assert load_choice(of(mean, s(48)), form) is None
+    store_choice(of(mean, s(48)), form, measured)
+    loaded = load_choice(of(mean, s(48)), form)
+    assert loaded == measured.replace(source="cache", why="Measured before by this user on the same devices: Fastest.")
+    assert load_choice(of(other, s(48)), form) is None
+    assert load_choice(of(mean, s(48, 2)), form) is None
+    assert load_choice(of(mean, s(48)), LoopForm("vmap")) is None
+    chosen = [choose_loop(of(mean, s(48)), size, form, program="p") for size in ("auto", 3)]
+    assert [(c.program, c.source, c.chunk_size) for c in chosen] == [("p", "cache", 4), ("p", "given", 3)]
+    assert choose_loop(of(other, s(48)), "auto", form, program="p").source == "rule"
+    monkeypatch.setattr(jax, "process_count", lambda: 2)  # disks may differ
+    assert load_choice(of(mean, s(48)), form) is None
 
 
 # ---- arguments

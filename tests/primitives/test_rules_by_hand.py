@@ -145,6 +145,12 @@ def test_indices_that_are_no_list(shape: tuple[int, ...]) -> None:
     )
 
 
+def test_cohorts_of_the_innermost_of_three_placements_have_a_row_per_outer_client() -> None:
+    drawn = wb.program(placements={"a": 2, "b": 3, "c": 4})(lambda: wb.sample(jax.random.key(0), 2, over="c"))()
+    assert drawn.shape == (2, 3, 2)
+    assert {len(set(row)) for row in drawn.reshape(6, 2).tolist()} == {2}
+
+
 @pytest.mark.parametrize("size", [0, 5, True, 1.0])
 def test_cohorts_of_an_impossible_size(size: Any) -> None:
     assert refused(lambda: wb.sample(jax.random.key(0), size)) == (
