@@ -181,6 +181,16 @@ def test_what_is_not_a_mesh_is_named_with_the_way_out(wrong):
         inspect_mesh(wrong)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("c" * 78, f"'{'c' * 78}'."), ("c" * 79, f": '{'c' * 76}...."), ("c" * 99, f": '{'c' * 76}....")],
+)
+def test_long_values_are_quoted_up_to_80_characters(text, shown):
+    with pytest.raises(errors.InspectionError) as error:
+        inspect_mesh(text)
+    assert shown in str(error.value)
+
+
 MESH = inspect_mesh(AbstractMesh((2, 4, 2), ("pods", "clients", "model")))
 
 

@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+from records_parts import toy_module
 
+from workbench.cost import InstructionTime, known_chip
 from workbench.inspection import measured_tree
+from workbench.inspection._call_tree import _seconds
 from workbench.inspection._call_tree._build import build_tree
 from workbench.inspection._call_tree._frames import (
     Frame,
@@ -18,7 +21,9 @@ from workbench.inspection._call_tree._frames import (
 )
 from workbench.inspection._call_tree._items import Amounts, Item, Scope
 from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
+from workbench.records.compiled import InstructionRecord
 
+CHIP: Any = known_chip("v5e")
 STEP, LAYER = Frame("a.py", "step", 3, 7), Frame("b.py", "Net.<locals>.layer", 5, 9)
 NNX = Frame("/venv/lib/python3.11/site-packages/flax/nnx/nn/linear.py", "Linear.__call__", 431)
 
@@ -167,6 +172,38 @@ def test_measured_seconds_are_divided_by_share_and_the_rest_is_a_node():
         "time of unknown operations": {"d1": 0.75},
     }  # fmt: skip
     assert tree.root.total.measured_seconds == {"d0": 5.0, "d1": 2.75}
+
+
+def test_predicted_seconds_are_those_of_all_executions_and_unknown_times_are_named(monkeypatch):
+    def ran(name: str, executions: float | None) -> InstructionRecord:
+        return InstructionRecord(name=name, opcode="add", computation="main", shape="f32[]", size_bytes=4,
+                                 executions=executions)  # fmt: skip
+
+    times = {
+        "a": InstructionTime(2.0, 2.0), "b": InstructionTime(3.0, 3.0), "c": InstructionTime(None, None, unknown="why"),
+        "lost": InstructionTime(5.0, 5.0), "gone": InstructionTime(None, None, unknown="silent"),
+    }  # fmt: skip
+    monkeypatch.setattr(_seconds, "time_module", lambda *_: times)
+    module = toy_module(instructions=(ran("a", 10), ran("b", None), ran("c", 1), ran("lost", 4), ran("gone", 1)))
+    root = CallNodeRecord(id=0, parent=None, kind="root", name="step")
+    parts = {"a": 0.25, "b": 1.0}, {"a": 0.75}, {"c": 0.5, "a": 0.0}, {"other": 1.0}
+    nodes = [
+        CallNodeRecord(id=n, parent=0, kind="operation", name=f"n{n}", instructions=shares)
+        for n, shares in enumerate(parts, 1)
+    ]
+    before = CallTreeRecord(made_from="compiled", nodes=(root, *nodes))
+    tree = _seconds.predict_seconds(before, module, CHIP, "float32")
+    found = {node.name: (node.own.predicted_seconds, node.own.unknown_seconds, node.parent) for node in tree.nodes}
+    assert found == {
+        "step": (None, False, None), "n1": (0.25 * 10 * 2 + 3, False, 0), "n2": (15.0, False, 0),
+        "n3": (None, True, 0), "n4": (None, False, 0), "time of unknown operations": (20.0, False, 0),
+    }  # fmt: skip
+    assert (tree.root.total.predicted_seconds, tree.root.total.unknown_seconds) == (None, True)
+    assert tree.notes == ("predicted seconds are unknown: why",)
+    del times["lost"], times["gone"], times["c"]
+    known = _seconds.predict_seconds(before, module, CHIP, "float32")
+    assert [node.name for node in known.nodes] == ["step", "n1", "n2", "n3", "n4"]
+    assert (known.root.total.predicted_seconds, known.notes) == (23.0, ())
 
 
 def frames(text: str) -> tuple[Frame, ...]:
