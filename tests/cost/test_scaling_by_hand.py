@@ -128,7 +128,7 @@ def test_an_estimate_keeps_the_requested_chunk_size(limit, size, chunk):
     [
         ({}, 1, 'the choice of "auto", as in the compiled program'),
         ({"clients": 80}, 1, 'the choice of "auto", as in the compiled program'),
-        ({"devices": 2}, 8, 'the choice of "auto" for 2 devices'),
+        ({"devices": 2}, 8, 'the choice of "auto" for 2 devices.'),
         ({"devices": 2, "chunk_size": 2}, 2, "as requested; the compiled program has 1"),
         ({"model": 2.0}, 1, 'For another model, "auto" may choose another'),
     ],
@@ -139,6 +139,12 @@ def test_an_automatic_chunk_size_follows_the_devices(changes, chunk, words):
     assert found.chunk_size == chunk
     assert words in found.chunks
     assert found.chunks in str(found)
+
+
+def test_one_device_is_named_in_the_singular():
+    program = plan(chunk_limit=1, chunk_size=1, auto_limits=((1, 8), (3, 1)))
+    found = estimate_scaled(record(program=program, on=mesh(clients=2)), devices=1)
+    assert 'the choice of "auto" for 1 device.' in found.chunks
 
 
 def test_a_chunk_size_that_was_given_is_kept_and_no_chunks_are_not_mentioned():

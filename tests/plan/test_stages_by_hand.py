@@ -1,6 +1,7 @@
 """Complete stages, records and disclosed values of small programs, derived by hand."""
 
 import math
+import types
 from typing import Any
 
 import jax
@@ -13,7 +14,9 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import workbench as wb
 from workbench.plan import LoopForm, describe_plan, evaluate, plan_jaxpr, trace
+from workbench.plan._phases import _layout_here
 from workbench.plan._single_client import single_client
+from workbench.primitives import Placement
 from workbench.records.program import DisclosedRecord, PlacementRecord, PlanRecord, StageRecord, ValueRecord
 
 
@@ -378,6 +381,18 @@ def test_masks_that_clients_compute_from_a_broadcast_number() -> None:
 
     plan = trace(wb.program(clients=4)(fn), (s(4), s(dtype="int32"))).plan
     assert single_client(plan, next(step for step in plan.steps if step.kind == "reduce")) == "one client"
+
+
+def test_layout_of_a_phase_is_that_of_the_mesh_or_that_of_its_first_step_without_glue() -> None:
+    def step(layout: Any, *, glue: bool = False) -> Any:
+        return types.SimpleNamespace(equation=types.SimpleNamespace(params={"layout": layout}), glue=glue)
+
+    placement, steps = Placement("clients", 7, ("clients",)), (step(1, glue=True), step(None), step(2), step(3))
+    assert _layout_here(placement, steps) == 2
+    assert _layout_here(placement, steps[:2]) is None
+    with jax.set_mesh(jax.make_mesh((4,), ("clients",), axis_types=(AxisType.Auto,))):
+        layout: Any = _layout_here(placement, steps)
+    assert (layout.size, layout.explicit) == (4, False)  # 7 clients on 4 devices
 
 
 # ---- the loop over clients against numpy

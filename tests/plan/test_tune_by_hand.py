@@ -238,6 +238,10 @@ def test_with_fewer_runs_a_larger_margin_is_needed(runs: int, ratio: float, wins
     assert (choice.source, choice.program, len(choice.candidates)) == ("measured", "mean", 2)
 
 
+def test_seconds_of_the_winner_are_milliseconds_with_three_digits() -> None:
+    assert "took 600 ms, median of 1 runs" in contest({RULE: [(0.6, 1.0)]})._winner().why
+
+
 def test_the_best_of_the_sure_candidates_wins_and_each_has_its_record() -> None:
     timed = {RULE: [(1.0, 1.0)] * 3}
     ratios = (1, 0.7, 1), (2, 0.75, 5), (4, 0.71, 5)

@@ -155,14 +155,14 @@ def test_batches_of_an_indivisible_size_stay_replicated():
 
 def test_parameters_are_sharded_on_their_largest_divisible_dimension():
     program = Program(
-        group("w", 8, 16),
         group("x", 8, 4),
         group("odd", 6, 3),
         group("lock", 8, locked=((),)),
         group("small", 8, size=0),
+        group("w", 8, 16),
     )
-    specs = searching(program)._fully_sharded((W0, X0, W0, ((),), ((),)), [program.groups[1]], D)
-    assert specs == (((), D), X0, W0, ((),), ((),))
+    specs = searching(program)._fully_sharded((X0, W0, ((),), ((),), W0), [program.groups[0]], D)
+    assert specs == (X0, W0, ((),), ((),), ((), D))
 
 
 def test_small_arguments_are_left_to_propagation():
