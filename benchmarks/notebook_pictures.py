@@ -43,9 +43,14 @@ lecturers](teaching/index.md). The [gallery](gallery/index.md) reproduces claims
 **New here?** Start with [01](course/01-start-here.ipynb); it takes 35 minutes. If `jax.vmap`, `jax.lax.scan` or optax
 are new to you, first read [00](course/00-the-jax-you-need.ipynb). Then choose by interest:
 
-* federated learning: 02, 08, 09, 24, 12;
-* sharding and parallel training: 04, 05, 06, 22, 23;
-* MapReduce on clusters: 02, 26, 18, 13.
+* federated learning: [02](course/02-placements-and-primitives.ipynb), [08](course/08-fedavg-on-real-data.ipynb),
+  [09](course/09-client-drift.ipynb), [24](course/24-attacks-and-privacy.ipynb),
+  [12](course/12-robustness-privacy-compression.ipynb);
+* sharding and parallel training: [04](course/04-shardings-and-meshes.ipynb), [05](course/05-reading-the-hlo.ipynb),
+  [06](course/06-what-does-it-cost.ipynb), [22](course/22-collectives-as-algorithms.ipynb),
+  [23](course/23-one-transformer.ipynb);
+* MapReduce on clusters: [02](course/02-placements-and-primitives.ipynb), [26](course/26-mapreduce.ipynb),
+  [18](course/18-out-of-the-notebook.ipynb), [13](course/13-stragglers-and-coding.ipynb).
 
 {count} notebooks, {exercises} exercises, {hours:.0f} hours. The map shows what each notebook builds on; click a box to
 open it.
