@@ -12,6 +12,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from workbench import course
 from workbench.cli import main
+from workbench.course._pages import formulas_as_mathml
+from workbench.course._parts import parts_of
 from workbench.errors import CourseError, MissingDependencyError
 from workbench.render import icon_link, mark
 
@@ -74,7 +76,10 @@ def test_site_and_slides_are_executed_once_and_need_no_network(tmp_path, monkeyp
     assert "42" in page
     assert "42" in slides.read_text()
     assert runs == ["executing 00-small.ipynb"]
-    monkeypatch.setattr("jax.__version__", "another version")  # whose outputs may differ
+    installed = tmp_path / "libraries" / "new-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: new\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(installed.parent)  # another library is installed: outputs may differ
     course.write_site([path], tmp_path / "site", report=runs.append)
     assert runs == ["executing 00-small.ipynb"] * 2
     assert "Does it run?" in index.read_text()
@@ -104,9 +109,17 @@ def test_lines_that_a_cell_prints_one_after_the_other_are_one_block(tmp_path):
 
 
 def test_site_without_outputs_says_so(tmp_path):
-    index = course.write_site(NOTEBOOKS, tmp_path, execute=False)
+    notebooks = [paths[-1] for paths in parts_of(NOTEBOOKS).values()]
+    index = course.write_site(notebooks, tmp_path, execute=False)
     assert "no outputs" in index.read_text()
-    assert index.read_text().count("<li>") == len(NOTEBOOKS)
+    assert index.read_text().count("<li>") == len(notebooks) > 5
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_formulas_of_every_notebook_become_mathml(path):
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+    converted = re.sub("```.*?```|`[^`]*`", "", "\n\n".join(map(formulas_as_mathml, cells)), flags=re.DOTALL)
+    assert re.findall(r"\$[^$\n]+\$", converted) == []
 
 
 def test_page_folds_solutions_and_checks_and_leads_to_its_neighbours(tmp_path):

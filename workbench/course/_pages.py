@@ -185,6 +185,14 @@ def write_slides(
 
     folder.mkdir(parents=True, exist_ok=True)
     copy_reveal(folder)
+    exporter = SlidesExporter(
+        raw_template=SLIDES,
+        reveal_url_prefix="reveal.js",
+        reveal_theme="white",
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+        config=_one_block(),
+    )
     written = []
     for path in notebooks:
         notebook = executed(path, report) if execute else read(path)
@@ -194,14 +202,6 @@ def write_slides(
         keep_shades(notebook)
         prepare_slides(notebook, title, [notebook_path.stem for notebook_path in notebooks])
         _write_formulas(notebook)
-        exporter = SlidesExporter(
-            raw_template=SLIDES,
-            reveal_url_prefix="reveal.js",
-            reveal_theme="white",
-            exclude_input_prompt=True,
-            exclude_output_prompt=True,
-            config=_one_block(),
-        )
         body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "mark": mark(28), "number": title.number})
         written.append(folder / f"{path.stem}.slides.html")
         written[-1].write_text(body, encoding="utf-8")
@@ -236,6 +236,9 @@ def write_site(
     folder.mkdir(parents=True, exist_ok=True)
     ordered = [path for paths in parts_of(notebooks).values() for path in paths]
     titles, links = titles_of(notebooks), {path.stem.partition("-")[0]: f"{path.stem}.html" for path in notebooks}
+    exporter = HTMLExporter(
+        raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True, config=_one_block()
+    )
     pictures = {}
     for path in notebooks:
         notebook = executed(path, report) if execute else read(path)
@@ -248,9 +251,6 @@ def write_site(
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = re.sub(r"\]\((\d\d-[\w-]+)\.ipynb", r"](\1.html", cell.source)
-        exporter = HTMLExporter(
-            raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True, config=_one_block()
-        )
         body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "dark": DARK})
         number = path.stem.partition("-")[0]
         home = HOME.format(
