@@ -15,14 +15,17 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 
 @functools.cache
-def fusion_emitters() -> list[tuple[str, str | bool]]:
-    """The option without the emitters of fusions, which are half of a compilation; none where XLA does not know it."""
-    without: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
+def quick_options() -> list[tuple[str, str | bool | int]]:
+    """The options without the emitters of fusions, and with one part to generate; none where XLA does not know them."""
+    options: dict[str, str | bool | int] = {
+        "xla_cpu_use_fusion_emitters": False,
+        "xla_cpu_parallel_codegen_split_count": 1,
+    }
     try:
-        jax.jit(lambda: 0).lower().compile(compiler_options=without)
+        jax.jit(lambda: 0).lower().compile(compiler_options=options)
     except jax.errors.JaxRuntimeError:
         return []
-    return list(without.items())
+    return list(options.items())
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def little_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
     The HLO is not that of users: tests of collectives, memory and costs must not use it.
     """
     made = compiler.get_compile_options
-    added = fusion_emitters()
+    added = quick_options()
 
     def get_compile_options(*args: Any, **keywords: Any) -> Any:
         options = made(*args, **keywords)

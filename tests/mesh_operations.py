@@ -387,6 +387,6 @@ if __name__ == "__main__":
     # Read when the first device is used: the table is about what is compiled, not how fast it runs.
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     if jax.__version_info__ < (0, 11):  # a flag that XLA does not know ends the process
-        os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+        os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     jax.config.update("jax_num_cpu_devices", 8)
     main(json.loads(sys.argv[1]))

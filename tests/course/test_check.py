@@ -64,6 +64,7 @@ def test_answers_that_look_right_are_refused_with_a_fact(exercise):
             course.check(exercise, answer, *evidence_of(exercise))
 
 
+@pytest.mark.usefixtures("little_optimized")
 @pytest.mark.parametrize("exercise", PLAIN)
 def test_no_program_no_credit(exercise):
     with jax.numpy_rank_promotion("allow"), pytest.raises(WrongAnswerError, match="no program over"):
@@ -87,6 +88,7 @@ NO_ANSWERS = {
 }
 
 
+@pytest.mark.usefixtures("little_optimized")
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_what_is_no_answer_is_refused_with_a_sentence(exercise):
     for name, answer in NO_ANSWERS.items():
@@ -95,6 +97,7 @@ def test_what_is_no_answer_is_refused_with_a_sentence(exercise):
         assert "Traceback" not in str(caught.value), name
 
 
+@pytest.mark.usefixtures("little_optimized")
 @pytest.mark.parametrize("exercise", ["02.1", "02.2", "12.5", "03.1"])
 def test_a_program_whose_server_reads_the_raw_data_gets_no_credit(exercise):
     clients = 8 if exercise == "12.5" else 4
@@ -113,6 +116,7 @@ def test_a_program_whose_server_reads_the_raw_data_gets_no_credit(exercise):
 CLIENTS = dict.fromkeys(PLAIN, 4) | {"01.3": 64, "10.3": 8, "12.5": 8, "26.1": 8, "26.3": 8}
 
 
+@pytest.mark.usefixtures("little_optimized")
 @pytest.mark.parametrize("number", range(len(CHEATS)))
 @pytest.mark.parametrize("exercise", PLAIN)
 def test_a_program_that_reads_the_rows_of_all_clients_gets_no_credit(exercise, number):

@@ -8,6 +8,8 @@ import pytest
 import workbench as wb
 from workbench.federated import algorithms, data
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
+
 
 def squares(w, batch):  # the loss uses the mask: padding does not count
     error = jnp.where(batch["mask"], (w - batch["x"]) ** 2, 0.0)

@@ -12,6 +12,7 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 REPLICAS, STEPS, ROUNDS = 3, 4, 3
 
 
