@@ -40,5 +40,6 @@ def test_an_area_of_the_treemap_selects_its_line(harness: Harness):
     view.get_by_role("button", name="Treemap").click()
     areas = view.get_by_role("group", name="Buffers alive at the peak, by group")
     expect(areas).to_contain_text("smaller buffers")
+    expect(areas.get_by_text("temporaries and results ›")).to_have_count(0)  # that leaves no room for the line
     areas.get_by_role("button", name="dot.1").click()
     assert made.selection["line"] == "model.py:7"

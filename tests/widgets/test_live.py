@@ -264,5 +264,5 @@ def test_columns_distinguish_estimated_measured_and_simulated():
     kinds = {column["key"]: column["kind"] for column in view.data["columns"]}
     assert (kinds["flops"], kinds["seconds"], kinds["needed"]) == ("predicted", "measured", "simulated")
     assert numbers(view.arrays["clients.slowness"]).tolist() == [1, 1, 1, 4]
-    assert "time over the median (measured)" in view.text()
+    assert "multiple of the median time (measured)" in view.text()
     view.close()

@@ -120,7 +120,7 @@ def clients_view_state(
     if seconds:
         middle = float(np.median(seconds))
         slowness = {c.client: None if c.seconds is None else c.seconds / middle for c in run.clients}
-        _add(state, arrays, ("slowness", "time over the median", "times", "measured"), slowness)
+        _add(state, arrays, ("slowness", "multiple of the median time", "times", "measured"), slowness)
     return state, arrays
 
 

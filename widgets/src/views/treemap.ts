@@ -77,6 +77,9 @@ export function shortName(name: string): string {
 const label = ({ name }: TreemapBuffer, { bytes, height }: Area): HTMLElement[] =>
   [shortName(name), ...(height > 2 * LINE ? [formatBytes(bytes)] : [])].map((text) => h("span", {}, text));
 
+/** Without the outermost group, whose name would leave no room for the others. */
+const inner = (words: string): string => words.replace(/^[^›]+ › /, "");
+
 /** The picture; it is laid out for the size that it has, and again when that changes. */
 export function bufferTreemap(
   context: ViewContext,
@@ -101,7 +104,7 @@ export function bufferTreemap(
           "data-tip": words,
           ...(buffer ? { role: "button", "data-buffer": area.index } : {}),
         },
-        area.width > 46 && area.height > LINE ? (buffer ? label(buffer, area) : h("span", {}, words)) : null,
+        area.width > 46 && area.height > LINE ? (buffer ? label(buffer, area) : h("span", {}, inner(words))) : null,
       );
       box.style.cssText = `left:${area.x}px;top:${area.y}px;width:${area.width}px;height:${area.height}px`;
       if (buffer) setTabIndex(box, area.index === 0 ? 0 : -1);
