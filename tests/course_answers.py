@@ -743,12 +743,14 @@ def metropolis_of_all(edges):
 
 
 def tracking(x, gradients, w, rate, rounds):
-    old = y = gradients(x)
-    for _ in range(rounds):
+    def step(_, state):
+        x, y, old = state
         x = jnp.einsum("ij,j...->i...", w, x - rate * y)
         new = gradients(x)
-        y, old = jnp.einsum("ij,j...->i...", w, y + new - old), new
-    return x
+        return x, jnp.einsum("ij,j...->i...", w, y + new - old), new
+
+    old = gradients(x)
+    return jax.lax.fori_loop(0, rounds, step, (x, old, old))[0]
 
 
 def only_gossip(x, gradients, w, rate, rounds):

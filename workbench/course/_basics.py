@@ -162,7 +162,7 @@ def hessian_times_vector(answer: object) -> str:
         return reduce_mean(map_fn(lambda w, row: jnp.log1p(jnp.exp(row @ w)), (broadcast(w), rows)))
 
     w, v = jnp.linspace(-1.0, 1.0, 6), jnp.arange(6.0)
-    expect_values(called(answer, loss, w, v), jax.hessian(loss)(w) @ v, "Differentiate the gradient along v.")
+    expect_values(called(answer, loss, w, v), jax.jit(jax.hessian(loss))(w) @ v, "Differentiate the gradient along v.")
     size = expect_disclosed(plan_of(lambda w, v: called(answer, loss, w, v), w, v, clients=4), 24)
     return f"a client sends {size} bytes, as many as for a gradient; the Hessian would take {4 * 36}."
 
