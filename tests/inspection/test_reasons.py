@@ -642,3 +642,101 @@ def test_collectives_are_ordered_by_the_bytes_that_one_device_sends() -> None:
         each.instruction: each.sent_bytes for each in found
     }
     assert "1. all-gather over a, 8 KiB per device, 56 KiB sent by one device" in render.text(wb.why(record))
+
+
+def test_sums_of_layers_name_arrays_that_have_the_exchanged_part() -> None:
+    """Several products of one line have the same name, and some of them the same number of bytes."""
+    mesh = mesh_with(replica=2, fsdp=2, tensor=2)
+    shape = sharded(mesh)
+
+    def loss(params, tokens):
+        x = params["table"][tokens[:, :-1]]
+        for layer in params["layers"]:
+            x = x + jax.nn.gelu(x @ layer["up"]) @ layer["down"]
+        return (x @ params["table"].T).var()
+
+    layer = {"up": shape((64, 256), "fsdp", "tensor"), "down": shape((256, 64), "tensor", "fsdp")}
+    params = {"table": shape((512, 64), "tensor", "fsdp"), "layers": [layer, dict(layer)]}
+    with jax.set_mesh(mesh):
+        record = wb.inspect(jax.grad(loss))(params, shape((16, 33), ("replica", "fsdp"), dtype="int32"))
+    assert record.module is not None
+    instructions = {each.name: each for each in record.module.instructions}
+    sums = [each for each in wb.why(record).collectives if each.kind == "all-reduce"]
+    assert len(sums) > 4
+    for each in sums:
+        elements = [
+            np.prod([int(size) for size in re.findall(r"\d+", instructions[name].shape.partition("{")[0])[1:]])
+            for name in instructions[each.instruction].operands
+        ]
+        named = re.search(r"a part of the result of `\w+` \(f32\[([\d,]+)\]", each.sentence)
+        if named is not None:
+            whole = np.prod([int(size) for size in named[1].split(",")])
+            assert any(whole % part == 0 and whole >= part for part in elements), each.sentence
+        if each.reason == "sum":
+            assert all(f"`{axis}`" in each.sentence for axis in each.axes), each.sentence
+
+
+def test_a_concatenation_whose_result_is_sharded_along_its_dimension_is_redistributed_itself() -> None:
+    mesh = mesh_with(a=8)
+    shape = sharded(mesh)
+
+    def joined(x, y, w):
+        both = jnp.concatenate([jnp.sin(x), jnp.cos(y)], 1)
+        return jax.lax.with_sharding_constraint(both, jax.P(None, "a")) * w
+
+    with jax.set_mesh(mesh):
+        record = wb.inspect(joined)(*[shape((64, size), None, "a") for size in (16, 32, 48)])
+    assert record.module is not None
+    instructions = {each.name: each for each in record.module.instructions}
+    for each in wb.why(record).collectives:
+        size = instructions[each.instruction].size_bytes  # of one device's part: 64 × 16, 32 or 48 eighths of floats
+        whole = {
+            64 * 2 * 4: "`sin` (f32[64,16]",
+            64 * 4 * 4: "`cos` (f32[64,32]",
+            64 * 6 * 4: "`concatenate` (f32[64,48]",
+        }
+        if each.kind == "all-to-all":
+            assert whole[size].replace("sin", "sine").replace("cos", "cosine") in each.sentence, each.sentence
+
+
+def test_different_summed_dimensions_over_one_axis_are_no_partial_sums() -> None:
+    mesh = mesh_with(a=8)
+    shape = sharded(mesh)
+
+    def merged(x, w):
+        return jnp.einsum("bhk,hkd->bd", jnp.sin(x), w)
+
+    with jax.set_mesh(mesh):
+        found = wb.why(merged)(shape((16, 8, 16), None, "a"), shape((8, 16, 32), None, "a"))
+    moves = [each for each in found.collectives if each.kind != "all-reduce"]
+    assert moves
+    assert not any("instead of adding partial sums" in each.sentence for each in moves)
+    assert any("different dimensions of the sum" in each.sentence for each in moves)
+
+
+def test_a_sum_over_two_dimensions_names_the_axes_of_both() -> None:
+    mesh = mesh_with(a=4, b=2)
+    shape = sharded(mesh)
+    with jax.set_mesh(mesh):
+        (total,) = wb.why(lambda x: jnp.sin(x).sum((0, 1)))(shape((64, 32, 16), "a", "b")).collectives[:1]
+    for axis, dim in (("a", 0), ("b", 1)):
+        if axis in total.axes:
+            assert f"dimension {dim} of the result of `sine`" in total.sentence
+            assert f"sharded over `{axis}`" in total.sentence
+    assert "do not explain" not in total.sentence
+
+
+def test_numbers_of_gathered_dimensions_are_those_of_the_named_array() -> None:
+    mesh = mesh_with(a=2, b=4)
+    shape = sharded(mesh)
+
+    def scaled(x, scale, w):
+        return (x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True)) * scale[None, None]) @ w
+
+    with jax.set_mesh(mesh):
+        found = wb.why(scaled)(shape((8, 16, 64), "a"), shape((64,), "b"), shape((64, 64), "a", "b"))
+    for each in found.collectives:
+        for dim, sizes in re.findall(
+            r"dimension (\d+) of (?:argument|the result of) `[^`]*` \(\w+\[([\d,]*)\]", each.sentence
+        ):
+            assert int(dim) < len(sizes.split(",")), each.sentence

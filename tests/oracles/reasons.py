@@ -483,7 +483,7 @@ PARTS = {
         scanned_layers,
         (((64, 32), P("a")), ((3, 32, 32), P(None, "a"))),
         "disagreement",
-        ("A mesh axis",),
+        ("A mesh axis", "a slice (f32[32,32]) of argument `"),
         backward=("sum", "disagreement"),
         explicit=True,
     ),

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
+from workbench.inspection._compiled_shardings import Place, place_of
 from workbench.records.compiled import InstructionRecord
 from workbench.records.sharding import PlannedValueRecord
 
@@ -100,6 +101,12 @@ class CompiledFlow:
             elif instruction.opcode != "tuple":
                 consumers.append(instruction)
         return consumers
+
+    def places_around(self, name: str) -> set[Place]:
+        """The names and lines of an exchange, of the makers of its operands, and of its consumers."""
+        around = [self.instructions[name], *self.makers(name), *self.consumers(name)]
+        inside = [inner for at in around if at.opcode == "fusion" for inner in self._inside.get(at.calls[0], ())]
+        return {place_of(operation) for operation in (*around, *inside) if operation.op_name}
 
     def is_result(self, name: str) -> bool:
         """Returns whether a value's only use is as a result, ignoring copies, casts and slices."""

@@ -15,10 +15,15 @@ from workbench.inspection._compiled_shardings import (
     COMPILER,
     EXCHANGES,
     REARRANGING,
+    Place,
+    axis_size,
     compiled_values,
     is_shard,
     observed_spec,
+    parts_of,
+    place_of,
     shape_of,
+    whole_axis,
     with_spec,
 )
 from workbench.inspection._flow import CompiledFlow, likeness, planned_origins
@@ -47,7 +52,6 @@ _INPUT = re.compile(r"input: (\d+)")
 _CARRY = re.compile(r"%(\d+)\.\d+#(\d+)")
 _LOOP_VALUE = re.compile(r"%(\d+)(?:\.\d+)?(?:#(\d+))?")  # a carry, or a result of the loop
 _INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # a layer's number: `layers[3].w`, `params['Dense_1']`, not `w1`
-_PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # part of an axis: "clients[4 of 8]"
 _RULE = re.compile(r"\((?P<inputs>.*?)\)->\((?P<outputs>.*?)\)")
 _FACTOR = re.compile(r"[a-z](?:_\d+)?")
 _DIMENSIONS = re.compile(r"\[([^\]]*)\]")
@@ -75,9 +79,8 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
         propagation = PropagationRecord()
     sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
     module = record.module
-    reader = _Reader(propagation, sizes, () if module is None else module.instructions, record.call_tree)
-    compiled = () if record.module is None else record.module.collectives
-    reader.has_axis_parts = any(_PART.match(axis) for collective in compiled for axis in collective.axes)
+    compiled = () if module is None else module.collectives
+    reader = _Reader(propagation, sizes, () if module is None else module.instructions, record.call_tree, compiled)
     if record.module is not None:
         reasons = [reader.compiled(collective).replace(instruction=collective.name) for collective in compiled]
         missing = sum(why.reason == "unknown" for why in reasons)
@@ -158,6 +161,7 @@ class _Cause:
     on_result: bool = True  # whether the sentence depends on the sharding of the operation's result
     on_peers: bool = True  # whether it depends on the shardings of all operands
     operands: tuple[WhyOperandRecord, ...] | None = None  # None: the operands as propagated
+    summed: frozenset[str] = frozenset()  # the axes over which the sum that the sentence describes is split
 
 
 def _best(
@@ -166,6 +170,30 @@ def _best(
     """The causes that match best, largest first."""
     most = max((score for score, _ in fits), default=0)
     return sorted((cause for score, cause in fits if score == most), key=size, reverse=True)
+
+
+def _covers(cause: _Cause, axes: Sequence[str]) -> bool:
+    """Returns whether a sum is split over all axes of a collective."""
+    return not cause.summed or cause.summed >= set(axes)
+
+
+def _is_rearranged(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Returns whether an array of one shape is, without its dimensions of 1, a transpose or reshape of another.
+
+    A reshape merges or splits dimensions, so that one of the arrays has all borders between dimensions of the other.
+    """
+    one, two = ([size for size in sizes if size != 1] for sizes in (shape, other))
+    if sorted(one) == sorted(two):
+        return True
+    ends = {len(sizes): set(itertools.accumulate(sizes, operator.mul)) for sizes in (one, two)}
+    fewer, more = min(ends), max(ends)
+    backwards = set(itertools.accumulate(reversed(min(one, two, key=len)), operator.mul))
+    return len(ends) == 2 and (ends[fewer] <= ends[more] or backwards <= ends[more])
+
+
+def _is_of(value: PlannedValueRecord, op_name: str, line: tuple[str, int] | None) -> bool:
+    """Returns whether a compiled instruction belongs to an operation; one of the two may have no line."""
+    return value.op_name == op_name and (line is None or _line_of(value) in (None, line))
 
 
 def _line_of(value: PlannedValueRecord | InstructionRecord | None) -> tuple[str, int] | None:
@@ -210,8 +238,10 @@ class _Reader:
         sizes: dict[str, int],
         instructions: Sequence[InstructionRecord] = (),
         call_tree: CallTreeRecord | None = None,
+        collectives: Sequence[CollectiveRecord] = (),
     ) -> None:
         self.propagation = propagation
+        self._collectives = collectives
         self._call_tree = call_tree
         self._nodes: dict[str, list[CallNodeRecord]] = {}  # nodes of the call tree, by instruction name
         for node in () if call_tree is None else call_tree.nodes:
@@ -224,7 +254,6 @@ class _Reader:
             for operand in value.operands:
                 self.users.setdefault(operand, []).append(value)
         self._sizes = sizes  # sizes of the mesh axes
-        self.has_axis_parts = False  # whether shapes may be parts over a part of an axis, so that axes are ambiguous
         self._confirmed: frozenset[str] = frozenset()  # values whose shardings are those of the compiled program
         self.values: Mapping[str, PlannedValueRecord] = {value.name: value for value in propagation.values}
         self._chains = AxisChains(propagation)
@@ -244,7 +273,7 @@ class _Reader:
     # Collectives.
 
     def compiled(self, collective: CollectiveRecord) -> WhyCollectiveRecord:
-        axes = tuple(dict.fromkeys(_whole_axis(axis) for axis in collective.axes))
+        axes = tuple(dict.fromkeys(whole_axis(axis) for axis in collective.axes))
         line = collective.sources[0] if collective.sources else None
         causes = self._sums(collective, axes) if collective.kind in _SUMS else []
         causes = causes or self._written(collective)
@@ -257,8 +286,10 @@ class _Reader:
             )
         causes = causes or self._returned(collective, axes) or self._elsewhere(collective, axes)
         reader = self
-        if not causes and (causes := self._as_compiled(collective, axes)):
-            reader = self._of_compiled
+        if not all(_covers(cause, axes) for cause in causes[:1]) or not causes:
+            observed = self._as_compiled(collective, axes)
+            if observed and (not causes or _covers(observed[0], axes)):
+                reader, causes = self._of_compiled, observed
         causes = causes or self._instruction(collective, axes)
         causes = causes or [_unexplained(axes or collective.axes, line)]
         # If there are several causes, the cause on the line that `inspect` names comes first.
@@ -268,6 +299,9 @@ class _Reader:
         }  # the line with most bytes is first
         cause, *alternatives = sorted(_distinct(causes), key=lambda c: places.get(_line_of(c.value), len(lines)))
         sentence = cause.sentence
+        if not _covers(cause, axes):
+            rest = _listed(set(axes) - cause.summed)
+            sentence += f" The propagated shardings do not explain why the exchange also spans {rest}."
         exchanged = len(self._exchanged(collective))
         count = exchanged if exchanged > 1 else len(alternatives) + 1
         if self._is_combined(collective) and count > 1:
@@ -276,12 +310,13 @@ class _Reader:
             sentence += f" Or: {alternatives[0].sentence} Both explanations fit the compiled instruction."
         if reader is not self:
             sentence += f" {_DIFFERENT}"
+        sentence += "".join(f" {_in_part(axis)}" for axis in collective.axes if axis != whole_axis(axis))
         value = cause.value
         source = next((source for source in collective.sources if (source.file, source.line) == _line_of(value)), line)
         source = source or (value.source if value else None)
         return WhyCollectiveRecord(
             kind=collective.kind,
-            axes=axes or collective.axes,
+            axes=collective.axes,
             executions=collective.executions,
             payload_bytes=collective.payload_bytes,
             sent_bytes=collective.sent_bytes,
@@ -298,14 +333,40 @@ class _Reader:
     def _of_compiled(self) -> "_Reader":
         """A reader of the shardings that the compiled program has."""
         instructions = tuple(self._flow.instructions.values())
-        values, confirmed = compiled_values(self.propagation.values, instructions, self._sizes, self._local)
-        reader = _Reader(self.propagation.replace(values=values), self._sizes, instructions, self._call_tree)
+        values, confirmed = compiled_values(
+            self.propagation.values, instructions, self._sizes, self._local, self._divided
+        )
+        propagation = self.propagation.replace(values=values)
+        reader = _Reader(propagation, self._sizes, instructions, self._call_tree, self._collectives)
+        reader._divided = self._divided
         reader._confirmed = confirmed
         return reader
 
+    @functools.cached_property
+    def _divided(self) -> dict[Place, frozenset[str]]:
+        """The axes of which the compiler uses a part, by the name and line of the operations around the exchange.
+
+        The shape of a part does not distinguish these axes from others: a dimension that is halved may be sharded over
+        an axis of size 2 or over half of an axis of size 4.
+        """
+        divided: dict[Place, frozenset[str]] = {}
+        for collective in self._collectives:
+            if axes := frozenset(map(whole_axis, self._unplanned_parts(collective))):
+                for place in self._flow.places_around(collective.name):
+                    divided[place] = divided.get(place, frozenset()) | axes
+        return divided
+
+    def _unplanned_parts(self, collective: CollectiveRecord) -> list[str]:
+        """The parts of axes that a collective uses, but no propagated sharding."""
+        return [axis for axis in collective.axes if axis != whole_axis(axis) and axis not in self._planned_parts]
+
+    @functools.cached_property
+    def _planned_parts(self) -> dict[str, str]:
+        return parts_of(self.propagation.values)
+
     def _as_compiled(self, collective: CollectiveRecord, axes: Sequence[str]) -> list[_Cause]:
         """The reasons that follow from the shardings of the compiled program, where these differ from Shardy's."""
-        if not axes or self.has_axis_parts or not self._flow.instructions:
+        if not axes or self._unplanned_parts(collective) or not self._flow.instructions:
             return []
         reader = self._of_compiled
         if collective.kind not in _SUMS:
@@ -354,6 +415,7 @@ class _Reader:
         fits: list[tuple[float, _Cause]] = []
         combined, before = self._is_combined(collective), self._flow.origins(self._operand_names(collective))
         parts = self._exchanged(collective)
+        shapes = [self._flow.instructions[name].shape for name in self._operand_names(collective)]
         summed = axes if set(axes) == set(collective.axes) else ()  # a part of an axis may still shard the sum
         for value in self._named_so(collective):
             if collective.reduction is not None and _reduction_of(value) not in (None, collective.reduction):
@@ -365,11 +427,18 @@ class _Reader:
                 cause = self._sum(value, axes, set())  # the sum is sharded over the same axis: a reduce-scatter
             if cause is None or any(map(self.departs, self._operands(value))):
                 continue
-            fitting = {dtype for dtype, size in parts if self._is_partial_sum(value, summed, dtype, size)}
+            fitting = {
+                dtype
+                for (dtype, size), shape in zip(parts, shapes, strict=True)
+                if self._is_partial_sum(value, summed, dtype, size) and self._has_shape(value, shape, summed)
+            }
             is_part = combined and (bool(fitting) if parts else self._device_bytes(value) <= collective.payload_bytes)
             is_typed = any(_is_stored_as(value.dtype, dtype) for dtype in fitting)
             dtype = parts[0][0] if parts else value.dtype
-            score = float(self._is_partial_sum(value, summed, dtype, collective.payload_bytes) or is_part) + is_typed
+            is_whole = self._is_partial_sum(value, summed, dtype, collective.payload_bytes) and (
+                bool(fitting) or not parts
+            )
+            score = float(is_whole or is_part) + is_typed
             if not combined:
                 score += likeness(before, self._origins_of[value.name]) / 2
             fits.append((score, cause))
@@ -377,21 +446,17 @@ class _Reader:
         def size(cause: _Cause) -> tuple[int, int]:  # of equal sums, the one with more sharded operands comes first
             if cause.value is None:
                 return 0, 0
-            sharded = sum(bool(set(axes) & set(map(_whole_axis, _axis_set(o)))) for o in self._operands(cause.value))
+            sharded = sum(bool(set(axes) & set(map(whole_axis, _axis_set(o)))) for o in self._operands(cause.value))
             return self._device_bytes(cause.value, axes), sharded
 
-        best = _best([(score, cause) for score, cause in fits if score >= 1 or not (combined and parts)], size)
+        fits = [(score, cause) for score, cause in fits if score >= 1 or not (combined and parts)]
+        best = _best(fits, size)
         values = [cause.value for cause in best if cause.value is not None]
         widened = sum(self._device_bytes(value, summed) * max(1, 32 // _bits(value.dtype)) for value in values)
         if combined and 2 * widened < collective.payload_bytes:
             return []  # they explain only a small part of the exchange
         if self._confirmed:
             return [cause for cause in best if cause.value and self._is_exchanged_sum(collective, cause.value, summed)]
-        if combined and len(best) > len(parts) > 1:  # other operands have the same number of bytes
-            shapes = [self._flow.instructions[name].shape for name in self._operand_names(collective)]
-            return [
-                c for c in best if c.value and any(self._has_shape(c.value, shape, axes) for shape in shapes)
-            ] or best
         return best
 
     def _is_exchanged_sum(self, collective: CollectiveRecord, value: PlannedValueRecord, summed: Sequence[str]) -> bool:
@@ -406,16 +471,17 @@ class _Reader:
         )
 
     def _has_shape(self, value: PlannedValueRecord, shape: str, summed: Sequence[str]) -> bool:
-        """Returns whether one device's partial sum of a value, over `summed`, has a compiled instruction's shape."""
+        """Returns whether one device's partial sum of a value, over `summed`, may have a compiled instruction's shape.
+
+        The compiler transposes products and merges their dimensions.
+        """
         parts = [
-            math.prod(self._sizes.get(axis, 1) for axis in map(_whole_axis, axes) if axis not in summed)
+            math.prod(axis_size(axis, self._sizes) for axis in axes if whole_axis(axis) not in summed)
             for axes in value.spec
         ]
-        local = [str(size // part) for size, part in zip(value.shape, parts, strict=True)]
-        compiled = [dims.split(",") for dims in _DIMENSIONS.findall(shape)[:1]]
-        return [[size for size in dims if size != "1"] for dims in compiled] == [
-            [size for size in local if size != "1"]
-        ]
+        local = [size // part for size, part in zip(value.shape, parts, strict=True)]
+        compiled = [int(size) for size in next(iter(_DIMENSIONS.findall(shape)), "").split(",") if size]
+        return _is_rearranged(local, compiled)
 
     def departs(self, value: PlannedValueRecord) -> bool:
         """Returns whether the compiled program shards a value differently from Shardy's plan.
@@ -434,7 +500,7 @@ class _Reader:
 
     def _shard(self, value: PlannedValueRecord) -> tuple[int, ...]:
         """The shape of one device's part of a value."""
-        parts = [math.prod(self._sizes.get(_whole_axis(axis), 1) for axis in axes) for axes in value.spec]
+        parts = [math.prod(axis_size(axis, self._sizes) for axis in axes) for axes in value.spec]
         return tuple(size // part for size, part in zip(value.shape, parts, strict=True))
 
     def _is_border(self, collective: CollectiveRecord, value: PlannedValueRecord) -> bool:
@@ -486,15 +552,9 @@ class _Reader:
                 continue  # another result of the same operation
             is_consumer = any((c.op_name, _line_of(c)) == (value.op_name, _line_of(value)) for c in consumers)
             for number, operand in enumerate(self._operands(value)):
-                is_made = any(
-                    pair in ((operand.op_name, None), (operand.op_name, _line_of(operand))) for pair in origins
-                )
+                is_made = any(_is_of(operand, *origin) for origin in origins)
                 if self._confirmed:
-                    is_made = is_made or any(
-                        pair in ((o.op_name, None), (o.op_name, _line_of(o)))
-                        for o in self._rearranged(operand)
-                        for pair in origins
-                    )
+                    is_made = is_made or any(_is_of(o, *pair) for o in self._rearranged(operand) for pair in origins)
                     if not (is_made and (is_consumer or value in at)):
                         continue
                     cause = self._observed_move(value, number, collective, consumers)
@@ -525,7 +585,25 @@ class _Reader:
                 )
                 alike = likeness(before, self._origins_of[operand.name]) + likeness(after, self._origins_of[value.name])
                 fits.append((score + alike / 4, cause))
-        return _best(fits)
+        makers_of = [value for value in at if any(_is_of(value, *origin) for origin in origins)]
+        joins = [self._joined(value, axes, collective.kind) for value in makers_of]
+        largest = [cause for cause in joins if cause and cause.value and self._has_size(collective, cause.value)]
+        return largest[:1] or _best(fits)
+
+    def _joined(self, value: PlannedValueRecord, axes: Sequence[str], kind: str) -> _Cause | None:
+        """Returns why a concatenation is redistributed: the compiler joins it unsharded along its dimension."""
+        rule = self._rule_of(value)
+        if value.operation != "concatenate" or kind != "all-to-all" or rule is None:
+            return None
+        for dim, factor in enumerate(rule.outputs[0]):
+            if factor in rule.whole and (here := set(_axes_of(value.spec, dim)) & set(axes)):
+                sentence = (
+                    f"`concatenate`{_at(value)} joins arrays along dimension {dim}, which is sharded over "
+                    f"{_listed(here)} in the result: the compiler joins them with this dimension unsharded, and "
+                    f"{_DOES[kind]} {self.named(value)}."
+                )
+                return _Cause(value, "whole dimension", sentence, _other_dimension(value, dim))
+        return None
 
     def _rearranged(self, value: PlannedValueRecord) -> Iterable[PlannedValueRecord]:
         """The values of which a value is a reshape, a transpose or a cast."""
@@ -550,7 +628,11 @@ class _Reader:
         operand, shapes = operands[number], [self._flow.instructions[n].shape for n in self._operand_names(collective)]
         names = set(self._confirmed)
         patches = {o.name: o.replace(spec=((),) * len(o.shape)) for o in operands if o.name not in names}
-        spec = observed_spec(operand, shapes, self._sizes) if collective.kind != "all-to-all" else None
+        axes = tuple(dict.fromkeys(map(whole_axis, collective.axes)))
+        divided = {axis for place in map(place_of, (operand, value)) for axis in self._divided.get(place, ())}
+        gathered = dict.fromkeys(self._gathered_dims(collective), axes)
+        observed = functools.partial(observed_spec, sizes=self._sizes, divided=divided)
+        spec = observed(operand, shapes, gathered=gathered) if collective.kind != "all-to-all" else None
         if operand.operation == "input":
             if spec is None or not all(set(part) <= set(full) for part, full in zip(spec, operand.spec, strict=True)):
                 spec = operand.spec if self._has_size(collective, operand) else None
@@ -560,13 +642,12 @@ class _Reader:
             return None
         patches[operand.name] = operand = with_spec(operand, spec)
         readers = [c for c in consumers if (c.op_name, _line_of(c)) == (value.op_name, _line_of(value))]
-        results = {observed_spec(value, self._flow.shapes_of(reader), self._sizes) for reader in readers} - {None}
+        results = {observed(value, self._flow.shapes_of(reader)) for reader in readers} - {None}
         if len(results) == 1:
             patches[value.name] = value = with_spec(value, results.pop() or value.spec)
         names |= {operand.name, *patches.keys() & {value.name}}
         view = copy.copy(self)
         view.values = {**self.values, **patches}
-        axes = tuple(dict.fromkeys(map(_whole_axis, collective.axes)))
         cause = view._move(value, number, operand, axes, collective.kind)
         if cause is None or (cause.on_result and value.name not in names):
             return None
@@ -624,7 +705,7 @@ class _Reader:
         operands, rule = self._operands(value), self._rule_of(value)
         if rule is None or collective.kind != "all-gather":
             return None
-        operand, axes = operands[number], set(map(_whole_axis, collective.axes))
+        operand, axes = operands[number], set(map(whole_axis, collective.axes))
         if value.operation not in _LOOKUPS or not self._has_size(collective, operand):
             return None
         dim = next((dim for dim in range(len(operand.spec)) if axes & set(_axes_of(operand.spec, dim))), None)
@@ -686,6 +767,14 @@ class _Reader:
                 return _Cause(value, "disagreement", sentence, _BOTH_SHARDED, on_result=False)
             if any(f == factor for _, _, f in cut):
                 return None
+            if cut and value.operation not in _LOOKUPS:
+                sentence = (
+                    f"`{_called(value)}`{at} sums over dimension {dim} of {name} and dimension {cut[0][1]} of "
+                    f"{self.named(cut[0][0])}, which are both sharded over {over}. These are "
+                    "different dimensions of the sum, and a mesh axis can shard only one of them, so the compiler "
+                    f"{does} {name}."
+                )
+                return _Cause(value, "disagreement", sentence, _BOTH_SHARDED, on_result=False)
             if value.operation in _LOOKUPS:
                 sentence = (
                     f"`{_called(value)}`{at} looks up elements along dimension {dim} of {name}, which is sharded over "
@@ -896,7 +985,8 @@ class _Reader:
         if not user:
             return []
         where = f" at {_place(source)}" if source else ""
-        dims = self._gathered_dims(collective)
+        ranks = {len(shape_of(at) or ()) for at in (largest, self._flow.instructions[collective.name])}
+        dims = self._gathered_dims(collective) if len(ranks) == 1 else []  # a reshape changes the numbers of dimensions
         needs = f"the full dimension {dims[0]} of {name}" if len(dims) == 1 else f"{name} in another sharding"
         cut = f"which the compiled program shards over {over}" if len(dims) == 1 else f"over {over}"
         sentence = f"`{user}`{where} needs {needs}, {cut}: the compiler {does} it. {_DEPARTED}"
@@ -912,8 +1002,10 @@ class _Reader:
         planned = [v for v in candidates if v.operands and _line_of(v) == (maker.source and _line(maker.source))]
         typed = [v for v in planned if v.dtype == _planned_dtype(maker.shape.partition("[")[0])] or planned
         alike = [v for v in typed if _called(v) == last_name(maker.op_name)] or typed
-        if len({v.operation for v in alike}) == 1:
-            return self.named(alike[0])
+        shape = shape_of(maker)
+        fitting = [v for v in alike if shape is not None and is_shard(shape, v.shape)] or alike
+        if len({(v.operation, v.shape) for v in fitting}) == 1:
+            return self.named(fitting[0])
         called = maker.opcode if len(combined_names(maker.op_name)) > 1 else last_name(maker.op_name) or maker.opcode
         return f"the result of `{called}`" + (f" at {_place(maker.source)}" if maker.source else "")
 
@@ -964,8 +1056,8 @@ class _Reader:
 
     def _device_bytes(self, value: PlannedValueRecord, summed: Sequence[str] = ()) -> int:
         """The bytes of one device's part of a value, or of its partial sum over `summed`."""
-        named = (_whole_axis(axis) for axes in value.spec for axis in axes)
-        shards = math.prod(self._sizes.get(axis, 1) for axis in named if axis not in summed)
+        named = (axis for axes in value.spec for axis in axes if whole_axis(axis) not in summed)
+        shards = math.prod(axis_size(axis, self._sizes) for axis in named)
         return _bytes(value) // max(shards, 1)
 
     def _has_size(self, collective: CollectiveRecord, value: PlannedValueRecord) -> bool:
@@ -1013,7 +1105,7 @@ class _Reader:
             return _Cause(value, "program", sentence, "")
         if rule is None:
             return self._without_rule(value, operands, set(axes))
-        result_axes = set(map(_whole_axis, _axis_set(value)))  # cannot also shard the sum
+        result_axes = set(map(whole_axis, _axis_set(value)))  # cannot also shard the sum
         return self._sum(value, axes, result_axes) or self._disagreement(value, operands, rule, set(axes))
 
     def _rule_of(self, value: PlannedValueRecord) -> _Rule | None:
@@ -1027,33 +1119,38 @@ class _Reader:
         if rule is None:
             return None
         axis_set = set(axes) - result_axes
-        for factor in sorted(rule.summed):
-            summed = [
-                (operand, dim)
-                for operand, dims in zip(operands, rule.inputs, strict=True)
-                for dim, f in enumerate(dims)
-                if f == factor and axis_set & set(_axes_of(operand.spec, dim))
-                if value.operation != "scatter" or operand.name != value.operands[1]  # its indices are not summed over
-            ]
-            if not summed:
-                continue
-            parts = " and ".join(f"dimension {dim} of {self.named(operand)}" for operand, dim in summed)
-            over = _listed(axis_set & set(_axes_of(summed[0][0].spec, summed[0][1])))
-            does, part, joins = _reduction_words(value)
-            if value.operation in _LOOKUPS:
-                sentence = (
-                    f"`{_called(value)}`{_at(value)} looks up elements along {parts}, which is sharded over "
-                    f"{over}: each device looks up its own elements, and the exchange adds the partial results."
-                )
-                advice = f"The exchange remains as long as the indexed dimension is sharded over {over}."
-                return _Cause(value, "sum", sentence, advice)
+        factors: dict[str, list[tuple[PlannedValueRecord, int, frozenset[str]]]] = {}
+        for operand, dims in zip(operands, rule.inputs, strict=True):
+            if value.operation == "scatter" and operand.name == value.operands[1]:
+                continue  # its indices are not summed over
+            for dim, factor in enumerate(dims):
+                if factor in rule.summed and (here := frozenset(axis_set & set(_axes_of(operand.spec, dim)))):
+                    factors.setdefault(factor, []).append((operand, dim, here))
+        if not factors:
+            return None
+        ordered = [factors[factor] for factor in sorted(factors)]
+        complete = next(
+            (places for places in ordered if {axis for place in places for axis in place[2]} == axis_set), None
+        )
+        sharded: dict[frozenset[str], list[str]] = {}
+        for operand, dim, here in complete or itertools.chain(*ordered):
+            sharded.setdefault(here, []).append(f"dimension {dim} of {self.named(operand)}")
+        split = frozenset(itertools.chain(*sharded))
+        parts = ", and ".join(
+            f"{' and '.join(places)}, which {_are(len(places))} sharded over {_listed(here)}"
+            for here, places in sharded.items()
+        )
+        does, part, joins = _reduction_words(value)
+        if value.operation in _LOOKUPS:
             sentence = (
-                f"`{_called(value)}`{_at(value)} {does} {parts}, which {_are(len(summed))} sharded over "
-                f"{over}: every device has {part}, and the exchange {joins}."
+                f"`{_called(value)}`{_at(value)} looks up elements along {parts}: each device looks up its own "
+                "elements, and the exchange adds the partial results."
             )
-            advice = f"The exchange remains as long as the {_REDUCED[does]} dimension is sharded over {over}."
-            return _Cause(value, "sum", sentence, advice)
-        return None
+            advice = f"The exchange remains as long as the indexed dimension is sharded over {_listed(split)}."
+            return _Cause(value, "sum", sentence, advice, summed=split)
+        sentence = f"`{_called(value)}`{_at(value)} {does} {parts}: every device has {part}, and the exchange {joins}."
+        advice = f"The exchange remains as long as the {_REDUCED[does]} dimension is sharded over {_listed(split)}."
+        return _Cause(value, "sum", sentence, advice, summed=split)
 
     def _disagreement(
         self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], rule: _Rule, axis_set: set[str]
@@ -1199,11 +1296,37 @@ class _Reader:
         if value.operation == "while carry" and (start := self._start_of(value)) is not None:
             name = self.named(start)
             return name if name.endswith(_CARRIED) else f"{name[:-1]}{_CARRIED}"
+        if value.operation == "optimization_barrier" and (before := self._before_barrier(value)) is not None:
+            return self.named(before)
+        if (stack := self._stack_of(value)) is not None:
+            return f"a slice ({kind}) of argument `{stack.op_name or stack.name}`"
         if value.operation == "while carry":
             return f"the value ({kind}) that the loop{_at(value)} carries"
         if value.operation == "sharding_constraint" and not is_constraint(value) and (before := self._operands(value)):
             return self.named(before[0])  # explicit axes: JAX states the sharding of every result
         return f"the result of `{_called(value)}` ({kind}{_at(value)})"
+
+    def _before_barrier(self, value: PlannedValueRecord) -> PlannedValueRecord | None:
+        """The operand that an `optimization_barrier`, such as that of `jax.checkpoint`, returns as a value."""
+        operands, number = self._operands(value), int(value.name.partition("#")[2] or 0)
+        before = operands[number] if len(operands) == len(value.operands) > number else None
+        return before if before is not None and before.shape == value.shape else None
+
+    def _stack_of(self, value: PlannedValueRecord) -> PlannedValueRecord | None:
+        """The argument of which a value is one slice along dimension 0, such as the weights of scanned layers."""
+        operands = self._operands(value)
+        if value.operation == "reshape" and [operand.operation for operand in operands] == ["dynamic_slice"]:
+            (cut,) = operands
+            stack = next(iter(self._operands(cut)), None)
+            if stack is not None and stack.operation == "while carry":
+                stack = self._start_of(stack)
+            if (
+                stack is not None
+                and stack.operation == "input"
+                and (1, *stack.shape[1:]) == cut.shape == (1, *value.shape)
+            ):
+                return stack
+        return None
 
     def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
         """The initial value of a loop's carry, if this value is an argument."""
@@ -1238,7 +1361,7 @@ class _Reader:
         arrays: dict[tuple[object, ...], WhyArrayRecord] = {}
         names: set[str] = set()
         for value in sorted(listed, key=lambda v: (-_bytes(v), v.operation != "input")):
-            shards = math.prod(sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
+            shards = math.prod(axis_size(axis, sizes) for axes in value.spec for axis in axes)
             copies = devices // max(shards, 1)
             if copies < 2 or _bytes(value) < limit or value.operation in ("constant", "broadcast_in_dim", "iota"):
                 continue
@@ -1301,7 +1424,7 @@ class _Reader:
             return f"`out_specs` of the `shard_map` request {spec_text(value.spec)}."
         if value.operation in ("while", "while carry"):
             start = self._before_loop(value)
-            if start is not None and (lost := set(map(_whole_axis, _axis_set(start))) - used):
+            if start is not None and (lost := set(map(whole_axis, _axis_set(start))) - used):
                 return (
                     f"The loop does not keep the sharding of {self.named(start)} over {_listed(lost)}. {_ONE_SHARDING}"
                 )
@@ -1458,13 +1581,14 @@ def _others_at(cause: _Cause, alternatives: Sequence[_Cause], count: int) -> str
     return f"; {'the ' if len(alternatives) + 1 >= count else ''}others are at {', '.join(places)}"
 
 
-def _whole_axis(axis: str) -> str:
-    match = _PART.match(axis)
-    return match[1] if match else axis
+def _in_part(axis: str) -> str:
+    """States how much of a mesh axis an exchange uses, such as `a[2 of 4]`."""
+    used, _, size = axis.removeprefix(whole_axis(axis)).strip("[]").partition(" of ")
+    return f"Each exchange is among {used} of the {size} devices along `{whole_axis(axis)}`."
 
 
 def _axes_of(spec: Spec, dim: int) -> tuple[str, ...]:
-    return tuple(_whole_axis(axis) for axis in spec[dim]) if dim < len(spec) else ()
+    return tuple(whole_axis(axis) for axis in spec[dim]) if dim < len(spec) else ()
 
 
 def _axis_set(value: PlannedValueRecord) -> set[str]:
