@@ -12,6 +12,7 @@ import workbench as wb
 from workbench.errors import InspectionError
 from workbench.records.live import TapRecord
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 W = jnp.array([2.0, -1.0])
 X = jnp.arange(24.0).reshape(6, 2, 2) / 10
 STEP = 0.5

@@ -31,6 +31,7 @@ from workbench.plan._reductions import accumulator_of
 from workbench.primitives import program
 from workbench.records.program import PlanChoiceRecord
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 CHOICE = PlanChoiceRecord(
     program="f", chunk_size=4, spread="vmap", kept_bytes=10, unroll=2, source="given", why="by hand"
 )

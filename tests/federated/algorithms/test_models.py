@@ -23,6 +23,7 @@ import workbench as wb
 from workbench.federated import algorithms
 from workbench.federated.experiments import sweep
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 RANDOM = np.random.default_rng(0)
 BATCHES = {
     "x": jnp.asarray(RANDOM.normal(size=(CLIENTS, 2, 4, 5)), jnp.float32),
