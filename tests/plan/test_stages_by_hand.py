@@ -428,3 +428,21 @@ def test_padded_clients_change_no_result(
         found = jax.jit(lambda x: evaluate(plan, [x], chunk_size=chunk_size, form=form))(placed)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("spread", ["vmap", "shard_map"])
+@pytest.mark.parametrize("chunk_size", [1, 2])
+def test_clients_that_sum_over_all_clients_run_together(
+    devices: int, spread: Any, chunk_size: int, little_optimized: None
+) -> None:
+    @wb.program(clients=4)
+    def fn(x: Any) -> Any:
+        return wb.map_fn(lambda a: a / lax.psum(a, "clients"), x)
+
+    x = jnp.arange(1.0, 5.0)
+    mesh = jax.make_mesh((devices,), ("clients",), axis_types=(AxisType.Auto,))
+    with jax.set_mesh(mesh):
+        plan = plan_jaxpr(jax.make_jaxpr(fn)(x), "fn")
+        found = jax.jit(lambda x: evaluate(plan, [x], chunk_size=chunk_size, form=LoopForm(spread)))(x)
+    np.testing.assert_allclose(found[0], [0.1, 0.2, 0.3, 0.4], rtol=1e-6)
