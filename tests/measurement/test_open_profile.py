@@ -217,6 +217,9 @@ def test_several_hosts_keep_their_devices_apart(tmp_path):
     both, one = open_profile(tmp_path), open_profile(V6E)
     assert [device.where for device in both.devices] == [f"{host}/tpu:{n}" for host in "ab" for n in range(4)]
     assert both.seconds == pytest.approx(2 * one.seconds)
+    assert {device.platform for device in (*both.devices, *one.devices)} == {"tpu"}
+    assert {device.platform for device in open_profile(tmp_path, PSUM).devices} == {"tpu"}
+    assert not any("simulated on one CPU" in note for note in one.notes)
 
 
 def test_trace_in_json_gives_the_same_seconds(tmp_path):
@@ -252,6 +255,8 @@ def test_profile_of_this_machine_is_joined_to_the_traced_program(tmp_path):
         compiled(x).block_until_ready()
     profile = wb.open_profile(tmp_path, wb.trace(doubled)(x))
     assert isinstance(profile, ProfileRecord)
+    assert {device.platform for device in profile.devices} == {"cpu"}
+    assert any("simulated on one CPU" in note for note in profile.notes)
     mine = [operation for operation in profile.operations if operation.program.startswith("jit_doubled")]
     assert mine
     assert all(operation.joined for operation in mine)

@@ -20,6 +20,7 @@ import workbench as wb
 from workbench.cli import main
 from workbench.errors import DataError, MeasureError, MissingDependencyError, RoundError
 from workbench.measurement import MlflowLog, RunFolder, TensorBoardLog, TrackioLog, WandbLog, list_runs
+from workbench.measurement._run_log import _digest_of, data_hash
 from workbench.records.live import RoundRecord
 
 
@@ -234,3 +235,10 @@ def test_trackio_keeps_the_metrics_here(tmp_path: Path, monkeypatch: pytest.Monk
     run = rounds([TrackioLog("tests")])
     assert run.problems == ()
     assert list(tmp_path.glob("*tests*"))
+
+
+def test_hash_of_data_does_not_depend_on_the_order_of_its_names():
+    first, second = {"a": jnp.ones(2), "b": jnp.zeros(3)}, {"b": jnp.zeros(3), "a": jnp.ones(2)}
+    assert data_hash(first) == data_hash(second)
+    assert len({data_hash(x) for x in (first, {"a": jnp.ones(2)}, {"a": jnp.ones(3), "b": jnp.zeros(3)})}) == 3
+    assert _digest_of({"a": 1, "b": 2}) == _digest_of({"b": 2, "a": 1})

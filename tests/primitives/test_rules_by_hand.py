@@ -561,6 +561,16 @@ def test_programs_without_callbacks_are_unchanged() -> None:
     assert errors.found is False
 
 
+def test_answers_without_arrays_and_with_keys_are_not_checked() -> None:
+    number, key = jax.core.ShapedArray((), jnp.dtype("float32")), jax.typeof(jax.random.key(0))
+    callback = CallbackErrors("program")._callback
+    assert callback(lambda _: None, [], [number])(np.float32(1)) is None
+    assert callback(lambda _: ["unchecked"], [key, number], [number])(np.float32(1)) == ["unchecked"]
+    assert callback(lambda x: [x], [number], [number])(np.float32(1)) == (1.0,)
+    with pytest.raises(ValueError, match=r"returned float64\[\] instead of float32\[\]"):
+        callback(lambda _: [np.float64(1)], [number], [number])(np.float32(1))
+
+
 def test_an_unguarded_callback_raises_its_own_error() -> None:
     number = jax.core.ShapedArray((), np.float32)
     with pytest.raises(ZeroDivisionError):
