@@ -206,6 +206,7 @@ def test_background_run_is_paused_stopped_and_waited_for_from_here():
 
     run = run_rounds(step, 0, 100, background=True, **quiet)
     assert reached.acquire(timeout=PATIENCE)
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "workbench-run")
     run.pause()
     go_on.release()
     until = time.monotonic() + PATIENCE
