@@ -61,6 +61,7 @@ def test_rest_comes_from_jax_where_jax_knows_it(name, version):
         assert chip.peak_flops_per_second.get(dtype, 0) == pytest.approx(rate, rel=1e-15)
     assert "float16" not in chip.peak_flops_per_second
     assert chip.topology == ("torus3d" if version == "v4i" else "torus2d")
+    assert all(peak > 0 for peak in chip.peak_flops_per_second.values())  # a dtype without operations has no peak
 
 
 def test_misspelt_name_is_answered_with_a_near_one():
