@@ -3,6 +3,7 @@ import os
 import sys
 import threading
 import time
+import types
 import weakref
 
 import jax
@@ -288,3 +289,12 @@ def test_monitor_without_a_sample_says_so():
 
 def test_this_process_is_the_one_that_is_measured():
     assert Sampler([], arrays=0)._process.pid == os.getpid()
+
+
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_monitor_runs_while_its_thread_lives_and_nobody_stopped_it(alive, stopped):
+    parts = types.SimpleNamespace(
+        _thread=types.SimpleNamespace(is_alive=lambda: alive), _stopped=types.SimpleNamespace(is_set=lambda: stopped)
+    )
+    assert DeviceMonitor.running.fget(parts) is (alive and not stopped)

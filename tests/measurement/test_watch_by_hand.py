@@ -363,3 +363,19 @@ def test_calls_beyond_ten_thousand_that_wait_are_not_recorded():
 
 def test_a_zero_dimensional_array_of_jax_is_a_number():
     assert _numbers_of(jnp.float32(0.5)) == 0.5
+
+
+@pytest.mark.parametrize(("finished", "step_of_problem"), [(0, 0), (1, 0), (3, 2)])
+def test_a_tracker_that_fails_is_removed_in_the_last_recorded_step(finished, step_of_problem):
+    class Broken:
+        def finish(self, status: str) -> None:
+            raise OSError("full")
+
+    core: Any = Core("step", [Broken()])  # type: ignore[list-item]
+    for _ in range(finished):
+        core.settle()
+    core._finish()
+    (problem,) = core.problems
+    assert (core.trackers, problem.round, problem.what) == (
+        [], step_of_problem, "Broken failed and was removed (OSError: full)",
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from workbench.errors import ProgramError
 from workbench.federated import algorithms
 from workbench.federated.algorithms import SecureSession, plan_shuffle, secure_aggregation_cost
 from workbench.federated.algorithms._byzantine import _check
-from workbench.federated.algorithms._secure_noise import noise_grid
+from workbench.federated.algorithms._secure_noise import clip_in_units, noise_grid
 from workbench.federated.algorithms._shamir import recover_secret, share_secret
 from workbench.federated.algorithms._streaming import _check_fragments, _segments
 
@@ -126,3 +126,8 @@ def test_costs_of_secure_aggregation_by_hand() -> None:
     assert few.threshold == 7  # two thirds, rounded up
     assert few.server_operations == (2 + 8 * 2) * 100  # only 2 clients stay
     assert len(secure_aggregation_cost(10, 100).references) == 1
+
+
+def test_clip_has_the_deviation_of_all_noise_divided_by_the_multiplier() -> None:
+    # Each of 9 clients adds noise of 2^3 units, together 3 · 8 units, which is twice the clip.
+    assert clip_in_units(3, 2.0, 9) == 12
