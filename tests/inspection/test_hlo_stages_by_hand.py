@@ -76,6 +76,10 @@ condition {
                      "ROOT l = (f32[8], s32[]) while(t), condition=condition, body=body",
                      BODY.replace("negate(v)", "negate(v), TWO"), {"y": "2", "v": "2"},
                      id="readers of an argument of a loop are in its body"),
+        pytest.param("k = s32[] constant(0); t = (f32[8], s32[]) tuple(x, k); "
+                     "ROOT l = (f32[8], s32[]) while(t), condition=condition, body=body, ONE",
+                     BODY.replace("negate(v)", "negate(v), TWO\n  lone = f32[8] iota(), iota_dimension=0"),
+                     {"w": "2", "lone": "1", "more": "1"}, id="what nothing in a loop is connected to"),
         pytest.param("a = f32[8] tanh(x), ONE; s = f32[8] all-reduce(a), replica_groups={}, to_apply=add; "
                      "b = f32[8] copy(s); ROOT c = f32[8] negate(b), TWO", "", {"s": "2"},
                      id="a collective belongs to the reduction that reads it"),

@@ -1,6 +1,8 @@
 """Events, facts and bytes of profiles, written by hand."""
 
 import json
+import struct
+import types
 from typing import Any
 
 import pytest
@@ -32,7 +34,7 @@ from workbench.measurement._operation_facts import (
     program_name,
     source_of,
 )
-from workbench.measurement._xplane import EventKind, MessageSpan, PlaneEvent, WireError, _event, _length, fields
+from workbench.measurement._xplane import EventKind, MessageSpan, Plane, PlaneEvent, WireError, _event, _length, fields
 from workbench.records.compiled import InstructionRecord
 
 
@@ -255,6 +257,25 @@ def test_starts_are_signed(number, start):
 def test_cut_events_are_refused(data):
     with pytest.raises(WireError):
         _event(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "stat"),
+    [
+        (b"\x08\x01\x11" + struct.pack("<d", 1.5), ("name", 1.5)),
+        (b"\x08\x01\x18\x07", ("name", 7)),
+        (b"\x08\x01\x20" + b"\xff" * 9 + b"\x01", ("name", -1)),
+        (b"\x08\x01\x2a\x02ab", ("name", "ab")),
+        (b"\x08\x01\x32\x02ab", ("name", b"ab")),
+        (b"\x08\x01\x38\x02", ("name", "other")),
+        (b"\x08\x05\x38\x05", ("stat 5", "")),
+        (b"", ("", None)),
+    ],
+)
+def test_statistic_of_every_type(data, stat):
+    plane: Any = types.SimpleNamespace(_buffer=b"z" + data, _stat_names={1: "name", 2: "other"})
+    assert Plane._stat(plane, MessageSpan(1, len(data) + 1)) == stat
+    assert Plane._stat(plane, MessageSpan(0, len(data)), data) == stat
 
 
 @pytest.mark.parametrize(("value", "data"), [(0, b"\x00"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02")])

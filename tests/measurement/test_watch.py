@@ -609,6 +609,7 @@ def test_trackers_get_every_step(tmp_path):
 
         def start(self, about, program):
             self.calls.append(about["name"])
+            self.code = about["code"]
 
         def log(self, record):
             self.calls.append(record.round)
@@ -621,6 +622,7 @@ def test_trackers_get_every_step(tmp_path):
         step(jnp.ones(2))
         step(jnp.ones(2))
     assert tracker.calls == ["loop", 0, 1, "finished"]
+    assert "x.sum()" in tracker.code  # of the function, and not of `watch`
     (folder,) = tmp_path.iterdir()
     assert len(wb.Run.load(folder).history) == 2
 
