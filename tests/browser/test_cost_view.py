@@ -233,6 +233,7 @@ def test_bytes_sent_over_many_axes_are_listed_in_one_column_without_being_cut(ha
     record = compiled_record()
     axes = {"fsdp": 3e6, "tensor": 2e6, "data": 1e6, "data+fsdp": 1e5, "data+fsdp+tensor": 1e4}
     stages = tuple(stage.replace(collective_bytes=axes) for stage in record.cost.stages)
+    harness.page.set_viewport_size({"width": 640, "height": 900})
     view = harness.mount(CostView(record.replace(cost=record.cost.replace(stages=stages))))
     cell = view.locator(".wb-wirecell").first
     for axis in axes:
