@@ -652,17 +652,23 @@ def test_sums_of_layers_name_arrays_that_have_the_exchanged_part() -> None:
     def loss(params, tokens):
         x = params["table"][tokens[:, :-1]]
         for layer in params["layers"]:
-            x = x + jax.nn.gelu(x @ layer["up"]) @ layer["down"]
+            x = x + jax.nn.gelu(x @ layer["up"] + layer["bias"][None, None]) @ layer["down"]
         return (x @ params["table"].T).var()
 
-    layer = {"up": shape((64, 256), "fsdp", "tensor"), "down": shape((256, 64), "tensor", "fsdp")}
+    layer = {
+        "up": shape((64, 256), "fsdp", "tensor"),
+        "bias": shape((256,), "tensor"),
+        "down": shape((256, 64), "tensor", "fsdp"),
+    }
     params = {"table": shape((512, 64), "tensor", "fsdp"), "layers": [layer, dict(layer)]}
     with jax.set_mesh(mesh):
         record = wb.inspect(jax.grad(loss))(params, shape((16, 33), ("replica", "fsdp"), dtype="int32"))
     assert record.module is not None
     instructions = {each.name: each for each in record.module.instructions}
+    lines = {each.name: each.sources[0].line for each in record.module.collectives}  # that with most bytes
     sums = [each for each in wb.why(record).collectives if each.kind == "all-reduce"]
     assert len(sums) > 4
+    assert all(each.source and each.source.line == lines[each.instruction] for each in sums)
     for each in sums:
         elements = [
             np.prod([int(size) for size in re.findall(r"\d+", instructions[name].shape.partition("{")[0])[1:]])

@@ -371,7 +371,8 @@ class _Reader:
         reader = self._of_compiled
         if collective.kind not in _SUMS:
             return reader._moves(collective, axes)
-        return [cause for cause in reader._sums(collective, axes) if cause.value and reader._is_confirmed(cause.value)]
+        sums = [cause for cause in reader._sums(collective, axes) if cause.value and reader._is_confirmed(cause.value)]
+        return sums if reader._explain_most(collective, sums, axes) else []
 
     def _is_confirmed(self, value: PlannedValueRecord) -> bool:
         """Returns whether the shardings of an operation's operands are those of the compiled program."""
@@ -451,13 +452,15 @@ class _Reader:
 
         fits = [(score, cause) for score, cause in fits if score >= 1 or not (combined and parts)]
         best = _best(fits, size)
-        values = [cause.value for cause in best if cause.value is not None]
-        widened = sum(self._device_bytes(value, summed) * max(1, 32 // _bits(value.dtype)) for value in values)
-        if combined and 2 * widened < collective.payload_bytes:
-            return []  # they explain only a small part of the exchange
         if self._confirmed:
-            return [cause for cause in best if cause.value and self._is_exchanged_sum(collective, cause.value, summed)]
-        return best
+            best = [cause for cause in best if cause.value and self._is_exchanged_sum(collective, cause.value, summed)]
+        return best if self._explain_most(collective, best, summed) else []
+
+    def _explain_most(self, collective: CollectiveRecord, causes: Sequence[_Cause], summed: Sequence[str]) -> bool:
+        """Returns whether sums are more than a small part of a combined exchange."""
+        values = [cause.value for cause in causes if cause.value is not None]
+        widened = sum(self._device_bytes(value, summed) * max(1, 32 // _bits(value.dtype)) for value in values)
+        return not self._is_combined(collective) or 2 * widened >= collective.payload_bytes
 
     def _is_exchanged_sum(self, collective: CollectiveRecord, value: PlannedValueRecord, summed: Sequence[str]) -> bool:
         """Returns whether an operation computes an operand of a collective, which is a partial sum over `summed`."""
