@@ -79,9 +79,10 @@ def test_gains_are_measured_on_attached_devices_alone(options, monkeypatch):
 
 def test_best_choices_of_a_search_are_run():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    options = {"measure": True, "compiler": "cpu", "seconds": 5}
+    options = {"measure": True, "compiler": "cpu", "seconds": 1e6}  # until the choices are exhausted
     found = wb.search(lambda w, x: jnp.tanh(x @ w), on=(mesh, "v5e"), **options)(OLD, OLD)
     ran = [each for each in found.choices if each.measured_seconds is not None]
+    assert found.ended == "complete"
     assert len(ran) == 3
     assert list(found.choices[:3]) == sorted(ran, key=lambda each: each.measured_seconds)
     assert all(low <= each.measured_seconds <= high for each in ran for low, high in [each.measured_interval])
