@@ -35,7 +35,7 @@ def combined(aggregator: algorithms.Aggregator, update: Any, weight: Any, times:
                 mean, state = aggregator.combine(update, weight, state)
         return mean
 
-    return combine(update, jnp.asarray(weight, jnp.float32))
+    return combine(update, jnp.asarray(weight))
 
 
 def largest_difference(a: Any, b: Any) -> float:
@@ -282,3 +282,23 @@ def test_epsilon_that_cannot_be_composed_is_refused_in_words(monkeypatch: pytest
     monkeypatch.setattr("dp_accounting.pld.PLDAccountant.get_epsilon", fail)
     with pytest.raises(ProgramError, match=r"noise_multiplier=0\.3.*the loss is too large.*use more noise"):
         algorithms.epsilon(0.3, rounds=2, participation=0.5, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [
+        algorithms.weighted_mean(), algorithms.median(), algorithms.krum(1), algorithms.bulyan(1),
+        algorithms.geometric_median(iterations=3), algorithms.top_k_mean(0.5), algorithms.quantized_mean(8),
+        algorithms.compressed_mean(algorithms.top_k(0.5)), algorithms.gaussian_mean(clip=1.0, noise_multiplier=0.0),
+    ],
+    ids=lambda aggregator: aggregator.name,
+)  # fmt: skip
+def test_absent_clients_and_integer_weights_change_no_aggregate(aggregator: Any) -> None:
+    """An absent client may send NaN, weights may be numbers of examples, and an empty cohort changes nothing."""
+    update = rows()
+    weight = jnp.array([0, *range(1, CLIENTS)], jnp.int32)
+    broken = jax.tree.map(lambda x: x.at[0].set(jnp.nan), update)
+    expected = combined(aggregator, update, weight.astype(jnp.float32))
+    assert largest_difference(combined(aggregator, broken, weight), expected) < 1e-5
+    nobody = combined(aggregator, broken, 0 * weight)
+    assert all(not np.asarray(x).any() for x in jax.tree.leaves(nobody))

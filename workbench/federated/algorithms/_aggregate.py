@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from workbench._types import PyTree
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import broadcast, program, reduce_by_key, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_weighted_mean
 
 
 class Aggregator(NamedTuple):
@@ -60,6 +61,16 @@ def gather_rows(rows: PyTree[Array], clients: int) -> PyTree[Array]:
     bytes as for a mean.
     """
     return reduce_by_key(rows, jnp.arange(clients, dtype=jnp.int32), clients)
+
+
+def of_present(update: ClientParams, weight: Weights) -> tuple[PyTree[Array], Weights]:
+    """Replaces the updates of absent clients, which may be NaN, by zeros; also returns the weights as floats."""
+    weight = weight if jnp.issubdtype(weight.dtype, jnp.floating) else weight.astype(jnp.result_type(float))
+
+    def replace(row: PyTree[Array], weight: Array) -> PyTree[Array]:
+        return jax.tree.map(lambda x: jnp.where(weight > 0, x, jnp.zeros_like(x)), row)
+
+    return map_fn(replace, (update, weight)), weight
 
 
 def at_every_client(value: object, clients: int) -> PyTree[Array]:

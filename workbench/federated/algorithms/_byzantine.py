@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
+from workbench.federated.algorithms._aggregate import Aggregator, gather_rows, of_present
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
@@ -85,7 +85,7 @@ def bulyan(byzantine: int) -> Aggregator:
 
         def choose(candidates: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
             best = jnp.argmin(_scores(distances, candidates, byzantine))
-            selection = (jnp.arange(clients) == best) & (number < theta)
+            selection = candidates & (jnp.arange(clients) == best) & (number < theta)
             return candidates & ~selection, selection
 
         _, chosen = jax.lax.scan(choose, present, jnp.arange(clients))
@@ -126,12 +126,14 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
     """
 
     def nearness(row: object, point: object, weight: jax.Array) -> jax.Array:
-        squares = [((a - b) ** 2).sum() for a, b in zip(jax.tree.leaves(row), jax.tree.leaves(point), strict=True)]
+        pairs = zip(jax.tree.leaves(row), jax.tree.leaves(point), strict=True)
+        squares = [(_wide(a - b) ** 2).sum() for a, b in pairs]
         total = sum(squares[1:], squares[0])
         distance = jnp.sqrt(jnp.maximum(total, jnp.full_like(total, smoothing**2)))  # sqrt has no derivative at 0
-        return weight / distance.astype(weight.dtype)
+        return weight.astype(distance.dtype) / distance
 
     def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
+        update, weight = of_present(update, weight)
         point = reduce_weighted_mean(update, weight)
         for _ in range(iterations):
             closer = map_fn(nearness, (update, broadcast(point), weight))
@@ -139,6 +141,11 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
         return point, state
 
     return Aggregator("geometric median", lambda params: (), combine)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    """Converts 16-bit floats to float32, because the square of a small distance is 0 in float16."""
+    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
 
 
 def _check(name: str, clients: int, byzantine: int, needed: int, rule: str) -> None:

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.federated.algorithms._aggregate import Aggregator
+from workbench.federated.algorithms._aggregate import Aggregator, of_present
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_sum
 
@@ -58,6 +58,7 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
 
     def combine(update: ClientParams, weight: Weights, residual: PyTree[Array]) -> tuple[Params, Any]:
         size, unravel = _flat_form(update)
+        update, weight = of_present(update, weight)
         values, positions, residual = map_fn(largest, (update, weight, residual))
         total = reduce_by_key(values, positions, size) / jnp.maximum(reduce_sum(weight), 1e-30).astype(values.dtype)
         return unravel(total), residual
@@ -109,9 +110,11 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
         raise ProgramError(message)
 
     def combine(update: ClientParams, weight: Weights, round: jax.Array) -> tuple[Params, Any]:
+        update, weight = of_present(update, weight)
         total_weight = jnp.maximum(reduce_sum(weight), 1e-30)
         shares = map_fn(
-            lambda row, w: jax.tree.map(lambda x: x * (w / total_weight).astype(x.dtype), row), (update, weight)
+            lambda row, w: jax.tree.map(lambda x: x * (w / total_weight).astype(x.dtype), row),
+            (update, weight),
         )
         key = jax.random.fold_in(jax.random.key(seed), round)
         return _integer_sum(bits, shares, key), round + 1

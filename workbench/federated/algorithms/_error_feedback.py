@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
+from workbench.federated.algorithms._aggregate import Aggregator, gather_rows, of_present
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -77,6 +77,7 @@ def compressed_mean(compressor: Compressor, *, memory: bool = True, seed: int = 
 
     def combine(update: PyTree[Array], weight: jax.Array, state: FeedbackState) -> tuple[Any, FeedbackState]:
         key = jax.random.fold_in(jax.random.key(seed), state.round)
+        update, weight = of_present(update, weight)
         target = map_fn(_add, (update, state.memory)) if memory else update
         mean, residual = _exchange(compressor, key, target, weight)
         next_memory = map_fn(_left_over, (residual, state.memory, weight)) if memory else ()

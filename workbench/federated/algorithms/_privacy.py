@@ -63,7 +63,7 @@ def gaussian_mean(
         present = map_fn(lambda w: (w > 0).astype(w.dtype), (weight,))
         clipped = map_fn(lambda row: clip_to_norm(row, clip), (update,))
         mean, inner_state = inner.combine(clipped, present, inner_state)
-        came, client_count = reduce_sum(present), float(expected or weight.shape[0])
+        came, client_count = reduce_sum(present).astype(float), float(expected or weight.shape[0])
         z = noise_multiplier
         spread = (jnp.where(z >= 0, z, jnp.nan) if isinstance(z, Tracer) else z) * clip / client_count
         key = jax.random.fold_in(jax.random.key(seed), round)

@@ -73,7 +73,7 @@ def trimmed_mean(share: float = 0.1) -> Aggregator:
 
 def _median_weights(position: jax.Array, present: jax.Array) -> jax.Array:
     low, high = jnp.floor((present - 1) / 2), jnp.ceil((present - 1) / 2)
-    return ((position >= low) & (position <= high)).astype(present.dtype)
+    return ((position >= low) & (position <= high) & (position < present)).astype(present.dtype)
 
 
 def _of_sorted(weigh: Callable) -> Callable:
