@@ -133,7 +133,7 @@ def _integer_sum(bits: int, shares: PyTree[Array], key: jax.Array) -> PyTree[Arr
         raise ProgramError(message)
 
     @jax.custom_jvp
-    def rounded(shares: PyTree[Array]) -> PyTree[Array]:
+    def rounded(shares: PyTree[Array], key: jax.Array) -> PyTree[Array]:  # a captured key would end with its trace
         return _sum_of_words(bits, room, shares, key)
 
     @rounded.defjvp
@@ -141,7 +141,7 @@ def _integer_sum(bits: int, shares: PyTree[Array], key: jax.Array) -> PyTree[Arr
         with program(clients=clients):  # differentiation may run after the program's block has ended
             return rounded(*primals), reduce_sum(tangents[0])
 
-    return rounded(shares)
+    return rounded(shares, key)
 
 
 def _levels(bits: int) -> int:
