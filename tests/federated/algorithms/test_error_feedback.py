@@ -134,3 +134,19 @@ def test_the_plan_moves_one_bit_per_entry_and_a_scale() -> None:
 def test_what_is_no_compression_is_refused(make: Any, said: str) -> None:
     with pytest.raises(ProgramError, match=said):
         make()
+
+
+def test_a_compiled_mean_has_the_derivative_of_the_exact_mean() -> None:
+    aggregator = algorithms.compressed_mean(algorithms.scaled_sign())
+
+    @jax.jit
+    def total(update: Any) -> Any:
+        with wb.program(clients=3):
+            state = aggregator.init(jax.tree.map(lambda x: x[0], update))
+            mean, _ = aggregator.combine(update, jnp.array([1.0, 2.0, 1.0]), state)
+        return mean["w"].sum()
+
+    slope = jax.grad(total)(rows())
+    expected = np.broadcast_to(np.array([0.25, 0.5, 0.25])[:, None, None], (3, 6, 5))
+    np.testing.assert_allclose(slope["w"], expected, rtol=1e-6)
+    assert not slope["b"].any()

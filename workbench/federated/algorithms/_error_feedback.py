@@ -101,7 +101,7 @@ def _exchange(compressor: Compressor, key: jax.Array, target: PyTree[Array], wei
     form = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), target)
 
     @jax.custom_jvp
-    def exchanged(target: PyTree[Array], weight: jax.Array) -> tuple[Any, Any]:
+    def exchanged(target: PyTree[Array], weight: jax.Array, key: jax.Array) -> tuple[Any, Any]:  # a traced key, too
         def send(row: object, number: jax.Array, key: jax.Array) -> tuple[Any, Any]:
             client_key = jax.random.fold_in(key, number)
             message = compressor.encode(row, client_key)
@@ -125,10 +125,10 @@ def _exchange(compressor: Compressor, key: jax.Array, target: PyTree[Array], wei
     def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> PyTree[Array]:
         with program(clients=clients):  # differentiation may run after the program's block has ended
             outputs = exchanged(*primals)
-            _, slope = jax.jvp(reduce_weighted_mean, primals, tangents)
+            _, slope = jax.jvp(reduce_weighted_mean, primals[:2], tangents[:2])
         return outputs, (slope, jax.tree.map(jnp.zeros_like, outputs[1]))
 
-    return exchanged(target, weight)
+    return exchanged(target, weight, key)
 
 
 def top_k(fraction: float) -> Compressor:
