@@ -1,6 +1,7 @@
 """Slides of a notebook, as a lecture hall without a network sees them."""
 
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -131,20 +132,32 @@ def long_notebook(folder: Path) -> Path:
     return path
 
 
+def of_each_slide(browser: Browser, deck: Path, body: str) -> list[dict[str, Any]]:
+    """What a function of `slide`, in JavaScript, returns for each slide while it is shown."""
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(deck.as_uri())
+    expect(page.locator(".reveal.ready")).to_be_visible()
+    slides = page.evaluate(f"""() => Reveal.getSlides().map((slide) => {{
+        const {{h, v}} = Reveal.getIndices(slide);
+        Reveal.slide(h, v);
+        {body}
+    }})""")
+    page.close()
+    return slides
+
+
 def test_long_content_continues_on_the_next_slide(browser: Browser, tmp_path: Path) -> None:
     (made,) = course.write_slides([long_notebook(tmp_path)], tmp_path / "slides", execute=False)
-    page = browser.new_page(viewport={"width": 1280, "height": 720})
-    page.goto(made.as_uri())
-    expect(page.locator(".reveal.ready")).to_be_visible()
-    slides = page.evaluate("""() => Reveal.getSlides().map((slide) => {
-        const {h, v} = Reveal.getIndices(slide);
-        Reveal.slide(h, v);
+    slides = of_each_slide(
+        browser,
+        made,
+        """
         const lines = [...slide.querySelectorAll(".jp-Cell-inputWrapper pre")].map((pre) => pre.textContent).join("");
         return {text: slide.textContent, code: lines, isLong: slide.classList.contains("too-long"),
                 heads: slide.querySelectorAll("th").length, rows: slide.querySelectorAll("td").length,
                 headings: slide.querySelectorAll("h2").length};
-    })""")
-    page.close()
+    """,
+    )
     assert len(slides) > 6
     assert [slide["text"] for slide in slides if slide["isLong"]] == []
     text = "".join(slide["text"] for slide in slides)
@@ -183,19 +196,17 @@ def test_printed_tables_stay_aligned_and_row_groups_keep_their_names(browser: Br
         cell.metadata.slideshow = {"slide_type": "slide"}
     nbformat.write(new_notebook(cells=[opening, printed, table]), tmp_path / "00-wide.ipynb")
     (made,) = course.write_slides([tmp_path / "00-wide.ipynb"], tmp_path / "slides", execute=False)
-    page = browser.new_page(viewport={"width": 1280, "height": 720})
-    page.goto(made.as_uri())
-    expect(page.locator(".reveal.ready")).to_be_visible()
-    slides = page.evaluate("""() => Reveal.getSlides().map((slide) => {
-        const {h, v} = Reveal.getIndices(slide);
-        Reveal.slide(h, v);
+    slides = of_each_slide(
+        browser,
+        made,
+        """
         const lines = [...slide.querySelectorAll(".jp-OutputArea-output pre")];
         return {text: slide.textContent, isLong: slide.classList.contains("too-long"),
                 cut: lines.filter((each) => each.scrollWidth > each.clientWidth + 1).length,
                 wrapped: lines.filter((each) => getComputedStyle(each).whiteSpace === "pre-wrap").length,
                 spans: [...slide.querySelectorAll("th[rowspan]")].map((each) => each.rowSpan)};
-    })""")
-    page.close()
+    """,
+    )
     assert [slide for slide in slides if slide["isLong"] or slide["cut"] or slide["wrapped"]] == []
     text = "".join(slide["text"] for slide in slides)
     assert [text.count(f"row {n:03}") for n in range(70)] == [1] * 70

@@ -1,6 +1,7 @@
 """Grades: right answers pass, wrong ones are refused with a hint, and communication counts."""
 
 import re
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -150,3 +151,13 @@ def test_a_solution_never_replaces_the_readers_answer(monkeypatch):
     with pytest.raises(WrongAnswerError):
         course.check("12.1", lambda update, limit: update)
     assert course.right_answer("12.1") is first
+
+
+def test_check_keeps_the_users_memory_trace() -> None:
+    answer = RIGHT["31.3"][1]  # in NumPy, so the check measures its memory
+    tracemalloc.start()
+    try:
+        course.check("31.3", answer)
+        assert tracemalloc.is_tracing()
+    finally:
+        tracemalloc.stop()

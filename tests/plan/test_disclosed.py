@@ -306,6 +306,7 @@ def test_emitted_values_leave_with_the_steps_of_their_loop():
         ("emit('loss')", "row", (5,)),
         ("reduce_sum", "partial result", (3,)),
     ]
+    assert "its own emit('loss') for listeners" in str(plan)
 
 
 def test_callbacks_of_clients_are_noted_with_their_line():

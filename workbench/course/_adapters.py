@@ -53,12 +53,17 @@ def exact_factors(answer: object) -> str:
 
 def _numpy_bytes(function: object, *args: np.ndarray) -> int:
     """Peak memory of a call in bytes, counting NumPy's arrays but not JAX's."""
-    tracemalloc.start()
+    is_tracing = tracemalloc.is_tracing()  # then the user traces memory, and continues after this call
+    if not is_tracing:
+        tracemalloc.start()
     try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
         called(function, *args)
-        return tracemalloc.get_traced_memory()[1]
+        return tracemalloc.get_traced_memory()[1] - before
     finally:
-        tracemalloc.stop()
+        if not is_tracing:
+            tracemalloc.stop()
 
 
 @exercise("31.4", "values that the server sends to each client")
