@@ -43,7 +43,7 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
         size = bytes_text(sum(v.size_bytes for v in values))
         form, over = "row" if first.kind == "row" else "share", _over(plan, first.stage)
         name = f"its own {_plain(first.name)}" if form == "row" else f"its share of {first.name}"
-        name += " for listeners" * first.name.startswith("emit(") + over + _alone(first)
+        name += " for listeners" if first.name.startswith("emit(") else over + _alone(first)
         rows.append((form, name, types_text(values), f"{count_text(iterations)} × {size}" if iterations > 1 else size))
     return rows
 
