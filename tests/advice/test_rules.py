@@ -551,7 +551,7 @@ def test_a_spec_that_changes_the_sharding_of_a_result_says_so(mesh):
     w = jax.ShapeDtypeStruct((256, 256), "float32", sharding=NamedSharding(mesh, P("data")))
     advice = wb.advise(lambda x, w: jnp.tanh(x @ w))(x, w)
     (found,) = [each for each in advice.findings if each.specs == {"w": ((), ("data",))}]
-    assert "results with another sharding: result P(-, -) -> P(-, data)" in found.evidence
+    assert "results with another sharding: result P() -> P(None, 'data')" in found.evidence
 
 
 def test_operation_with_several_results_is_tried_in_a_shard_map(mesh):

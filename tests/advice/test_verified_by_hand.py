@@ -162,7 +162,7 @@ def test_results_with_another_sharding_are_listed():
     old = program(propagation=outputs(*[((), ())] * 5, ((), ())))
     new = program(sent=400.0, propagation=[*outputs(*[(("data",), ())] * 5, ((), ())), value("%9", "add", (8,), ((),))])
     plain = finding("spec on another dimension", specs=SPECS)
-    names = ", ".join(f"result[{at}] P(-, -) -> P(data, -)" for at in range(3))
+    names = ", ".join(f"result[{at}] P() -> P('data')" for at in range(3))
     assert verified(plain, old, Recompiled(new)) == plain.replace(
         evidence=("e", f"results with another sharding: {names}, and 2 more"),
         gain=gain("bytes sent", 1000, 400, "compiled with this spec"), compared=rows(sent=(1000, 400)),

@@ -109,8 +109,8 @@ def test_constraint_that_undoes_a_sharding_is_named_with_its_line(shape, mesh):
     assert (collective.kind, collective.reason) == ("all-gather", "constraint")
     assert collective.source is not None
     assert collective.source.line == line_of(constrained, "# asks")
-    assert "requests P(-, -)" in collective.sentence
-    assert "arrives as P(data, -)" in collective.sentence
+    assert "requests P()" in collective.sentence
+    assert "arrives as P('data')" in collective.sentence
 
 
 def looped(x, mesh, spec):

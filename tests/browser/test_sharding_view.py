@@ -136,7 +136,7 @@ def test_sizes_of_another_spec_are_seen_at_once(harness: Harness):
     view.get_by_label("mesh axes of dimension 2").select_option(label="model")
     expect(view.locator(".wb-trial")).to_contain_text("[16,128,32]")
     expect(view.locator(".wb-trial")).to_contain_text("512 KiB → 256 KiB")
-    expect(view.locator('[data-leaf="2"]')).to_contain_text('→ P("clients", None, "model")')
+    expect(view.locator('[data-leaf="2"]')).to_contain_text("→ P('clients', None, 'model')")
     view.get_by_label("mesh axes of dimension 1").select_option(label="model")
     expect(view.locator(".wb-trial")).to_contain_text("Mesh axis model is used twice")
     expect(view.locator(".wb-desk")).to_contain_text("open this view with the program")
@@ -330,19 +330,49 @@ def test_a_collective_is_drawn_on_the_links_that_carry_it(harness: Harness):
     view = harness.mount(made)
     links = view.locator(".wb-link-busy")
     largest = max(parts.round_collectives(), key=lambda each: each.wire_bytes or 0)
-    expect(view.get_by_label("Links that carry a collective")).to_have_value(largest.name)  # shown at first
-    view.get_by_label("Links that carry a collective").select_option("")
+    rows = view.get_by_role("table", name="Collectives over the mesh").get_by_role("button")
+    first, other = rows.first, rows.nth(1)
+    expect(first).to_have_attribute("aria-pressed", "true")  # the largest is shown at first
+    assert largest.name == "all-reduce.1"
+    first.click()
     expect(links).to_have_count(0)
-    view.get_by_label("Links that carry a collective").select_option("all-reduce.1")
+    other.click()
+    assert made.selection["instruction"] == "all-gather.7"
+    first.click()
     assert made.selection["instruction"] == "all-reduce.1"
     expect(links).to_have_count(8)  # two rings of four
     place = "1 all-reduce of 2.54 KiB over clients, fedavg.py:12 +1"  # as in the headline
     expect(view.get_by_text(f"{place}: each link of the rings carries 3.81 KiB")).to_be_visible()
-    expect(view.get_by_text("in each device: clients")).to_be_visible()
+    expect(view.get_by_text("in each card: the device's id and its clients")).to_be_visible()
     view.get_by_label("Arrange devices by").select_option("torus")
     expect(view.locator(".wb-link-idle")).to_have_count(4 + 8)  # across and along the rows, closed
-    view.get_by_label("Links that carry a collective").select_option("")
+    first.click()
     expect(links).to_have_count(0)
+
+
+@pytest.mark.parametrize("axes", [(("data", 16),), (("pods", 4), ("data", 16)), (("a", 4), ("b", 32))], ids=str)
+def test_rows_of_many_devices_fit_a_narrow_page_and_the_collectives_stand_below(harness: Harness, axes):
+    harness.page.set_viewport_size({"width": 690, "height": 900})
+    (name, size) = axes[-1]
+    sends = [each.replace(axes=(name,), group_size=size) for each in parts.round_collectives()]
+    view = harness.mount(workbench_widgets.MeshView(parts.mesh_record(clients=0, axes=axes), collectives=sends))
+    pane = view.locator(".wb-scrolls").first
+    assert pane.evaluate("node => node.scrollWidth - node.clientWidth") <= 1
+    picture, table = (view.locator(part).bounding_box() for part in (".wb-meshframe", ".wb-sent"))
+    assert table["y"] >= picture["y"] + picture["height"]
+    written = view.locator(".wb-cardcontents").evaluate_all("nodes => nodes.some(node => node.textContent)")
+    place = f"its place along {', '.join(axis for axis, _ in axes)}"
+    assert view.get_by_text(place).count() == int(written)
+    for card in view.locator("[data-device]").all()[:16]:
+        box, words = card.locator("rect").first.bounding_box(), card.locator("text").first.bounding_box()
+        assert words["x"] + words["width"] <= box["x"] + box["width"] + 0.5
+
+
+def test_an_all_to_all_says_how_much_goes_to_each_device(harness: Harness):
+    record = parts.mesh_record(clients=0, axes=(("expert", 8),))
+    exchange = parts.round_collectives()[0].replace(kind="all-to-all", axes=("expert",), wire_bytes=7168.0)
+    view = harness.mount(workbench_widgets.MeshView(record, collectives=[exchange]))
+    expect(view.get_by_text("sends 7 KiB, 1 KiB to each of the 7 others of its group, in one call")).to_be_visible()
 
 
 def test_device_says_which_clients_and_shards_live_on_it(harness: Harness):

@@ -362,8 +362,8 @@ def test_the_end_of_a_loop_body_in_another_sharding_is_no_constraint_of_the_same
         found = wb.why(turned)(sharded(mesh)((64, 64), "a"))
     by_executions = {each.executions: each.sentence for each in found.collectives}
     assert "ends with the result of `sharding_constraint`" in by_executions[3.0]
-    assert "as P(a, -), but the loop carries the value as P(-, a)" in by_executions[3.0]
-    assert "carries argument `x` (f32[64,64]) as P(-, a), but the value arrives as P(a, -)" in by_executions[1.0]
+    assert "as P('a'), but the loop carries the value as P(None, 'a')" in by_executions[3.0]
+    assert "carries argument `x` (f32[64,64]) as P(None, 'a'), but the value arrives as P('a')" in by_executions[1.0]
 
 
 def test_many_collectives_are_told_by_reason_and_all_of_them_with_details() -> None:

@@ -331,7 +331,7 @@ def test_sums_shares_and_timeline_of_a_profile(tmp_path):
 def test_timeline_is_cut_to_an_equal_number_for_each_device(tmp_path):
     profile = open_profile(written(tmp_path, *EVENTS), max_events=2)
     assert [(e.where, e.start_seconds) for e in profile.events] == [("gpu:0", 0.0), ("gpu:1", 0.5)]
-    assert any("first 2 of 3 events" in note for note in profile.notes)
+    assert any("2 of 3 events: the first 1 of each device" in note for note in profile.notes)
     assert not any("timeline contains" in note for note in open_profile(written(tmp_path, *EVENTS), max_events=4).notes)
 
 

@@ -185,7 +185,7 @@ def test_time_line_is_cut_evenly_and_sums_are_not():
     assert {event.where for event in short.events} == {f"tpu:{n}" for n in range(4)}
     assert len(short.events) == 40
     assert short.seconds == open_profile(V6E).seconds
-    assert any("first 40 of 809 events" in note for note in short.notes)
+    assert any("40 of 809 events: the first 10 of each device" in note for note in short.notes)
 
 
 # ---- formats and places

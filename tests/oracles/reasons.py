@@ -337,11 +337,9 @@ PARTS = {
     "norm over rows": Part(
         normalized, (((64, 16), P("a")),), "sum", ("adds the parts",), backward=("sum",), explicit=True
     ),
-    "constraint": Part(
-        constrained, (((64, 32), P("a")),), "constraint", ("requests P(-, -)", "arrives as P(a, -)"), False
-    ),
+    "constraint": Part(constrained, (((64, 32), P("a")),), "constraint", ("requests P()", "arrives as P('a')"), False),
     "constraint on another dimension": Part(
-        redistributed, (((64, 32), P("a")),), "constraint", ("requests P(-, a)", "arrives as P(a, -)"), False
+        redistributed, (((64, 32), P("a")),), "constraint", ("requests P(None, 'a')", "arrives as P('a')"), False
     ),
     "roll": Part(rolled, (((64, 16), P("a")),), "whole dimension", ("dimension 0",), backward=("compiler",)),
     "reversal": Part(
@@ -452,10 +450,10 @@ PARTS = {
         scores, (((64, 16), P("a")), ((64, 16), P("a"))), "disagreement", ("A mesh axis",), scans=False
     ),
     "sharding asked of an argument": Part(
-        asked_of_an_argument, (((64, 16), P("a")),), "constraint", ("requests P(-, -)", "arrives as P(a, -)"), False
+        asked_of_an_argument, (((64, 16), P("a")),), "constraint", ("requests P()", "arrives as P('a')"), False
     ),
     "sharding asked of a result": Part(
-        returned, (((64, 16), P("a")),), "output", ("must return", "as P(-, -)"), scans=False, result=P()
+        returned, (((64, 16), P("a")),), "output", ("must return", "as P()"), scans=False, result=P()
     ),
     "carry of a loop": Part(
         carried,

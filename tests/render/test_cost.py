@@ -4,7 +4,7 @@ import pytest
 from records_parts import TOY_CHIP, toy_module
 
 from workbench import render
-from workbench.records.compiled import ClientCostRecord, CollectiveRecord, CostRecord, StageCostRecord
+from workbench.records.compiled import ClientCostRecord, CollectiveRecord, CostRecord, ScaledCostRecord, StageCostRecord
 from workbench.render._cost import collective_bytes
 
 CHIP = TOY_CHIP.replace(
@@ -145,6 +145,14 @@ def test_text_says_predicted_bounds_waste_and_assumptions():
         "  wasted by padding: 25.0 %",
         "Assumes: no overlap",
     ]
+
+
+def test_text_of_an_estimate_counts_the_members_of_its_placement():
+    scaled = ScaledCostRecord(
+        cost=COST, memory=None, placement="replicas", clients=256, clients_per_device=32, chunk_size=1, devices=8,
+        idle_devices=0, model=1.0,
+    )  # fmt: skip
+    assert render.text(scaled).startswith("Estimated, not compiled: 256 replicas on 8 devices, at most 32 per device.")
 
 
 def test_text_without_a_chip_has_no_seconds():

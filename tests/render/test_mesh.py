@@ -57,6 +57,11 @@ def test_picture_is_no_wider_than_asked():
     assert right <= 500 - 12
 
 
+def test_cards_of_a_long_row_have_no_part_of_a_text():
+    assert set(filter(None, words(render.svg(mesh(4, 16), live=True, links=True)))) == {*map(str, range(64))}
+    assert "15" in words(render.svg(mesh(16), live=True, links=True))
+
+
 @pytest.mark.parametrize("width", [300, 760])
 @pytest.mark.parametrize("sizes", [(16,), (8, 16), (2, 60), (2, 4, 2)], ids=str)
 def test_no_device_is_cut_off(sizes, width):

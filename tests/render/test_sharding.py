@@ -56,7 +56,7 @@ def _product(sizes):
 
 def test_line_says_type_spec_shard_bytes_and_copies():
     said = render.describe(leaf((8, 6), (4, 1), replicas=2))
-    assert said == "['w'] f32[8,6] P(axis0, -): f32[2,6] per device, 48 B, 2 copies"
+    assert said == "['w'] f32[8,6] P('axis0'): f32[2,6] per device, 48 B, 2 copies"
     assert (
         render.describe(leaf((3,), (1,), kind="host", shards=(), replication=0)) == "['w'] f32[3]: 12 B, in host memory"
     )
@@ -67,7 +67,7 @@ def test_text_counts_arrays_that_are_alike():
     text = render.text(ShardingRecord(leaves=leaves, total_bytes=64_000, bytes_per_device=32_000))
     assert text.splitlines() == [
         "2,000 arrays, 62.5 KiB in all, 31.2 KiB on the fullest device.",
-        "  p0 f32[8] P(axis0): f32[4] per device, 16 B (and 1,999 more arrays of this kind, up to p1999)",
+        "  p0 f32[8] P('axis0'): f32[4] per device, 16 B (and 1,999 more arrays of this kind, up to p1999)",
     ]
 
 
@@ -86,7 +86,7 @@ def test_propagation_text_has_values_origins_and_collectives():
     text = render.text(PropagationRecord(values=(value,), collectives=(planned,), notes=("odd",)))
     assert text.splitlines() == [
         "Shardy (in-process): 1 value, 1 of them sharded; 1 planned collective.",
-        "         %0 dot_general f32[8,4] P(clients, -)  (clients from input: 0)",
+        "         %0 dot_general f32[8,4] P('clients')  (clients from input: 0)",
         "Planned all-reduce over model: 32 B per device, stage 1",
         "Note: odd",
     ]

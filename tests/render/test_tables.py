@@ -100,7 +100,7 @@ def test_propagation_has_values_and_planned_collectives():
     planned = PlannedCollectiveRecord(kind="all-reduce", axes=("model",), shape=(8,), dtype="f32", size_bytes=32)
     record = PropagationRecord(values=(value,), collectives=(planned,))
     assert to_pandas(record)[["type", "spec", "origins"]].values.tolist() == [
-        ["f32[8,4]", "P(clients, -)", "clients: input: 0"]
+        ["f32[8,4]", "P('clients')", "clients: input: 0"]
     ]
     assert to_pandas(record.collectives)["axes"].tolist() == ["model"]
 

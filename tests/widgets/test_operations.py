@@ -42,6 +42,14 @@ def tree() -> CallTreeRecord:
     )  # fmt: skip
 
 
+def test_column_of_measured_seconds_says_that_collectives_include_waiting():
+    timed = tree().with_own({4: figures(8, 64).replace(measured_seconds={"cpu:0": 1.0})})
+    state, _ = operations_state(timed)
+    assert state["columns"][0]["title"] == "measured, with waits"
+    profiled, _ = operations_state(timed, measured=True)
+    assert any("include the wait" in note for note in profiled["notes"])
+
+
 def test_library_frames_are_folded_and_a_call_is_one_row_with_its_function():
     state, arrays = operations_state(tree())
     assert state["names"] == ["step", "loss", "dot"]
@@ -236,7 +244,7 @@ def test_measured_seconds_of_a_run_are_on_the_same_lines_and_none_is_lost():
     assert [node.total.measured_seconds.get("cpu:0") for node in joined.nodes] == [2.5, 2.5, 2.5, 2.0]
     assert joined.nodes[2].own.measured_seconds == {"cpu:0": 0.5}  # of an operation that only the run has
     state, _ = operations_state(joined)
-    assert state["columns"][0]["key"] == "measured"
+    assert (state["columns"][0]["key"], state["columns"][0]["title"]) == ("measured", "measured")
     assert with_measured(joined, None) is joined
 
 

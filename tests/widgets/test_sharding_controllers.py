@@ -111,7 +111,7 @@ def test_record_of_a_what_if_is_shown_with_what_was_tried():
     program = examples.fedavg_record()
     tried = WhatIfRecord(specs={"w": (("model",), ())}, before=program, after=program)
     view = workbench_widgets.show_record(tried)
-    assert view.live["trial"]["sentence"].startswith("What if w were P(model, -)?")
+    assert view.live["trial"]["sentence"].startswith("What if w were P('model')?")
     assert view.settings == {"specs": {"w": [["model"], []]}}
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from workbench import render
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord, SearchRecord
 from workbench.records.call_tree import CallTreeRecord
-from workbench.render import gain_texts, spec_code
-from workbench.render.units import bytes_text, seconds_text, source_text
+from workbench.render import gain_texts
+from workbench.render.units import bytes_text, seconds_text, source_text, spec_text
 from workbench_widgets._operations import visible_rows
 from workbench_widgets.states import AdviceReport, Finding, Gain, SearchState, ShardingChoice
 
@@ -45,7 +45,7 @@ def _choice(search: SearchRecord, number: int) -> ShardingChoice:
         "sent": {axis: bytes_text(amount) for axis, amount in choice.sent_bytes.items()},
         "how": choice.how,
         "pareto": choice.pareto,
-        "specs": {pattern: spec_code(spec) for pattern, spec in choice.specs.items()},
+        "specs": {pattern: spec_text(spec) for pattern, spec in choice.specs.items()},
         "axes": {pattern: [list(axes) for axes in spec] for pattern, spec in choice.specs.items()},
         "code": search.code(number),
     }

@@ -32,6 +32,7 @@ def operations_state(
         places.append(_NOWHERE)
         for member in group.members:
             parents[member] = at
+    sends = any(node.total.collectives for node in nodes)
     columns, arrays = _measured_columns(nodes) if measured else _columns(nodes)
     arrays |= {
         "tree.parent": floats(parents),
@@ -55,7 +56,10 @@ def operations_state(
         "code": _code(places, cells),
         "made_from": tree.made_from,
         "counted": "all calls in the profile, measured" if measured else None,
-        "notes": _notes(tree, {column["key"] for column in columns}),
+        "notes": [
+            *_notes(tree, {column["key"] for column in columns}),
+            *(["The seconds of a collective include the wait for other devices."] if measured and sends else []),
+        ],
     }
     return state, arrays
 
@@ -232,7 +236,7 @@ def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str
 
 
 TIPS = {
-    "measured": "Measured seconds per call on the slowest device; for a collective with the wait for other devices.",
+    "measured": "Measured seconds per call on the slowest device. A collective includes the wait for other devices.",
     "predicted": (
         "Predicted seconds that an operation adds to one call on the named chip. Collective time that overlaps with "
         "other operations is not counted."
@@ -254,6 +258,8 @@ def _columns(nodes: list[CallNodeRecord]) -> tuple[list[FigureColumn], Arrays]:
         if not any(total):
             continue
         axis = key.partition("/")[2]
+        if key == "measured" and any(node.total.collectives for node in nodes):
+            title = "measured, with waits"
         tip = TIPS.get(key, f"Bytes that one device sends over mesh axis {axis} in one call.")
         columns.append({"key": key, "title": title, "unit": unit, "tip": tip})
         arrays[f"tree.{key}"] = floats(total)

@@ -8,8 +8,7 @@ from workbench.advice._search._stand_in import promoted_sums
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord
 from workbench.records.sharding import CollectiveKind
-from workbench.render import spec_code
-from workbench.render.units import bytes_text
+from workbench.render.units import bytes_text, spec_text
 
 _HALVED = {"bf16", "f16"}
 _REARRANGED = {"bitcast", "copy", "reshape", "transpose"}
@@ -56,7 +55,7 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
             else "The operation that uses the argument needs all of it on each device; the reason was not found."
             if reason is None
             else reason.sentence,
-            change=f"Keep the gathered dimension unsharded, as in `{spec_code(spec)}`. Then nothing is gathered, but "
+            change=f"Keep the gathered dimension unsharded, as in `{spec_text(spec)}`. Then nothing is gathered, but "
             f"each device holds {more} more."
             + " Or shard the dimension over an axis that the other operand does not use."
             * is_other,

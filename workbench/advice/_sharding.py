@@ -8,8 +8,7 @@ from workbench.advice._search._groups import ArgumentLeaf, group_leaves
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord
-from workbench.render import spec_code
-from workbench.render.units import bytes_text, share_text
+from workbench.render.units import bytes_text, share_text, spec_text
 
 _LARGE = 0.1  # of the arguments of one device
 _LARGE_BYTES = 1 << 16  # for smaller arrays, a collective is not worthwhile
@@ -46,7 +45,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
             else "No spec shards the array, and nothing in the program requests a shard of the array."
             if is_whole
             else f"The spec omits `{axis}`, and the program needs more than half of the memory.",
-            change=f"Shard {all_of(leaves)} as `{spec_code(spec)}`, over `{axis}`.",
+            change=f"Shard {all_of(leaves)} as `{spec_text(spec)}`, over `{axis}`.",
             evidence=(
                 f"{share_text(held_bytes / total, 0)} of one device's argument bytes",
                 f"sharded over {axis}, one device would store {bytes_text(held_bytes // sizes[axis])}",
@@ -223,7 +222,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
             why=f"Every device holds {-(-n // count)} entries, including padding.",
             change=f"Make the dimension {up}" + (f" or {down}" if down else "") + f", a multiple of {count}, or shard "
             "another dimension.",
-            evidence=(f"{value.name}: {spec_code(value.spec)} on {', '.join(f'{a}={sizes.get(a, 1)}' for a in axes)}",),
+            evidence=(f"{value.name}: {spec_text(value.spec)} on {', '.join(f'{a}={sizes.get(a, 1)}' for a in axes)}",),
             weight=waste,
             sources=() if value.source is None else (value.source,),
             axes=tuple(axes),

@@ -11,8 +11,7 @@ from workbench.advice._sharding import all_of, best_spec, named
 from workbench.errors import WorkbenchError
 from workbench.records.advice import FindingRecord
 from workbench.records.program import SourceLine
-from workbench.render import spec_code
-from workbench.render.units import bytes_text, share_text
+from workbench.render.units import bytes_text, share_text, spec_text
 
 _LESS = 0.9  # a change must reduce the bytes sent to this share or less
 _SMALL_BYTES = 1 << 12
@@ -46,14 +45,14 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
             continue
         is_found = True
         leaves = {planner.leaves[i].name: spec for at, spec in specs.items() for i in groups[at].leaves}
-        was = " and ".join(f"`{groups[at].pattern}` is sharded as `{spec_code(base.specs[at])}`" for at in specs)
-        new = " and ".join(f"`{spec_code(spec)}`" for spec in specs.values())
+        was = " and ".join(f"`{groups[at].pattern}` is sharded as `{spec_text(base.specs[at])}`" for at in specs)
+        new = " and ".join(f"`{spec_text(spec)}`" for spec in specs.values())
         yield FindingRecord(
             rule="spec on another dimension",
             what=f"{was}; with {new}, the program would send fewer bytes.",
             why="Operations that read the array either need parts from other devices, or produce partial sums, which "
             "devices must add. The number of bytes depends on the sharded dimension.",
-            change=f"Shard {' and '.join(f'`{groups[at].pattern}` as `{spec_code(specs[at])}`' for at in specs)}.",
+            change=f"Shard {' and '.join(f'`{groups[at].pattern}` as `{spec_text(specs[at])}`' for at in specs)}.",
             specs=leaves,
             evidence=(_planned_bytes(program, before, after),),
             weight=_weight(before, after),
@@ -111,9 +110,9 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             rule="partly sharded array",
             what=f"{named(leaves)} stored in parts of {bytes_text(leaf.bytes_per_device)}, each on "
             f"{leaf.replication} devices.",
-            why=f"The spec `{spec_code(leaf.spec)}` omits `{axis}`. According to the plan, adding this axis does not "
+            why=f"The spec `{spec_text(leaf.spec)}` omits `{axis}`. According to the plan, adding this axis does not "
             "increase the bytes sent.",
-            change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_code(spec)}`.",
+            change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_text(spec)}`.",
             evidence=(
                 f"{share_text(held_bytes / total, 0)} of one device's argument bytes",
                 _planned_bytes(program, before, sum(tried.sent.values())),
@@ -162,7 +161,7 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
         sources: tuple[SourceLine, ...] = () if value.source is None else (value.source,)
         yield FindingRecord(
             rule="costly constraint",
-            what=f"The constraint `{spec_code(value.spec)}` on a value with shape {list(value.shape)} makes the "
+            what=f"The constraint `{spec_text(value.spec)}` on a value with shape {list(value.shape)} makes the "
             "program send more bytes.",
             why="The value is computed in one sharding, but the constraint requests another sharding, so devices "
             "exchange the value.",

@@ -47,7 +47,6 @@ from workbench.plan import ChunkSize
 from workbench.records.advice import FindingRecord, GainRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import SourceLine
-from workbench.render import spec_code
 from workbench.render.units import bytes_text, flops_text, seconds_text, spec_text
 
 
@@ -261,7 +260,7 @@ def _used(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
         rows = compared(program, recompile(specs={leaf.path: choice[1]}))
         gain = max(rows, key=lambda row: row.saved_share)
         if gain.saved_share > 0:
-            how = f"compiled with `{leaf.path}` as {spec_code(choice[1])}"
+            how = f"compiled with `{leaf.path}` as {spec_text(choice[1])}"
             return finding.replace(gain=gain.replace(how=how), compared=rows)
         break
     return finding

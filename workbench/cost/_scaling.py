@@ -116,11 +116,12 @@ def estimate_scaled(
         cost=CostRecord(
             stages=costs,
             chip=chip,
-            error_bar=f"{UNKNOWN}: estimated for another number of clients or devices",
+            error_bar=f"{UNKNOWN}: estimated for another number of {placement.name} or devices",
             seconds=sum(values) if chip is not None and len(values) == len(seconds) else None,
             assumptions=tuple(_assumptions(record, placement, before, after, model)),
         ),
         memory=_memory(record, law, chip),
+        placement=placement.name,
         clients=after.clients,
         clients_per_device=after.per_device,
         chunk_size=after.chunk_size,
@@ -134,9 +135,9 @@ def estimate_scaled(
 
 # Both errors are described in docs/absent-hardware.md.
 _ERROR = (
-    "Measured error: recompiling nine programs at 44 sizes gave FLOPs at clients within 1 %, equal bytes sent, and a "
-    "peak within a third in 43 cases. In one case where the chunk size changes, the estimated peak is 51 % too high. "
-    "The predicted seconds of two of these programs were within 5 %."
+    "Measured error: recompiling nine programs at 44 sizes gave FLOPs of mapped stages within 1 %, equal bytes sent, "
+    "and a peak within a third in 43 cases. In one case where the chunk size changes, the estimated peak is 51 % too "
+    "high. The predicted seconds of two of these programs were within 5 %."
 )
 _ERROR_OF_MODEL = (
     "Measured error: recompiling two programs at half or twice the parameters gave FLOPs within 10 %, bytes sent "

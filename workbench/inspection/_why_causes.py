@@ -7,6 +7,7 @@ from pathlib import Path
 from workbench.inspection._call_tree._frames import shown_file
 from workbench.records import read_source_line
 from workbench.records.sharding import PlannedValueRecord, WhyCauseRecord, WhyCollectiveRecord
+from workbench.render.units import spec_entry, spec_text
 
 _LEAST_COLLECTIVES = 2  # if there are fewer collectives, they are reported one by one
 
@@ -102,7 +103,7 @@ def _cause(
     spec = (first_axes, *(tuple(a for a in entry if a != axis) for entry in value.spec[1:]))
     source, change = value.source, constraint_advice(value, spec)
     if request is not None:
-        source, (like, change) = request.source, _request_text(request, _spec(spec))
+        source, (like, change) = request.source, _request_text(request, spec_text(spec))
     where = f" at {Path(shown_file(source.file)).name}:{source.line}" if source else ""
     return WhyCauseRecord(
         axis=axis,
@@ -158,13 +159,13 @@ def _request_text(request: PlannedValueRecord, spec: str) -> tuple[str, str]:
 
 def constraint_advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]) -> str:
     """The constraint to add to the program, either after a line that assigns a name or around a value."""
-    spec = _spec(axes)
+    spec = spec_text(axes)
     if value.op_name.count("vmap(") == 1 and axes[0]:  # the line sees a value without the mapped dimension
         kind = f"{value.dtype}[{','.join(map(str, value.shape[1:]))}]"
         return (
             "Keep the batch sharded. The line is inside `jax.vmap`, which adds the batch dimension: name the mesh axes "
-            f"of that dimension, as in `jax.vmap(fn, spmd_axis_name={_entry(axes[0])})`. Then constrain the value "
-            f"{kind} of the line, as in `jax.lax.with_sharding_constraint(value, {_spec(axes[1:])})`."
+            f"of that dimension, as in `jax.vmap(fn, spmd_axis_name={spec_entry(axes[0])})`. Then constrain the value "
+            f"{kind} of the line, as in `jax.lax.with_sharding_constraint(value, {spec_text(axes[1:])})`."
         )
     code = read_source_line(value.source.file, value.source.line) if value.source else ""
     assigned = re.match(r"\s*(\w+)\s*=[^=]", code)
@@ -179,17 +180,3 @@ def constraint_advice(value: PlannedValueRecord, axes: Sequence[tuple[str, ...]]
         return f"Keep the batch sharded: constrain the value {kind}, as in {call}."
     name = assigned[1]
     return f"Keep the batch sharded after that line: `{name} = jax.lax.with_sharding_constraint({name}, {spec})`."
-
-
-def _spec(axes: Sequence[tuple[str, ...]]) -> str:
-    return f"P({', '.join(_entry(entry) for entry in _without_trailing(axes))})"
-
-
-def _without_trailing(spec: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
-    while spec and not spec[-1]:
-        spec = spec[:-1]
-    return spec
-
-
-def _entry(axes: Sequence[str]) -> str:
-    return "None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))

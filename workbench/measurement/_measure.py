@@ -27,6 +27,7 @@ from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import ModuleRecord
 from workbench.records.hardware import ChipRecord, MeshRecord
 from workbench.records.run import ClientRunRecord, EventRecord, RunRecord, StageRunRecord
+from workbench.render.units import count_text
 
 _JOINED_WELL = 0.99
 COMMAND_BUFFER_NOTE = (
@@ -360,9 +361,9 @@ def _notes(
         f"(medians of {len(walls.plain)})."
     ]
     if spans > options.max_events:
-        limit = options.max_events
+        limit, total = count_text(options.max_events), count_text(spans)
         notes.append(
-            f"The timeline contains the longest {limit} of {spans} spans, with an equal number for each device."
+            f"The timeline contains the longest {limit} of {total} spans, with an equal number for each device."
         )
     if devices[0].platform == "cpu":
         notes.append(

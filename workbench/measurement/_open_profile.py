@@ -41,7 +41,7 @@ from workbench.records.profile import (
     UnjoinedRecord,
 )
 from workbench.records.run import EventRecord
-from workbench.render.units import share_text
+from workbench.render.units import count_text, share_text
 
 _TRACES = ("*.trace.json.gz", "*.trace.json", "trace.json.gz", "trace.json")
 _GROUPS = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\{[\d,{}]*\}\})")
@@ -361,12 +361,15 @@ class _Recorder:
                     peak_bytes_per_second=device.peak_bytes,
                 )
 
+    @property
+    def _events_per_device(self) -> int:
+        return max(1, self._read.max_events // max(1, len(self._read.devices)))
+
     def _time_line(self, operations: Sequence[ProfiledOperationRecord]) -> tuple[EventRecord, ...]:
         by_name = {(operation.program, operation.name): operation for operation in operations}
-        share = max(1, self._read.max_events // max(1, len(self._read.devices)))
         events: list[EventRecord] = []
         for device in self._read.devices.values():
-            events += sorted(device.kept, key=lambda event: event.start_seconds)[:share]
+            events += sorted(device.kept, key=lambda event: event.start_seconds)[: self._events_per_device]
         events.sort(key=lambda event: event.start_seconds)
         start = events[0].start_seconds if events else 0.0
         described = []
@@ -448,13 +451,18 @@ class _Recorder:
     def _final_notes(self, operations: Sequence[ProfiledOperationRecord]) -> Iterator[str]:
         if self._read.only is not None:
             yield self._note_of_choice(operations)
-        total = sum(device.events for device in self._read.devices.values())
-        if total > self._read.max_events:
-            limit = self._read.max_events
-            yield f"The timeline contains the first {limit} of {total} events; all sums count every event."
+        devices = self._read.devices.values()
+        if any(device.events > self._events_per_device for device in devices):
+            total = sum(device.events for device in devices)
+            shown = sum(min(len(device.kept), self._events_per_device) for device in devices)
+            yield (
+                f"The timeline contains {count_text(shown)} of {count_text(total)} events: the first "
+                f"{count_text(self._events_per_device)} of each device. Sums count every event."
+            )
         if ordered := sum(bool(name) for name in self._read.graph_names.values()):
             yield (
-                f"The instructions of {ordered} kernels in command buffers (CUDA graphs) are inferred from their order."
+                f"The instructions of {count_text(ordered)} kernels in command buffers (CUDA graphs) are inferred from "
+                "their order."
             )
         if any(kind == COMMAND_BUFFERS for kind, _ in self._read.unjoined):
             yield COMMAND_BUFFER_NOTE

@@ -372,12 +372,13 @@ class ScaledCostRecord(Record):
 
     cost: CostRecord
     memory: MemoryRecord | None  # only totals; None if the compiler's totals are unknown
-    clients: int
+    clients: int  # the size of `placement`
     clients_per_device: int  # number of clients on the fullest device
     chunk_size: int
     devices: int
     idle_devices: int  # number of devices without clients
     model: float  # times the parameters
+    placement: str = "clients"  # name of the placement that the estimate changes
     chunks: str = ""  # chunk size of the estimate and who chose it
     error: str = ""  # measured differences between estimates and recompiled programs
 

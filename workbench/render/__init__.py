@@ -24,7 +24,6 @@ from workbench.render._rounds_figures import rounds_png as rounds_png
 from workbench.render._search import (
     placement_code as placement_code,
     sharding_code as sharding_code,
-    spec_code as spec_code,
 )
 from workbench.render._svg import Markup as Markup
 from workbench.render._tables import to_pandas as to_pandas

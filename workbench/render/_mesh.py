@@ -19,6 +19,8 @@ _TITLE = 18.0
 _CELL = 44.0
 _CARD = (49.0, 44.0)  # smallest width, and height
 _WIDEST = 225.0
+_NARROW = 34.0  # width of cards in rows that would otherwise be wider than the room
+_ROOM = 760.0  # maximum width of a live picture, which a narrow page scales down
 _ROOMY = 5  # maximum number of columns whose cards have room for names of placements
 _LINK = 18.0  # room around the devices for links that leave the picture
 
@@ -63,7 +65,7 @@ def render_mesh_svg(
         reading = "; ".join(filter(None, (arrangement.reading, key)))
         draw = _draw_cards if few else _draw_cells
         drawn, right, bottom = draw(mesh, arrangement, cells, width, start, links=links, live=live)
-        if right > width and not live:  # cards are too wide, and a static picture does not scroll
+        if right > (_ROOM if live else width):  # cards are too wide: no picture scrolls sideways
             drawn, right, bottom = _draw_cells(mesh, arrangement, cells, width, start, links=links, live=live)
     if live:
         return picture(right + start[0], bottom + start[1], drawn, label=label, live=True)
@@ -161,6 +163,8 @@ def _draw_cards(
     columns = len(set(layout.places[:, 0].tolist()))
     room = width - 2 * start[0] - 10 * (layout.columns - columns) + across
     least, high = _CARD
+    narrow = columns * (least + across) > _ROOM - 2 * start[0]
+    least = _NARROW if narrow else least
     wide = min(max(room / columns - across, least), _WIDEST)
     titled = len(layout.panels) > 1
     xs, right = _lines(start[0], layout.places[:, 0], layout.columns, wide, across)
@@ -176,7 +180,8 @@ def _draw_cards(
         names = [str(device.id) for device in mesh.devices]
     cards = []
     for device, name, (x, y), cell in zip(mesh.devices, names, layout.places.tolist(), cells, strict=True):
-        contents = _fitting((cell.contents, ", ".join(cell.short)), wide - 14, 11)
+        texts = [cell.contents, ", ".join(cell.short), *([""] if narrow else [])]  # no room for parts of a text
+        contents = _fitting(texts, wide - 14, 11)
         left, top = xs[x], ys[y]
         number = text(left + wide - 8, top + 18, "", size=11, class_="wb-fill-muted wb-end wb-cardnumber")
         cards.append(
@@ -186,7 +191,7 @@ def _draw_cards(
                 rect(left, top, 5, high, rx=2.5, fill=cell.fill, class_="wb-cardhue"),
                 text(left + 10, top + 18, name, fit=wide - 12, size=12, class_="wb-fill-fg wb-strong"),
                 number if live and roomy else None,
-                text(left + 10, top + 34, contents, size=11, class_="wb-fill-muted"),
+                text(left + 10, top + 34, contents, size=11, class_="wb-fill-muted wb-cardcontents"),
                 data_device=device.id,
                 class_="wb-stage wb-devicecard",
             )

@@ -9,7 +9,7 @@ from workbench.errors import InspectionError
 from workbench.records.advice import JitRecord, SearchRecord, ShardingChoiceRecord, SliceRecord, SpecGroupRecord
 from workbench.records.hardware import AxisRecord
 from workbench.records.sharding import pattern_of
-from workbench.render.units import bytes_text, seconds_text
+from workbench.render.units import bytes_text, seconds_text, spec_text
 
 _SHOWN = 8
 _IMPORTS = {"nnx.jit": ["from flax import nnx"], "eqx.filter_jit": ["import equinox as eqx"]}
@@ -52,7 +52,7 @@ def render_search_text(search: SearchRecord) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     sharded = search.best.specs if any(map(any, search.best.specs.values())) else {}
-    specs = [f"  {pattern}: {spec_code(spec)}" for pattern, spec in sharded.items()] or ["  all replicated"]
+    specs = [f"  {pattern}: {spec_text(spec)}" for pattern, spec in sharded.items()] or ["  all replicated"]
     notes = [f"Note: {note}" for note in search.notes]
     return "\n".join(
         [
@@ -90,7 +90,7 @@ def _slices_text(search: SearchRecord) -> str:
             f"  {row.chip}: {row.target} ({row.chips} chips) {verdict}: {peak}{room} on a device{seconds}{chunk}, "
             f"{row.how}{note}"
         )
-        specs = "; ".join(f"{pattern} {spec_code(spec)}" for pattern, spec in list(row.specs.items())[:_SHOWN])
+        specs = "; ".join(f"{pattern} {spec_text(spec)}" for pattern, spec in list(row.specs.items())[:_SHOWN])
         if row.fits:
             lines.append(f"    with {specs or 'every argument replicated on every device'}")
         lines += [f"    not {reason}" for reason in row.tried if ": " in reason and not reason.startswith(_own(row))]
@@ -101,19 +101,6 @@ def _slices_text(search: SearchRecord) -> str:
 def _own(row: SliceRecord) -> str:
     """First words of reasons about the row's own slice; they are omitted, because the row shows the same figures."""
     return f"{row.target}: a device needs"
-
-
-def spec_code(spec: Sequence[Sequence[str]]) -> str:
-    """A spec as Python code.
-
-    Example:
-        >>> spec_code(((), ("data", "model")))
-        "P(None, ('data', 'model'))"
-    """
-    entries = ["None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes)) for axes in spec]
-    while entries and entries[-1] == "None":
-        entries.pop()
-    return f"P({', '.join(entries)})"
 
 
 def sharding_code(
@@ -295,7 +282,7 @@ def _rules(
         "",
         f"mesh = jax.make_mesh({sizes}, {names}, axis_types={types})",
         "SPECS = {  # by the end of a path: the paths of optimizer states end like those of their parameters",
-        *(f"    {rule!r}: {spec_code(spec)}," for rule, spec in rules.items()),
+        *(f"    {rule!r}: {spec_text(spec)}," for rule, spec in rules.items()),
         "}",
         "",
         "",

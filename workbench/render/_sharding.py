@@ -48,7 +48,7 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
     Example:
         >>> print(render_sharding_text(wb.inspect({"w": jnp.ones((4, 2))})))
         1 array, 32 B in all, 32 B on the fullest device.
-          ['w'] f32[4,2] P(-, -): f32[4,2] per device, 32 B
+          ['w'] f32[4,2] P(): f32[4,2] per device, 32 B
     """
     sharding = _as_record(record)
     lines = [describe_sharding(sharding) + "."]

@@ -17,7 +17,7 @@ def describe_what_if(record: WhatIfRecord) -> str:
         >>> plan = PlanRecord(name="f", placements=(), stages=())
         >>> same = ProgramRecord(name="f", target="here", plan=plan)
         >>> describe_what_if(WhatIfRecord(specs={"w": (("model",), ())}, before=same, after=same))
-        'What if w were P(model, -)? No collective would differ (planned)'
+        "What if w were P('model')? No collective would differ (planned)"
     """
     named = " and ".join(f"{leaf} were {spec_text(spec)}" for leaf, spec in record.specs.items()) or "nothing changed"
     question = (

@@ -164,13 +164,24 @@ def axes_text(axes: tuple[str, ...]) -> str:
 
 
 def spec_text(spec: Sequence[Sequence[str]]) -> str:
-    """A spec in short form.
+    """A spec as JAX writes it; dimensions at the end that are not sharded are left out.
 
     Example:
-        >>> spec_text((("clients",), (), ("data", "model")))
-        'P(clients, -, data+model)'
+        >>> spec_text((("clients",), (), ("data", "model"), ()))
+        "P('clients', None, ('data', 'model'))"
     """
-    return f"P({', '.join('+'.join(axes) or '-' for axes in spec)})"
+    last = max((at for at, axes in enumerate(spec, 1) if axes), default=0)
+    return f"P({', '.join(map(spec_entry, spec[:last]))})"
+
+
+def spec_entry(axes: Sequence[str]) -> str:
+    """The mesh axes of one dimension as JAX writes them in a spec.
+
+    Example:
+        >>> spec_entry(("data",)), spec_entry(())
+        ("'data'", 'None')
+    """
+    return "None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
 
 
 def amount_text(value: float | str | None, unit: str) -> str:

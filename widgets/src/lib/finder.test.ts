@@ -22,7 +22,7 @@ const parts: Partial<Record<ViewName, Reader<never>>> = {
     code: [["/x/a.py", "a.py", [[3, "  h = mlp(x)"]]]],
     sources: [["/x/a.py", 3, "a.py:3"]],
   }),
-  sharding: reader({ leaves: [{ path: "params.mlp.w", type: "f32[4]", spec_text: "P(-)" }] }),
+  sharding: reader({ leaves: [{ path: "params.mlp.w", type: "f32[4]", spec_text: "P()" }] }),
 };
 const entries = entriesOf({ of: (view) => parts[view] ?? null });
 const found = (...words: string[]) => findEntries(entries, words).map(({ kind, text }: Entry) => [kind, text]);

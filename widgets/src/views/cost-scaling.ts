@@ -34,7 +34,8 @@ class WhatIf {
   ) {
     this.base = this.known[0];
     this.settle();
-    const summary = h("summary", {}, "What if: more clients, a larger model, a smaller chunk size, more devices?");
+    const { placement } = this.scaling;
+    const summary = h("summary", {}, `What if: more ${placement}, a larger model, a smaller chunk size, more devices?`);
     this.section = h(
       "details",
       { class: "wb-whatif" },

@@ -41,6 +41,14 @@ function pairLinks(sending: MeshCollective, pairs: readonly (readonly [number, n
   return { links: torus ? routed(messages, torus) : messages, words };
 }
 
+/** To whom a device sends, of a collective that is not a ring. */
+function recipients(mesh: Mesh, { kind, axes, sent }: MeshCollective): string {
+  if (kind.startsWith("collective-permute")) return " to at most one other device";
+  const size = mesh.axes.reduce((product, { name, size }) => product * (axes.includes(name) ? size : 1), 1);
+  if (!kind.startsWith("all-to-all") || size < 2) return " to the others of its group";
+  return `, ${formatBytes(sent / (size - 1))} to each of the ${size - 1} others of its group,`;
+}
+
 /** What is drawn for a collective; `torus` where devices are shown at their coordinates. */
 export function linksOf(mesh: Mesh, sending: MeshCollective | null, torus: Torus | null, device: number): Links {
   const count = mesh.ids.length;
@@ -48,8 +56,7 @@ export function linksOf(mesh: Mesh, sending: MeshCollective | null, torus: Torus
   if (!sending) return { ...NONE, idle };
   if (sending.pairs?.length) return { ...pairLinks(sending, sending.pairs, torus), idle };
   if (!isRing(sending.kind)) {
-    const to = sending.kind.startsWith("collective-permute") ? "at most one other device" : "the others of its group";
-    const words = `${sending.label}: not drawn as a ring. Every device sends ${formatBytes(sending.sent)} to ${to} in one call.`;
+    const words = `${sending.label}: not drawn as a ring. Every device sends ${formatBytes(sending.sent)}${recipients(mesh, sending)} in one call.`;
     return { links: [], idle, words };
   }
   const over = sending.axes.map((name) => mesh.axes.findIndex((axis) => axis.name === name));

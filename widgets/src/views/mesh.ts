@@ -45,7 +45,7 @@ class MeshPane {
   private readonly linkWords = h("p", { class: "wb-note", role: "status" });
   private readonly sendings: readonly MeshCollective[];
   private quiet = false; // the reader wants no links
-  private linksMenu: HTMLSelectElement | null = null;
+  private readonly sent: readonly HTMLElement[]; // a row for each collective
 
   constructor(
     host: HTMLElement,
@@ -54,6 +54,7 @@ class MeshPane {
     this.mesh = new Mesh(context);
     this.layout = this.mesh.layouts[0];
     this.sendings = context.state("collectives") ?? [];
+    this.sent = this.sendings.map((sending) => this.rowOf(sending));
     this.choice = this.telling();
     const { node, main, detail } = split(context, "Details of the selected device", 0.62);
     this.detail = detail;
@@ -117,31 +118,46 @@ class MeshPane {
       layouts.length > 1 ? h("label", {}, "Arrange by ", arrange) : null,
       h("label", {}, "Colour by ", colour),
       h("span", { class: "wb-row" }, "groups over", axes),
-      this.sendings.length ? h("label", {}, "Links of ", this.linkTools()) : null,
       this.legendBox,
     );
   }
 
-  private linkTools(): HTMLElement {
-    const options = this.sendings.map(
-      ({ names, label, sent }): Option<string> => [names[0], `${formatBytes(sent)}: ${label}`],
-    );
-    this.linksMenu = menu("Links that carry a collective", [["", "no collective"], ...options], "", (name) => {
-      this.quiet = !name;
-      this.context.select({ instruction: name || null });
+  private rowOf(sending: MeshCollective): HTMLElement {
+    const choose = () => {
+      this.quiet = sending === this.sending;
+      this.context.select({ instruction: this.quiet ? null : sending.names[0] });
       this.link();
-    });
-    return this.linksMenu;
+    };
+    const name = button(sending.label, choose, { class: "wb-link" });
+    return h("tr", {}, h("td", {}, name), h("td", { class: "wb-num" }, formatBytes(sending.sent)));
+  }
+
+  /** What one device sends, largest first: the links of the chosen row are drawn. */
+  private sentTable(): HTMLElement | null {
+    if (!this.sent.length) return null;
+    const heads = [
+      h("th", { scope: "col" }, "collectives: choose one to see its links"),
+      h("th", { scope: "col", class: "wb-num" }, "sent by one device in one call"),
+    ];
+    const label = "Collectives over the mesh, largest first";
+    const parts = [h("thead", {}, h("tr", {}, heads)), h("tbody", {}, this.sent)];
+    return h("div", { class: "wb-sent" }, h("table", { "aria-label": label }, parts));
+  }
+
+  /** The collective whose links are drawn: at first the one that sends most. */
+  private get sending(): MeshCollective | null {
+    const { instruction } = this.context.selection;
+    const chosen = this.sendings.find(({ names }) => names.includes(instruction ?? ""));
+    return chosen ?? (this.quiet || instruction ? null : (this.sendings[0] ?? null));
   }
 
   /** The links of the chosen collective, and those that the torus has. */
   private link(): void {
-    const { mesh, context, layout } = this;
-    const { instruction } = context.selection;
-    const chosen = this.sendings.find(({ names }) => names.includes(instruction ?? ""));
-    // At first what sends most, so that a mesh is more than a table of its devices.
-    const sending = chosen ?? (this.quiet || instruction ? null : (this.sendings[0] ?? null));
-    if (this.linksMenu) this.linksMenu.value = sending?.names[0] ?? "";
+    const { mesh, context, layout, sending } = this;
+    this.sendings.forEach((each, i) => {
+      this.sent[i].classList.toggle("wb-selected", each === sending);
+      this.sent[i].querySelector("button")?.setAttribute("aria-pressed", String(each === sending));
+    });
     const dimensions = context.state("coords");
     const torus =
       layout.key === "torus" && dimensions
@@ -169,9 +185,6 @@ class MeshPane {
     this.places = new Float32Array(context.array(`mesh.places.${layout.key}`));
     this.grid = new Int32Array(gridOf(layout, this.places));
     const abstract = context.state("abstract") ? " · no devices attached" : "";
-    const inside = this.mesh.heldBy(0).map(([name]) => name);
-    const contents = `in each device: ${(inside.length ? inside : this.mesh.axes.map(({ name }) => name)).join(", ")}`;
-    const caption = h("p", { class: "wb-note" }, [layout.reading, contents].join(" · "), abstract);
     const svg = pictureFrom(layout.svg);
     const [, , width, height] = boxOf(svg);
     svg.append(this.rings, this.overlay);
@@ -179,6 +192,12 @@ class MeshPane {
     const cells = svg.querySelector("[data-cells]");
     this.canvas = cells && this.makeCanvas();
     const frame = h("div", { class: "wb-meshframe" }, this.canvas, svg as unknown as Node);
+    const caption = h(
+      "p",
+      { class: "wb-note" },
+      [layout.reading, this.contents()].filter(Boolean).join(" · "),
+      abstract,
+    );
     const most = SIZES[1] * width;
     frame.style.maxWidth = `${cells ? Math.min(most, (HEIGHT * width) / height) : most}px`;
     if (this.canvas && cells) {
@@ -190,8 +209,18 @@ class MeshPane {
       this.nameCards(svg);
     }
     for (const side of ["width", "height"]) svg.removeAttribute(side);
-    replace(this.place, caption, this.linkWords, frame, this.canvas && this.tip);
+    replace(this.place, caption, frame, this.canvas && this.tip, this.linkWords, this.sentTable());
     this.follow();
+  }
+
+  /** What stands in a card; nothing where devices are painted without words. */
+  private contents(): string {
+    if (this.canvas) return "";
+    const inside = this.mesh.heldBy(0).map(([name]) => name);
+    const place = `place along ${this.mesh.axes.map(({ name }) => name).join(", ")}`;
+    const written = this.cards.some((card) => card.querySelector(".wb-cardcontents")?.textContent);
+    if (!written) return "in each card: the device's id";
+    return `in each card: the device's id and its ${inside.length ? inside.join(", ") : place}`;
   }
 
   private colours(): { fill: (value: number) => Rgb; grouped: boolean } {

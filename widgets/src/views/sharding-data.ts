@@ -134,7 +134,8 @@ export function groupOffers(
   return found.filter(({ changed }) => changed.length).sort((a, b) => b.saved - a.saved);
 }
 
-const text = (axis: string) => JSON.stringify(axis);
+/** A name as Python writes it, between single quotes. */
+const text = (axis: string) => `'${JSON.stringify(axis).slice(1, -1).replaceAll('\\"', '"').replaceAll("'", "\\'")}'`;
 
 /** A name of a record as part of Python code: what could end the line or call something is replaced. */
 const asName = (path: string) => path.replace(/[^\p{L}\p{N}_.[\]'" -]/gu, "_");
