@@ -312,7 +312,7 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
         yield repeated(mesh, "gather", 0.0, _gather, (rows, 128))
         yield repeated(mesh, "scatter", 0.0, _scatter, (rows, 128))
         yield repeated(mesh, "sort", 2.0 * size, _sort, (size // 4,), start=_bits)
-        yield repeated(mesh, "thin product", 0.0, _thin, (rows, 128), start=lambda x: (x, x[:1].T * jnp.ones(16)))
+        yield repeated(mesh, "thin product", 0.0, _thin, (rows, 128), start=lambda x: (x, jnp.tile(x[:1].T, 16)))
     for size in (16, 64, 128, 256):
         repeated = functools.partial(_repeated, shape=(size, size), start=lambda x: (x, x @ x.T + jnp.eye(len(x))))
         yield repeated(mesh, "factorisation", size**3 / 3, lambda both: (lax.linalg.cholesky(both[1]), both[1]))
