@@ -19,9 +19,8 @@ T975 = 12.706204736  # quantile of Student's t with one degree of freedom
 
 
 def history(*losses: Any, first: int = 0, **others: float) -> History:
-    return History([
-        RoundRecord(round=number, seconds=2.0, metrics={"loss": loss} | others) for number, loss in enumerate(losses, first)
-    ])  # fmt: skip
+    rounds = enumerate(losses, first)
+    return History([RoundRecord(round=number, seconds=2.0, metrics={"loss": loss} | others) for number, loss in rounds])
 
 
 Outcomes = dict[str, dict[int, tuple[str, str]]]
@@ -32,18 +31,18 @@ def compared(results: Any, outcomes: Outcomes | None = None, *, last: int = 1, m
 
 
 RESULTS = {
-    "a": {1: history(9.0, 4.0, 2.0), 0: history(9.0, 3.0, 4.0), 2: history(9.0, math.nan), 3: history(9.0, 1.0, math.inf)},
+    "a": {1: history(9.0, 4.0, 2.0), 0: history(9.0, 3.0, 4.0), 2: history(9.0, math.nan),
+          3: history(9.0, 1.0, math.inf)},
     "b": {0: history(8.0, 6.0, 6.0)},
 }  # fmt: skip
-OUTCOMES: Outcomes = {
-    "a": {0: ("finished", ""), 1: ("finished", ""), 2: ("stopped", ""), 3: ("failed", "ValueError: x"), 5: ("ready", "")},
+ENDED: Outcomes = {
+    "a": {0: ("finished", ""), 1: ("finished", ""), 2: ("stopped", ""), 3: ("failed", "ValueError: x")},
     "c": {4: ("failed", "OSError: full")},
-}  # fmt: skip
+}
 
 
 def test_overlay_of_finished_runs():
-    states = {name: {seed: state for seed, state in seeds.items() if state[0] != "ready"} for name, seeds in OUTCOMES.items()}  # fmt: skip
-    record = compared(RESULTS, states).record
+    record = compared(RESULTS, ENDED).record
     assert (record.name, record.running, record.minimize, record.confidence) == ("3 results by loss", False, True, 0.95)
     a, b, c = record.results
     assert (a.name, a.status, a.seeds, a.compared) == ("a", "2 finished, 1 stopped, 1 failed", (0, 1), 2)
@@ -65,7 +64,8 @@ def test_overlay_of_finished_runs():
 
 
 def test_overlay_of_running_runs_draws_every_seed_as_far_as_all_have_come():
-    record = compared({"a": {0: history(9.0, 4.0, 2.0), 1: history(7.0, 2.0)}}, OUTCOMES).record
+    outcomes = {**ENDED, "a": ENDED["a"] | {5: ("ready", "")}}
+    record = compared({"a": {0: history(9.0, 4.0, 2.0), 1: history(7.0, 2.0)}}, outcomes).record
     a, c = record.results
     assert (record.running, record.pairs, a.seeds, a.compared) == (True, (), (0, 1), 2)
     assert a.left_out == (
@@ -124,7 +124,9 @@ def test_columns_of_numbers_have_their_types():
 
 def test_statistics_over_clients_are_nine_deciles_and_four_others():
     names = {f"decile {number}" for number in range(1, 10)} | {"mean", "std", "worst 10 %", "best 10 %"}
-    assert _spread(np.arange(3.0), minimize=True).keys() == names
+    figures = _spread(np.arange(19.0), minimize=True)
+    assert figures.keys() == names
+    assert (figures["worst 10 %"], figures["best 10 %"]) == (18.0, 0.0)  # whole clients
 
 
 def test_results_without_values_have_no_curve():
