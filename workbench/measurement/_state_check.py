@@ -12,6 +12,9 @@ from jax import Array
 from workbench._types import PyTree
 
 
+_NUMBERS = {"b": np.bool_, "i": np.integer, "f": np.floating, "c": np.complexfloating}
+
+
 def describe_state(state: PyTree[Array]) -> dict[str, list[Any]]:
     """Kind, shape and SHA-256 of every leaf, by path; no digest if other hosts store a part of the leaf."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
@@ -50,7 +53,7 @@ def _form(leaf: PyTree[Array]) -> tuple[str, list[int]]:
 def _fits(leaf: object, form: tuple[str, list[int]], saved: list[Any]) -> bool:
     if isinstance(leaf, bool | int | float | complex) and saved[0] not in ("bool", "int", "float", "complex"):
         # A Python number in the initial state becomes an array in the first round.
-        return not saved[1] and np.result_type(jnp.dtype(saved[0])).kind == np.dtype(type(leaf)).kind
+        return not saved[1] and jnp.issubdtype(jnp.dtype(saved[0]), _NUMBERS[np.dtype(type(leaf)).kind])
     return list(form) == saved[:2]
 
 
