@@ -10,6 +10,7 @@ import pytest
 
 import workbench as wb
 from workbench.measurement import _calibrate
+from workbench.records.hardware import RateRecord
 
 pytestmark = pytest.mark.usefixtures("little_optimized")
 
@@ -296,3 +297,18 @@ def test_programs_that_cannot_be_compiled_are_left_out():
     assert lines[0].startswith("compiling program 1 of 3: call")
     with pytest.raises(OSError, match="full"):
         list(_calibrate._compiled(iter([trial("sort", build=fail(OSError("full")))]), show))
+
+
+def test_long_progress_is_cut(capsys):
+    line = _calibrate._Line(shown=True)
+    line("a" * 99 + "bc")
+    line("")
+    assert capsys.readouterr().err == "\r" + "a" * 99 + "b" + "\r" + " " * 100 + "\r"
+
+
+def test_a_chip_without_some_rates(monkeypatch):
+    row = RateRecord(kind="elementwise", amount=8.0, seconds=2.0, low_seconds=2.0, high_seconds=2.0, runs=5)
+    monkeypatch.setattr(_calibrate, "_row", lambda kind: None)
+    chip = _calibrate._chip(wb.make_mesh(x=1), [row])
+    assert (chip.hbm_bytes_per_second, chip.vector_flops_per_second, chip.link_bytes_per_second) == (4.0, 0.0, 0.0)
+    assert chip.peak_flops_per_second == {}

@@ -389,6 +389,8 @@ def test_facts_of_a_kind():
     data = of_file(message((4, message((1, 3), (2, kind))), (5, message((1, 8), (2, message((1, 8), (2, "key")))))))
     (only,) = data.kinds()
     assert (only.name, only.display_name, only.stats) == ("name", "shown", {"key": "text"})
+    data = of_file(message((4, message((2, message((2, "zero"))))), (5, message((2, message((2, "key")))))))
+    assert (data.kind(0).name, data._stat_names) == ("zero", {0: "key"})  # the format omits zeros
     empty = of_file(message((4, message((1, 3))), (5, message((1, 8)))))  # entries without a value
     assert list(empty.kinds()) == []
 

@@ -11,7 +11,6 @@ from jax import Array
 
 from workbench._types import PyTree
 
-
 _NUMBERS = {"b": np.bool_, "i": np.integer, "f": np.floating, "c": np.complexfloating}
 
 
