@@ -392,7 +392,8 @@ def test_end_of_a_run_in_wandb(status, code):
         (np.zeros(2, np.float32), np.ones(3, np.float32), "state is float32[2] and was saved as float32[3]"),
         (np.zeros(2, np.float32), np.ones(2, np.int32), "state is float32[2] and was saved as int32[2]"),
         # the first round makes an array of a number
-        (0, jnp.int32(3), None), (0, jnp.uint8(3), None), (1j, jnp.complex64(3), None), (0.0, jnp.float32(3), None), (0.0, jnp.bfloat16(3), None), (0, 3, None), (False, jnp.bool_(1), None),
+        (0, jnp.int32(3), None), (0, jnp.uint8(3), None), (1j, jnp.complex64(3), None), (0.0, jnp.float32(3), None),
+        (0.0, jnp.bfloat16(3), None), (0, 3, None), (False, jnp.bool_(1), None),
         (0, jnp.float32(3), "state is int and was saved as float32"),
         (0.0, jnp.int32(3), "state is float and was saved as int32"),
         (0, jnp.ones(1, jnp.int32), "state is int and was saved as int32[1]"),

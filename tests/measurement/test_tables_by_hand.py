@@ -143,6 +143,7 @@ def test_interval_of_one_value_is_unknown_and_of_three_is_students():
         ("t", [1.0], math.nan),
         ("t", [0.0, 0.0], 1.0),
         ("t", [2.0, 2.0], 0.0),  # every seed differs by the same value
+        ("t", [0.1, 0.1, 0.1], 0.0),  # whose mean is not exactly 0.1
         ("t", [0.0, 2.0], 2 * (0.5 - math.atan(1.0) / math.pi)),  # t = 1 with one degree of freedom
         ("permutation", [1.0, 2.0, 3.0], 2 / 8),  # all signs equal: 2 of 8
         ("permutation", [1.0, 2.0, 4.0, -0.5], 2 * 2 / 16),  # only the sum of 7.5 is larger than 6.5

@@ -93,8 +93,7 @@ def _p_value(differences: np.ndarray, test: Test, resamples: int) -> float:
     if test == "wilcoxon":
         ranked: Foreign = scipy.stats.wilcoxon(differences)
         return float(ranked.pvalue)
-    spread = differences.std(ddof=1)
-    if spread == 0:
+    if np.ptp(differences) == 0:  # the standard deviation of equal numbers may round to another number than 0
         return 0.0
     tested: Foreign = scipy.stats.ttest_1samp(differences, 0)
     return float(tested.pvalue)
