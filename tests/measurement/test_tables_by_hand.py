@@ -159,6 +159,14 @@ def test_p_value_of_paired_differences(test, differences, p):
     assert row["p_corrected"] == pytest.approx(p, nan_ok=True)
 
 
+@pytest.mark.parametrize(("resamples", "parts"), [(99, 100), (199, 200)])
+def test_number_of_random_permutations_of_many_seeds(resamples, parts):
+    a, b = {seed: float(seed) for seed in range(14)}, dict.fromkeys(range(14), 6.0)  # 2**14 signs
+    (row,) = paired_tests({"a": a, "b": b}, test="permutation", correction="holm", confidence=0.95, resamples=resamples)
+    assert row["p"] * parts == pytest.approx(round(row["p"] * parts), abs=1e-9)
+    assert 0.1 < row["p"] < 0.9
+
+
 def test_results_without_common_seeds_have_no_difference():
     (row,) = paired_tests({"a": {0: 1.0}, "b": {1: 2.0}}, test="t", correction="holm", confidence=0.95, resamples=99)
     assert row["pairs"] == 0

@@ -56,7 +56,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
             per seed.
         metric: The metric to compare; only for runs. Default: "loss" if available, otherwise the first metric.
         **options: For functions, the options of `inspect`. For runs, `minimize` (default: True); `last`, the number of
-            last rounds whose mean is the final value (1); `confidence` of intervals (0.95); `resamples` (2000); `test`
+            last rounds whose mean is the final value (1); `confidence` of intervals (0.95); `resamples` (9999); `test`
             ("permutation", "t" or "wilcoxon"); and `correction` ("holm" or "benjamini-hochberg").
 
     Returns:

@@ -45,7 +45,7 @@ def compare_runs(
     minimize: bool = True,
     last: int = 1,
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int = 9999,
     test: Test = "permutation",
     correction: Correction = "holm",
 ) -> "RunComparison":

@@ -86,7 +86,7 @@ def _p_value(differences: np.ndarray, test: Test, resamples: int) -> float:
             np.mean,
             permutation_type="samples",
             vectorized=True,
-            n_resamples=max(resamples, 9999),
+            n_resamples=resamples,
             rng=np.random.default_rng(0),
         )
         return float(outcome.pvalue)
