@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from workbench.errors import DataError
-from workbench.measurement import History, RunComparison, StoredRun, compare_runs, overlay_runs
-from workbench.measurement._compare_runs import is_runs, named_runs
+from workbench.measurement import History, RunComparison, StoredRun, compare_runs, is_runs, overlay_runs
+from workbench.measurement._compare_runs import named_runs
 from workbench.measurement._run_overlay import _status, _why
 from workbench.measurement._run_tables import _spread
 from workbench.records.live import RoundRecord
