@@ -1,10 +1,12 @@
 """A device that can vanish, and runs of rounds that several tests measure."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-quiet = {"progress": False}
+quiet: dict[str, Any] = {"progress": False}
 
 
 class FakeDevice:

@@ -72,7 +72,7 @@ def averaged():
 
 def with_inner_functions():
     def inner():
-        return other  # noqa: F821
+        return ONE
 
     class Inner:
         def method(self):

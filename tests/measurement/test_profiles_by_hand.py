@@ -37,7 +37,7 @@ def message(*pairs: tuple[int, Value]) -> bytes:
 Event = tuple[str, int, int] | tuple[str, int, int, dict[str, Value]]  # kind, offset and duration in microseconds
 
 
-def plane(name: str, lines: Iterable[tuple[str, int, list[Event]]], stats: dict[str, Value] | None = None,
+def plane(name: str, lines: Iterable[tuple[str, int, list[Any]]], stats: dict[str, Value] | None = None,
           kinds: dict[str, dict[str, Value]] | None = None) -> bytes:  # fmt: skip
     """A plane; lines start at nanoseconds, and `kinds` are the statistics of all events of a kind."""
     names: dict[str, int] = {}

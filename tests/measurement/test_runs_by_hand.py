@@ -273,7 +273,7 @@ def test_runs_are_listed_in_order_with_their_last_metrics(tmp_path):
         folder.start(about | ({"process": {"host": "h", "pid": 3}} if name == "b" else {}), {})
         for number, duration in enumerate(seconds):
             folder.log(record(number, duration, loss=(float(number), 10.0 * number)))
-    table = list_runs(tmp_path)
+    table: Any = list_runs(tmp_path)
     assert table[["name", "rounds", "seconds", "code", "process"]].values.tolist() == [
         ["a", 0, 0, "01234567", ""], ["b", 3, 7.0, "01234567", "h:3"],
     ]  # fmt: skip
@@ -462,7 +462,8 @@ def test_queries_of_a_tpu_are_ten_seconds_apart_and_end_after_twenty(monkeypatch
     values = []
     for moment in (100.0, 103.0, 104.0, 109.9, 110.0, 130.0, 130.1, 200.0):
         clock[0] = moment
-        workers and setattr(workers[-1], "answer", answers.get(moment, ""))
+        for worker in workers[-1:]:
+            worker.answer = answers.get(moment, "")
         values.append(metrics.poll().get("duty_cycle_pct"))
     assert values == [None, None, [1.5], [1.5], [1.5], [1.5], [1.5], [1.5]]
     assert log == ["started at 100", "started at 110", "killed"]
