@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 from workbench_widgets._compare import CompareView
 from workbench_widgets._memory import MemoryView
 
+from workbench.records.advice import ComparedRecord
 from workbench.records.compiled import BufferRecord
 from workbench.records.program import SourceLine
 
@@ -26,6 +27,34 @@ def test_a_tree_shows_both_programs_and_what_changed_most(harness: Harness):
     expect(rows.filter(has_text="update")).to_have_count(0)
     rows.filter(has_text="Attention").click()
     expect(view.get_by_role("complementary")).to_contain_text("only in the last")
+
+
+@pytest.mark.parametrize("width", [1270, 690])
+def test_what_a_collective_sends_is_named_with_its_line_before_the_parts(harness: Harness, width: int):
+    harness.page.set_viewport_size({"width": width, "height": 900})
+    line = SourceLine(file="model.py", line=42)
+    rows = (
+        ComparedRecord(group="per device", name="peak memory", values=(8e6, 4e6), unit="bytes", status="changed"),
+        ComparedRecord(group="per device", name="temporaries", values=(8.0, 4e6), unit="bytes", status="changed"),
+        ComparedRecord(
+            group="bytes sent per collective", name="all-gather over fsdp", values=(0.0, 5e6), unit="bytes",
+            status="added", lines=(line, line.replace(line=43)),
+        ),
+        *(
+            ComparedRecord(group="bytes sent per line", name=name, values=values, unit="bytes", status="changed")
+            for name, values in (("model.py:7", (64, 128)), ("model.py:9", (4e6, 9e6)))
+        ),
+    )  # fmt: skip
+    view = harness.mount(CompareView(compared_trees().replace(rows=rows, trees=())))
+    shown = view.get_by_role("treegrid").locator("[data-row]")
+    order = ["per device", "peak memory", "temporaries", "bytes sent per collective", "all-gather over fsdp"]
+    for row, name in zip(shown.all(), [*order, "bytes sent per line", "model.py:9", "model.py:7"], strict=True):
+        expect(row).to_contain_text(name)
+    assert shown.nth(7).locator(".wb-compared-minor").count() == 1  # 64 bytes of 9 MB
+    assert shown.nth(4).locator(".wb-compared-more").count() == 1
+    name = shown.nth(4).get_by_text("all-gather over fsdp")
+    assert name.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
+    expect(view.get_by_role("complementary")).to_contain_text("model.py:42 +1")
 
 
 def test_an_area_of_the_treemap_selects_its_line(harness: Harness):

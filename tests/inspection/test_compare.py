@@ -114,7 +114,7 @@ def test_collectives_are_counted_by_kind_and_axes_with_loop_iterations():
         "all-reduce over clients × model": ((0.0, 1.0), "added"),
         "all-reduce over model": ((4.0, 2.0), "changed"),
     }
-    assert rows(comparison, "collective payload")["all-reduce over model"] == ((256.0, 128.0), "changed")
+    assert rows(comparison, "bytes sent per collective")["all-reduce over model"] == ((256.0, 128.0), "changed")
     assert rows(comparison, "per device")["bytes sent in collectives"][0] == (320.0, 192.0)
 
 

@@ -111,7 +111,7 @@ def test_a_planted_product_is_the_one_difference(example):
     for row in comparison.differences:
         by_group.setdefault(row.group, []).append(row)
     assert "collectives" not in by_group
-    assert "collective payload" not in by_group
+    assert "bytes sent per collective" not in by_group
     lines, before, after = by_group["FLOPs per line"], example.module, later.module
     assert after is not None
     (line,) = [row for row in lines if "test_calls.py" in row.name and "x @ x" in row.name]

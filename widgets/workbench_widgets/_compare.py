@@ -1,7 +1,8 @@
 """The comparison view: several programs side by side, differences first."""
 
-from workbench.records.advice import ComparisonRecord
+from workbench.records.advice import ComparedRecord, ComparisonRecord
 from workbench.render import GLOSSARY
+from workbench.render.units import source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._compare_tree import compare_tree_state
 from workbench_widgets.states import ComparedRow, CompareState
@@ -22,7 +23,14 @@ class CompareView(WorkbenchWidget):
         programs = " and ".join(f"{n} on {t}" for n, t in zip(record.names, record.targets, strict=True))
         tree, arrays = compare_tree_state(record.trees)
         rows: list[ComparedRow] = [
-            {"group": row.group, "name": row.name, "values": list(row.values), "unit": row.unit, "status": row.status}
+            {
+                "group": row.group,
+                "name": row.name,
+                "values": list(row.values),
+                "unit": row.unit,
+                "status": row.status,
+                "place": _place(row),
+            }
             for row in record.rows
         ]
         state: CompareState = {
@@ -35,3 +43,9 @@ class CompareView(WorkbenchWidget):
         }
         data = {**state, "glossary": GLOSSARY}
         super().__init__(data=data, arrays=arrays, label=f"{programs}: {sentence}", **values)
+
+
+def _place(row: ComparedRecord) -> str:
+    """The line that sends most of a collective's bytes, and the number of other lines."""
+    places = [source_text(line.file, line.line) for line in row.lines]
+    return " +".join([*places[:1], *([str(len(places) - 1)] if len(places) > 1 else [])])

@@ -870,6 +870,7 @@ class ComparedRow(TypedDict):
     values: list[float | str | None]
     unit: str
     status: Literal["same", "changed", "added", "removed", "unknown"]
+    place: str
 
 
 class ComparedFigure(TypedDict):

@@ -60,9 +60,9 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
         )
         raise InspectionError(message)
     programs = [record for record in records if isinstance(record, ProgramRecord)]
-    rows = [*_program_rows(programs), *_stage_rows(programs), *_collective_rows(programs), *_device_rows(programs)]
     trees = _trees(programs)
-    rows += line_rows(trees)
+    rows = [*_device_rows(programs), *_sent_rows(programs), *line_rows(trees), *_collective_rows(programs)]
+    rows += [*_stage_rows(programs), *_program_rows(programs)]
     return ComparisonRecord(
         names=tuple(record.name for record in programs),
         targets=tuple(record.target for record in programs),
@@ -185,13 +185,22 @@ def _types(values: Sequence[ValueRecord]) -> str:
     return " ".join(f"{count}×{kind}" if count > 1 else kind for kind, count in counts.items()) or "nothing"
 
 
+def _sent_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
+    tables = [_by_axes(record.module.collectives) if record.module else None for record in records]
+    rows = []
+    for key in _keys(tables):
+        last = [table[key] for table in tables if table and key in table][-1]
+        lines = dict.fromkeys(line for c in sorted(last, key=lambda c: -c.sent_bytes) for line in c.sources)
+        row = _collective_row("bytes sent per collective", key, tables, _sent_bytes, "bytes")
+        rows.append(row.replace(lines=tuple(lines)))
+    return rows
+
+
 def _collective_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     rows = []
     compiled = [_by_axes(record.module.collectives) if record.module else None for record in records]
     for key in _keys(compiled):
         rows.append(_collective_row("collectives", key, compiled, lambda c: _times(c, lambda _: 1), "count"))
-    for key in _keys(compiled):
-        rows.append(_collective_row("collective payload", key, compiled, _payload_bytes, "bytes"))
     for key in _keys(compiled):
         reported = [None if table is None else _strategies(table.get(key, ())) for table in compiled]
         if any(reported):
@@ -202,8 +211,8 @@ def _collective_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     return rows
 
 
-def _payload_bytes(collectives: Sequence[Any]) -> float | None:
-    return _times(collectives, lambda collective: collective.payload_bytes)
+def _sent_bytes(collectives: Sequence[Any]) -> float | None:
+    return _times(collectives, lambda collective: collective.wire_bytes)
 
 
 def _strategies(collectives: Sequence[Any]) -> str | None:
@@ -244,6 +253,9 @@ def _device_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     modules, costs = [record.module for record in records], [record.cost for record in records]
     memories = [module.memory if module else None for module in modules]
     return [
+        _row("per device", "peak memory", (m.peak_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "bytes sent in collectives", map(_wire_bytes, modules), "bytes"),
+        _row("per device", "predicted seconds", (cost.seconds if cost else None for cost in costs), "seconds"),
         _row("per device", "FLOPs", (module.flops if module else None for module in modules), "flops"),
         _row(
             "per device", "elementwise", (module.elementwise_flops if module else None for module in modules), "flops"
@@ -251,14 +263,11 @@ def _device_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
         _row(
             "per device", "bytes accessed", (module.accessed_bytes if module else None for module in modules), "bytes"
         ),
-        _row("per device", "bytes sent in collectives", map(_wire_bytes, modules), "bytes"),
-        _row("per device", "peak memory", (m.peak_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "arguments", (m.argument_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "temporaries", (m.temporary_bytes if m else None for m in memories), "bytes"),
         _row("per device", "memory available", (m.available_bytes if m else None for m in memories), "bytes"),
         _row("per device", "fits", (_fits(m) for m in memories)),
         _row("per device", "layout padding at the peak", (m.padding_bytes if m else None for m in memories), "bytes"),
-        _row("per device", "arguments", (m.argument_bytes if m else None for m in memories), "bytes"),
-        _row("per device", "temporaries", (m.temporary_bytes if m else None for m in memories), "bytes"),
-        _row("per device", "predicted seconds", (cost.seconds if cost else None for cost in costs), "seconds"),
     ]
 
 
@@ -273,7 +282,7 @@ def _fits(memory: MemoryRecord | None) -> str | None:
 
 
 def _wire_bytes(module: ModuleRecord | None) -> float | None:
-    return None if module is None else _times(module.collectives, lambda collective: collective.wire_bytes)
+    return None if module is None else _sent_bytes(module.collectives)
 
 
 def _notes(records: Sequence[ProgramRecord]) -> Iterable[str]:

@@ -15,11 +15,11 @@ _LONGEST = 60  # maximum number of characters of a line's code
 _TIME_TOLERANCE = 0.03  # relative; two runs of one program differ by about as much
 _FIGURES: tuple[tuple[Group, Unit, Callable[[CallFiguresRecord], float | None]], ...] = (
     ("seconds per line", "seconds", lambda f: statistics.fmean(f.measured_seconds.values() or (0.0,))),
-    ("FLOPs per line", "flops", lambda f: f.flops),
-    ("memory traffic per line", "bytes", lambda f: f.traffic_bytes),
     ("bytes sent per line", "bytes", lambda f: f.sent),
     ("peak memory per line", "bytes", lambda f: f.peak_bytes),
     ("predicted seconds per line", "seconds", lambda f: f.predicted_seconds),
+    ("FLOPs per line", "flops", lambda f: f.flops),
+    ("memory traffic per line", "bytes", lambda f: f.traffic_bytes),
 )
 
 

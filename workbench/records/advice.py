@@ -262,7 +262,7 @@ Group = Literal[
     "program",
     "stages",
     "collectives",
-    "collective payload",
+    "bytes sent per collective",
     "collective strategy",
     "planned collectives",
     "per device",
@@ -292,6 +292,7 @@ class ComparedRecord(Record):
     unit: Unit = ""
     # status of the last program compared with the first; "unknown": known only in some programs
     status: Status = "same"
+    lines: tuple[SourceLine, ...] = ()  # lines that a collective comes from, in the last program that has it
 
     @property
     def ratio(self) -> float | None:

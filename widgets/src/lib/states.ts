@@ -671,6 +671,7 @@ export interface ComparedRow {
   values: readonly (number | string | null)[];
   unit: string;
   status: "same" | "changed" | "added" | "removed" | "unknown";
+  place: string;
 }
 
 /** State of the comparison of programs. */

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { ComparedRow } from "../lib/states";
-import { changeText, groupRows, groupSize, ratioOf, sizeOf, weightOf } from "./compare";
+import { changeText, groupRows, ratioOf, scaleOf, sizeOf, weightOf } from "./compare";
 import { distinct } from "./compare-tree";
 
 const row = (values: ComparedRow["values"], status: ComparedRow["status"] = "changed"): ComparedRow => ({
@@ -9,6 +9,7 @@ const row = (values: ComparedRow["values"], status: ComparedRow["status"] = "cha
   values,
   unit: "flops",
   status,
+  place: "",
 });
 
 it("a change is a factor where it is large, and percent where it is small", () => {
@@ -38,24 +39,28 @@ it("a change has a direction where less is better, and is none where it is small
   expect(weightOf(row([3, 3], "same"))).toBe("none");
 });
 
-it("the largest change is first, in whichever direction, and what is the same is last", () => {
-  const rows = [row([3, 3], "same"), row([100, 101]), row([null, 3], "added"), row([100, 10]), row([100, 300])];
-  expect([...rows].sort((a, b) => sizeOf(b) - sizeOf(a)).map(changeText)).toEqual([
+it("the largest change in bytes is first, not the largest factor", () => {
+  const rows = [row([3, 3], "same"), row([64, 128]), row([0, 300], "added"), row([1000, 100]), row([100, 300])];
+  expect([...rows].sort((a, b) => sizeOf(b, rows) - sizeOf(a, rows)).map(changeText)).toEqual([
     "× 0.1",
-    "× 3",
-    "+1.0 %",
     "added",
+    "× 3",
+    "× 2",
     "same",
   ]);
 });
 
-it("totals come before their parts by line", () => {
-  const rows = [
-    { ...row([1, 9]), group: "FLOPs per line" },
-    { ...row([1, 2]), group: "per device" },
-  ];
-  const [parts, totals] = ["FLOPs per line", "per device"].map((name) => groupSize(name, rows));
-  expect(totals).toBeGreaterThan(parts);
+it("figures of several units keep their order", () => {
+  const rows = [row([1, 2]), { ...row([1, 9]), unit: "bytes" }];
+  expect(scaleOf(rows)).toBe(0);
+  expect(sizeOf(rows[0], rows)).toBeGreaterThan(sizeOf(rows[1], rows));
+});
+
+it("a change of little in its group has no colour, and an added amount is more", () => {
+  expect(weightOf(row([64, 128]), 1e6)).toBe("minor");
+  expect(weightOf(row([0, 300], "added"), 1000)).toBe("more");
+  expect(weightOf(row([300, null], "removed"), 1000)).toBe("less");
+  expect(weightOf(row([null, 3], "unknown"), 1000)).toBe("other");
 });
 
 it("programs of one name have a letter", () => {

@@ -10,7 +10,7 @@ import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { ComparedTree, distinct, SMALL } from "./compare-tree";
 
-const TOTALS_FIRST = 1e6; // more than any logarithm of a ratio
+const MINOR = 0.02; // of the largest figure of a group: a smaller change is not worth a colour
 const SIGNS: Record<ComparedRow["status"], string> = {
   same: "=",
   changed: "≠",
@@ -26,27 +26,36 @@ export function ratioOf(row: ComparedRow): number | null {
   return typeof first === "number" && typeof last === "number" && first !== 0 ? last / first : null;
 }
 
-/** What a change is to a reader: of bytes, FLOPs and seconds less is better; a small one is none. */
-export function weightOf(row: ComparedRow): "none" | "small" | "less" | "more" | "other" {
+type Weight = "none" | "small" | "minor" | "less" | "more" | "other";
+
+const ends = ({ values }: ComparedRow) => [values[0], values[values.length - 1]];
+
+/** The last value minus the first; what a program lacks counts as zero, and words as no change. */
+function differenceOf(row: ComparedRow): number {
+  const [first, last] = ends(row).map((value) => (typeof value === "number" ? value : 0));
+  return row.status === "unknown" ? 0 : last - first;
+}
+
+/** The largest figure of a group whose figures have one unit; else zero, since they cannot be compared. */
+export function scaleOf(rows: readonly ComparedRow[]): number {
+  if (new Set(rows.map(({ unit }) => unit)).size !== 1) return 0;
+  return Math.max(0, ...rows.flatMap(ends).map((value) => (typeof value === "number" ? Math.abs(value) : 0)));
+}
+
+/** What a change is to a reader: of bytes, FLOPs and seconds less is better; one of little in its group is minor. */
+export function weightOf(row: ComparedRow, scale = 0): Weight {
   if (row.status === "same") return "none";
   const ratio = ratioOf(row);
-  if (ratio === null) return "other";
-  if (Math.abs(ratio - 1) < SMALL) return "small";
-  if (!["bytes", "flops", "seconds"].includes(row.unit)) return "other";
-  return ratio < 1 ? "less" : "more";
+  if (ratio !== null && Math.abs(ratio - 1) < SMALL) return "small";
+  const difference = differenceOf(row);
+  if (!["bytes", "flops", "seconds"].includes(row.unit) || difference === 0) return "other";
+  if (Math.abs(difference) < MINOR * scale) return "minor";
+  return difference < 0 ? "less" : "more";
 }
 
-/** What rows are sorted by: the change as a factor in either direction, then what has none, then what is the same. */
-export function sizeOf(row: ComparedRow): number {
-  const ratio = ratioOf(row);
-  if (row.status === "same") return -1;
-  return ratio === null || ratio <= 0 ? 0 : Math.abs(Math.log(ratio));
-}
-
-/** What groups are sorted by: totals come before their parts by line, then the largest change of a row counts. */
-export function groupSize(name: string, rows: readonly ComparedRow[]): number {
-  const largest = Math.max(...rows.filter(({ group }) => group === name).map(sizeOf));
-  return name.endsWith(" per line") ? largest : largest + TOTALS_FIRST;
+/** What rows are sorted by: the change in the unit of their group; rows of several units keep their order. */
+export function sizeOf(row: ComparedRow, rows: readonly ComparedRow[]): number {
+  return scaleOf(rows) ? Math.abs(differenceOf(row)) : -rows.indexOf(row);
 }
 
 /** How much more or less, in words that are read at a glance. */
@@ -115,6 +124,10 @@ class Comparison {
     return !row || !["none", "small"].includes(weightOf(row));
   }
 
+  private groupOf({ group }: ComparedRow): readonly ComparedRow[] {
+    return this.rows.filter((row) => row.group === group);
+  }
+
   private rowOf(node: number): ComparedRow | null {
     return this.at[node] >= 0 ? this.rows[this.at[node]] : null;
   }
@@ -140,14 +153,14 @@ class Comparison {
       tip: "The last program compared with the first.",
       value: (node) => {
         const row = this.rowOf(node);
-        return row ? sizeOf(row) : groupSize(this.groups[node], this.rows);
+        return row ? sizeOf(row, this.groupOf(row)) : -node; // groups keep their order
       },
       cell: (node) => {
         const row = this.rowOf(node);
         return row
           ? h(
               "span",
-              { class: `wb-compared wb-compared-${weightOf(row)}` },
+              { class: `wb-compared wb-compared-${weightOf(row, scaleOf(this.groupOf(row)))}` },
               h("span", { "aria-hidden": "true" }, `${signOf(row)} `),
               changeText(row),
             )
@@ -160,6 +173,7 @@ class Comparison {
       parent,
       title: "figure",
       name: (node) => this.rowOf(node)?.name ?? this.groups[node],
+      after: (node) => h("span", { class: "wb-note wb-comparedplace" }, this.rowOf(node)?.place ?? ""),
       columns: [...values, change],
       open: new Set(this.groups.map((_, g) => g)),
       sort: { key: "change", descending: true },
@@ -236,6 +250,20 @@ class Comparison {
         rows: this.names.map((name, i) => [name, targets[i]]),
       },
     ];
+    const collectives = this.rows.filter(({ group }) => group === "bytes sent per collective");
+    const changed = collectives.filter((row) => row.status !== "same");
+    if (changed.length)
+      blocks.unshift({
+        form: "table",
+        title: "Collectives that differ",
+        columns: ["collective", "sent by one device", "line"],
+        rows: changed
+          .sort((a, b) => sizeOf(b, collectives) - sizeOf(a, collectives))
+          .map((row) => {
+            const [first, last] = ends(row).map((value) => amount(value, row.unit));
+            return [`${SIGNS[row.status]} ${row.name}`, `${first} → ${last}`, row.place];
+          }),
+      });
     for (const text of this.context.state("notes")) blocks.push({ form: "note", title: "", text });
     showDetails(this.context, this.detail, {
       title: "Comparison",
