@@ -41,7 +41,7 @@ def test_change_is_read_from_runs_and_bytes():
 def test_text_holds_every_collective_with_before_and_after():
     lines = render.text(what_if(*ROWS.values())).splitlines()
     changes = "1 added, 1 removed, 1 with more bytes, 1 with fewer bytes"
-    assert lines[0] == f"What if w were P(-, model)? Collectives: {changes} (planned)."
+    assert lines[0] == f"What if w were P(None, 'model')? Collectives: {changes} (planned)."
     assert "  + added: all-reduce over model, stage 1 train: 0 -> 2 runs, 0 B -> 4 KiB per device per call" in lines
     assert "  − removed: all-reduce over model, stage 1 train: 1 -> 0 runs, 512 B -> 0 B per device per call" in lines
 
