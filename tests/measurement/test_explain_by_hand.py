@@ -1,5 +1,6 @@
 """Reasons of retraces from messages of JAX, seconds of compilations and live arrays, written by hand."""
 
+import logging
 import sys
 import types
 from typing import Any
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from workbench.measurement import _explain
+from workbench.measurement import _explain, watch_compilations
 from workbench.measurement._explain import (
     Heard,
     _argument_name,
@@ -20,6 +21,7 @@ from workbench.measurement._explain import (
     added_compilations,
     added_retraces,
 )
+from workbench.records.live import ExplanationRecord
 
 HERE = __file__
 
@@ -129,11 +131,16 @@ def test_memory_of_the_first_device_and_eight_groups_of_arrays(monkeypatch):
     a = b = c = d = e = mine[9]  # one array has five more names
     monkeypatch.setattr(_explain.jax, "local_devices", lambda: [device(7), device(8)])
     monkeypatch.setattr(_explain.jax, "live_arrays", lambda: mine)
-    try:
+
+    def fail() -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED:\n  " + "x" * 500)
+
+    try:
+        fail()
     except jax.errors.JaxRuntimeError as error:
         record: Any = _explain._out_of_memory(error, error.__traceback__)
     assert (record.in_use_bytes, record.limit_bytes) == (7, 70)
+    assert record.line == f"test_explain_by_hand.py:{fail.__code__.co_firstlineno + 1}"
     assert record.message == "RESOURCE_EXHAUSTED: " + "x" * 380
     assert [array.device_bytes for array in record.arrays] == [4000 * length for length in range(10, 2, -1)]
     assert len(record.arrays[0].names) == 4
@@ -172,3 +179,22 @@ def test_line_of_the_user_is_the_innermost():
     assert _user_line(None) == ""
     frame = sys._getframe()
     assert _user_line(frame) == f"test_explain_by_hand.py:{frame.f_lineno}"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_only_messages_about_retraces_leave_the_log(monkeypatch, wanted):
+    def kept(text: str, *blocks: Heard) -> bool:
+        monkeypatch.setattr(_explain, "_BLOCKS", types.SimpleNamespace(get=lambda: blocks))
+        monkeypatch.setattr(_explain, "_CACHE_MISSES_OF_THREAD", types.SimpleNamespace(wanted=wanted))
+        return _explain._keep(logging.LogRecord("jax", 30, "x.py", 1, text, (), None))
+
+    heard, other = Heard(), Heard()
+    assert (kept("TRACING CACHE MISS"), kept("a warning", heard)) == (True, True)
+    assert heard.misses == []
+    assert kept("TRACING CACHE MISS at", heard, other) is wanted
+    assert [text for block in (heard, other) for text, _ in block.misses] == ["TRACING CACHE MISS at"] * 2
+
+
+def test_a_block_that_was_not_entered_has_an_empty_record():
+    assert watch_compilations().record.to_dict() == ExplanationRecord(seconds=0.0).to_dict()
+    assert watch_compilations().slow_seconds == 1.0

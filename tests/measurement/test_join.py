@@ -4,7 +4,7 @@ import pytest
 from records_parts import toy_module
 
 from workbench.measurement._device_events import DeviceEvent, OtherEvent
-from workbench.measurement._join import event_records, join_profile
+from workbench.measurement._join import _group, event_records, find_instruction, join_profile
 from workbench.measurement._profile import Profile
 from workbench.records.compiled import CollectiveRecord, InstructionRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
@@ -160,6 +160,30 @@ def test_events_of_other_programs_are_left_out_and_named():
 def test_events_without_an_instruction_count_in_the_share():
     others = (OtherEvent(0, "kernels that name no instruction", "k", 2.0, 0.5),) * 3
     assert join(event(0, "dot", 0.0, 1.0), others=others).joined == 1 / 4
+
+
+def test_three_names_without_an_instruction_are_noted():
+    events = [event(0, name, float(n), 0.5) for n, name in enumerate("abcdabcab")]
+    assert join(*events).notes == ("9 events (4.5 s) do not name an instruction of the module: `a`, `b`, `c`.",)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("dot", "dot"), ("call.1", None), ("conv.1", "conv.1"), ("conv.1.0", "conv.1"), ("dot.0", None)]
+)
+def test_library_calls_are_found_without_the_number_of_an_older_profile(name, found):
+    instructions = {name: instruction(name, opcode) for name, opcode in (("dot", "dot"), ("conv.1", "custom-call"))}
+    instruction_of = find_instruction(instructions, name)
+    assert (None if instruction_of is None else instruction_of.name) == found
+
+
+@pytest.mark.parametrize(
+    ("axes", "device", "group"),
+    [(("model",), 2, (1,)), (("clients",), 2, (0,)), (("clients", "model"), 2, ()), ((), 2, ()),
+     (("model", "other"), 2, ()), (("model",), 9, ())],
+)  # fmt: skip
+def test_group_of_a_device_is_its_place_on_the_other_axes(axes, device, group):
+    assert _group(collective("c", *axes), device, MESH) == group
+    assert _group(None, device, MESH) == _group(collective("c", *axes), device, None) == ()
 
 
 def test_profile_of_other_programs_alone_joins_nothing():

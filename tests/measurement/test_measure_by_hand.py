@@ -179,13 +179,13 @@ def test_the_fullest_device_counts(monkeypatch):
     ],
 )
 def test_notes_of_a_measurement(platform, stats, spans, joined, facts):
-    walls = _Rounds(plain=[1e-3, 2e-3, 9e-3], profiled=[4e-3, 3e-3, 5e-3])
+    walls = _Rounds(plain=[1e-3, 2.994e-3, 9e-3], profiled=[9.994e-3, 3e-3, 10e-3])
     module = MODULE.replace(memory=MemoryRecord(peak_bytes=3 * 2**20))
     profile: Any = types.SimpleNamespace(joined=joined)
     first, *rest = _measure._notes(
         walls, spans, module, [device(platform, **stats)], ReadingOptions(max_events=9), profile
     )
-    assert first == "Profiling: a call takes 4 ms with the profiler and 2 ms without it (medians of 3)."
+    assert first == "Profiling: a call takes 9.99 ms with the profiler and 2.99 ms without it (medians of 3)."
     assert len(rest) == len(facts)
     assert all(fact in note for fact, note in zip(facts, rest, strict=True))
 

@@ -17,7 +17,7 @@ from measurement_examples import count, quiet
 from workbench.errors import DataError, EngineError, MeasureError, ProgramError, RoundError
 from workbench.measurement import History, MlflowLog, Run, RunFolder, StoredRun, WandbLog, list_runs, run_rounds
 from workbench.measurement._emissions import _clients_first
-from workbench.measurement._history import read_metrics, round_of
+from workbench.measurement._history import _not_finite, read_metrics, round_of
 from workbench.measurement._progress import Progress
 from workbench.measurement._rounds import Checkpoints
 from workbench.measurement._run_log import data_hash, describe_run, installed_versions, names_of_devices
@@ -158,6 +158,8 @@ def test_values_that_are_not_finite_are_named_by_client():
     assert problems(np.array([[1.0, 2.0], [3.0, math.nan]])) == [(1, "nan")]
     assert problems(np.array([[[1.0, -math.inf], [math.nan, 2.0]]])) == [(0, "-inf")]  # the first value
     assert problems(np.full(10, math.nan)) == [(client, "nan") for client in range(10)]
+    other_host = np.ma.masked_array([1.0, math.nan, math.inf], [False, True, False])
+    assert [problem.client for problem in _not_finite("m", other_host, 3)] == [2]
     (*_, last) = read_metrics({"m": np.full((12, 2), math.nan)}, round=3)[1]
     assert (last.round, last.metric, last.what) == (3, "m", "m is not finite for 2 more clients")
     (first,) = read_metrics({"m": np.array([1.0, math.nan])}, round=3)[1]

@@ -62,6 +62,12 @@ def test_round_that_wants_two_ends_with_the_second_client():
     assert statuses(line) == ["finished", "surplus", "finished"]
 
 
+def test_clients_that_are_not_needed_are_not_late_before_the_deadline():
+    line = simulate_round(PROFILES, *WORK, wanted=2, deadline_seconds=10)
+    assert statuses(line) == ["finished", "surplus", "finished"]
+    assert statuses(simulate_round(PROFILES, 0.5, 0.0, 0.0, deadline_seconds=1e-12)) == ["late"] * 3
+
+
 def test_work_may_differ_between_clients():
     line = simulate_round(PROFILES, [1e9, 5e8, 3e9], 1e6, 1e6)  # computing 1, 1 and 3 s
     assert [outcome.end_seconds for outcome in line.outcomes] == [3.0, 3.0, 5.5]
@@ -154,17 +160,19 @@ def test_profiles_cannot_be_changed_behind_a_result():
         ),
         (
             lambda: ClientProfiles.from_pandas(pd.DataFrame({"speed": [1.0]})),
-            r"columns \['speed'\], without \['flops_per_second', .*rename or add",
+            r"columns \['speed'\], without \['flops_per_second', 'down_bytes_per_second', 'up_bytes_per_second'\]. A "
+            r"profile needs a speed and two bandwidths: rename or add",
         ),
         (lambda: simulate_round(PROFILES, [1.0, 2.0], 1, 1), r"`flops_per_client` of shape \(2,\) for 3 .*\(3,\)"),
         (lambda: simulate_round(PROFILES, 1, -1, 1), r"`down_bytes` of shape \(\).*below zero or not finite"),
+        (lambda: simulate_round(PROFILES, 1, 1, []), r"`up_bytes` of shape \(0,\) for 3 clients, with values below"),
         (lambda: simulate_round(PROFILES, *WORK, deadline_seconds=0), r"deadline_seconds=0.*pass a positive deadline"),
         (lambda: simulate_round(PROFILES, *WORK, wanted=4), r"wanted=4 for 3 clients.*between 1 and 3"),
         (lambda: simulate_round(PROFILES, *WORK, selected=[0, 7]), r"unknown clients \[7\].*numbers from 0 to 2"),
         (lambda: simulate_round(PROFILES, *WORK, selected=[0, 0]), r"selected=\[0, 0\].*takes part once"),
     ],
     ids=[
-        "lengths", "values", "columns", "work", "bytes", "deadline", "wanted", "unknown", "twice",
+        "lengths", "values", "columns", "work", "bytes", "nothing", "deadline", "wanted", "unknown", "twice",
     ],
 )  # fmt: skip
 def test_impossible_simulation_is_an_error(make, message):

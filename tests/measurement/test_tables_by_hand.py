@@ -235,7 +235,7 @@ def test_seconds_of_operations_are_divided_as_in_the_tree():
     module = toy_module(instructions=(
         instruction("x-done.1", "x-start"), instruction("x-start", "alone"), instruction("start-done", "start"),
         instruction("deep-done", "d1-start"), instruction("d1-start", "d2-start"), instruction("d2-start", "d3-start"),
-        instruction("d3-start", "alone"),
+        instruction("d3-start", "alone"), instruction("lost", "alone"),
     ))  # fmt: skip
     operations = [
         operation("fused", d0=8.0), operation("alone", d0=1.0, d1=1.0), operation("x-done.1", "copy-done", d0=2.0),
@@ -251,7 +251,8 @@ def test_seconds_of_operations_are_divided_as_in_the_tree():
         ("operation", "lost", {"d0": 16.0}, {"d0": 16.0}),
         ("operation", "deep-done", {"d1": 32.0}, {"d1": 32.0}),  # the copied value is more than three steps away
     ]
-    assert [n.parent for n in measured.nodes[4:]] == [0, 4, 4]
+    assert [(n.id, n.parent) for n in measured.nodes[4:]] == [(4, 0), (5, 4), (6, 4)]
+    assert measured.nodes[5].instructions == {"lost": 1.0}
     without = measured_tree(tree, operations)
     assert without.nodes[2].own.measured_seconds == {"d0": 5.0, "d1": 1.0}
     assert [n.name for n in without.nodes[5:]] == ["x-done.1", "start-done", "lost", "deep-done"]

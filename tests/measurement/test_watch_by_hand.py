@@ -65,6 +65,8 @@ def collective(wire_bytes: float | None, executions: float | None) -> Collective
         ([(8.0, 1.0), (2.0, 5.0)], 6, 18.0),
         ([(8.0, None), (2.0, 5.0)], None, None),
         ([(0.0, None), (2.0, 5.0)], None, 10.0),  # nothing is sent, however often
+        ([(0.0, 3.0), (2.0, 5.0)], 8, 10.0),
+        ([(8.0, 0.0), (2.0, 5.0)], 5, 10.0),
         ([(None, 1.0)], 1, None),
         ([(8.0, 0.5), (8.0, 0.6)], 1, 8.8),
     ],
@@ -154,6 +156,15 @@ def test_rates_are_the_work_of_a_step_per_second(late):
     assert (record.flops_per_second, record.bytes_per_second) == (512, 384)
     assert record.peak_flops_share == row.metrics["peak_flops_share"] == pytest.approx(1024 / 197e12 / 2)
     assert record.notes == ()
+
+
+def test_steps_wait_for_the_cost_of_their_own_program():
+    core = Core("step", [])
+    for number, name in enumerate("ab"):
+        core._record(of_shape(number, version=name))
+    for known, name in enumerate("ba", 1):
+        core._know(PROGRAM, V5E, (name,))
+        assert sum("flops_per_second" in row.metrics for row in core.history) == known
 
 
 def test_device_without_published_peaks_and_program_without_a_module_are_noted():

@@ -298,7 +298,6 @@ def _stage_runs(
             total["elementwise"] += part.elementwise_flops * executions
             if leaf.kind == "compute":
                 total["bytes"] += part.accessed_bytes * executions
-    share = 1 / chip.devices_per_chip if chip else 1.0
     records = []
     for (stage, device), total in sorted(sums.items()):
         busy = total["compute"]
@@ -315,7 +314,7 @@ def _stage_runs(
                 elementwise_flops_per_second=total["elementwise"] / busy if busy else None,
                 bytes_per_second=byte_rate,
                 peak_flops_share=total["at peak"] / busy if chip and busy and total["at peak"] >= 0 else None,
-                peak_bandwidth_share=byte_rate / (chip.hbm_bytes_per_second * share)
+                peak_bandwidth_share=byte_rate / (chip.hbm_bytes_per_second / chip.devices_per_chip)
                 if byte_rate is not None and chip
                 else None,
             )

@@ -221,10 +221,8 @@ class _Recorder:
 
     def _modules(self) -> tuple[dict[str, ModuleRecord], tuple[ProfiledProgramRecord, ...]]:
         seconds: Counter[str] = Counter()
-        counts: Counter[str] = Counter()
         for (program, _), total in self._read.sums.items():
             seconds[program] += sum(total.seconds.values())  # pyright: ignore[reportArgumentType]
-            counts[program] += 1
         modules: dict[str, ModuleRecord] = {}
         records = []
         for program, spent in seconds.most_common():
@@ -232,13 +230,12 @@ class _Recorder:
             if module is not None:
                 modules[program] = module
             self._read.name_graphs(program, module)
-            counts[program] = sum(owner == program for owner, _ in self._read.sums)
             records.append(
                 ProfiledProgramRecord(
                     name=program,
                     module=module_name(program),
                     seconds=float(spent),
-                    operations=counts[program],
+                    operations=sum(owner == program for owner, _ in self._read.sums),
                     runs=self._read.runs.get(program),
                     hlo=hlo,  # pyright: ignore[reportArgumentType] -- one of the literals
                     flops=None if module is None else module.flops,

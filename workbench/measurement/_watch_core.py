@@ -257,7 +257,7 @@ class Core:
             now = time.perf_counter()
             begin = max(step.called, last)
             for number, watched in enumerate(together, 1):
-                end = begin + max(now - begin, 0.0) * number / len(together)
+                end = begin + (now - begin) * number / len(together)
                 end = (
                     watched.returned
                     if watched.probe is None
@@ -604,7 +604,7 @@ class Core:
             step_seconds=step_seconds,
             dispatch_seconds=_median(entry[1] for entry in recent),
             between_seconds=_median(entry[2] for entry in recent if entry[2] is not None),
-            idle_share=min(1.0, sum(entry[3] for entry in recent) / periods) if periods else None,
+            idle_share=sum(entry[3] for entry in recent) / periods if periods else None,
             idle_steps_share=(
                 sum(entry[3] > _WAITING_SHARE * entry[4] for entry in recent) / len(recent) if recent else None
             ),
