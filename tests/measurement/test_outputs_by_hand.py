@@ -92,7 +92,7 @@ def with_inner_functions():
         (state_and_metrics, ["loss", "accuracy"]), (different, ["0", "1"]), (averaged, ["loss", "T"]),
         (functools.partial(different, flag=False), ["0", "1"]), (jax.jit(pair), ["loss", "accuracy"]),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None),
 )  # fmt: skip
 def test_names_of_outputs(fn, expected):
     assert names(fn) == expected
@@ -102,7 +102,7 @@ def test_names_of_outputs(fn, expected):
     ("fn", "expected"),
     [(with_inner_functions, ["loss", "1"]), (different, None), (single, ["loss"]), (averaged, ["loss", "T"]),
      (len, None), (None, None), (jax.grad(lambda x: x), None), (functools.partial(pair), ["loss", "accuracy"])],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None),
 )  # fmt: skip
 def test_names_in_return_statements(fn, expected):
     assert _returned_names(fn) == expected
