@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records_parts import toy_module
 
+from workbench.cost import seconds_of_collective
 from workbench.errors import ProfileError
 from workbench.measurement import _trace_json, _xplane, open_profile, trim_profile
 from workbench.measurement._device_events import device_of, first_moment, read_plane
 from workbench.measurement._trace_json import read_trace
 from workbench.measurement._xplane import Plane, _length, read_space
+from workbench.records.compiled import CollectiveRecord, InstructionRecord
 from workbench.records.profile import ProfileRecord
+from workbench.records.program import SourceLine
 
 Value = int | float | str | bytes
 
@@ -298,6 +302,151 @@ def test_a_long_memory_timeline_is_thinned(tmp_path):
     (record,) = open_profile(written(tmp_path, content)).memory
     assert (record.events, record.peak_bytes) == (2001, 2000)
     assert [used for _, used in record.timeline] == [*range(0, 2001, 2)]
+
+
+# ---- with the HLO of the program
+
+
+def instruction(name: str, opcode: str, computation: str = "main", **fields: Any) -> InstructionRecord:
+    options = {"shape": "f32[8]{0}", "size_bytes": 32, "executions": 1.0} | fields
+    return InstructionRecord(name=name, opcode=opcode, computation=computation, **options)
+
+
+def collective(name: str, group_size: int) -> CollectiveRecord:
+    return CollectiveRecord(
+        name=name, kind="all-reduce", axes=(), group_size=group_size, groups=1, payload_bytes=2**20, wire_bytes=2.0**20,
+        executions=1,
+    )  # fmt: skip
+
+
+LINE = SourceLine(file="mine.py", line=4)
+MODULE = toy_module(
+    name="jit_f",
+    instructions=(
+        instruction("dot.1", "dot", flops=1e9, accessed_bytes=10**6, elementwise_flops=3.0, stage="2", source=LINE,
+                    op_name="mine"),
+        instruction("custom.1", "custom-call", accessed_bytes=10**6),
+        instruction("fused", "fusion", accessed_bytes=10**6), instruction("conv-like", "add", accessed_bytes=10**6),
+        instruction("slice-start", "slice-start", accessed_bytes=8),
+        instruction("all-reduce.1", "all-reduce"), instruction("all-reduce.2", "all-reduce"),
+    ),
+    collectives=(collective("all-reduce.1", 4), collective("all-reduce.2", 1)),
+)  # fmt: skip
+
+
+def of_program(*names: str, **facts: Value) -> bytes:
+    events = [(f"%{name} = f32[8] op(x)", 2 * place, 1) for place, name in enumerate(names)]
+    lines = [("XLA Modules", 1, [("jit_f(7)", 0, 2 * len(names))]), ("XLA Ops", 1, events)]
+    kinds: dict[str, dict[str, Value]] = {events[0][0]: facts}
+    return plane("/device:TPU:0", lines, {"device_type_string": "TPU v5 lite"}, kinds)
+
+
+def test_operations_have_the_facts_of_their_instructions(tmp_path):
+    names = [member.name for member in MODULE.instructions]
+    path = written(tmp_path, of_program(*names, "lost", source="theirs.py:9", tf_op="theirs", model_flops=5))
+    profile = open_profile(path, MODULE)
+    rows = {o.name: (o.opcode, o.flops, o.accessed_bytes, o.kind, o.joined) for o in profile.operations}
+    assert rows == {
+        "dot.1": ("dot", 1e9, 1e6, "compute", True), "custom.1": ("custom-call", None, 1e6, "compute", True),
+        "fused": ("fusion", 0.0, 1e6, "compute", True), "conv-like": ("add", 0.0, 1e6, "compute", True),
+        "slice-start": ("slice-start", 0.0, None, "copy", True),
+        "all-reduce.1": ("all-reduce", 0.0, 0.0, "collective", True),
+        "all-reduce.2": ("all-reduce", 0.0, 0.0, "collective", True), "lost": ("", None, None, "compute", False),
+    }  # fmt: skip
+    by_name = {operation.name: operation for operation in profile.operations}
+    dot = by_name["dot.1"]
+    assert (dot.stage, dot.source, dot.op_name, dot.elementwise_flops) == ("2", LINE, "mine", 3.0)
+    predicted = {name for name, operation in by_name.items() if operation.predicted_seconds is not None}
+    assert predicted == {"dot.1", "fused", "conv-like", "all-reduce.1"}
+    chip: Any = profile.chip
+    assert by_name["all-reduce.1"].predicted_seconds == seconds_of_collective(MODULE.collectives[0], chip)
+    # memory bound: a megabyte at the bandwidth of the chip, as a fusion and as an addition
+    assert by_name["fused"].predicted_seconds == by_name["conv-like"].predicted_seconds
+    assert by_name["dot.1"].predicted_seconds != by_name["fused"].predicted_seconds
+    assert profile.joined == pytest.approx(7 / 8)
+    assert profile.joined_seconds == pytest.approx(7 / 8)
+    assert [(e.name, e.stage, e.source) for e in profile.events[:2]] == [("dot.1", "2", LINE), ("custom.1", None, None)]
+    assert [(p.hlo, p.flops, p.operations) for p in profile.programs] == [("given", 0.0, 8)]
+    assert not any("no HLO" in note for note in profile.notes)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "own"), [("while", 4.0), ("conditional", 4.0), ("call", 4.0), ("fusion", 10.0), ("while twice", 0.0)]
+)
+def test_events_of_hosts_around_others_keep_their_own_seconds(tmp_path, opcode, own):
+    twice = opcode.endswith("twice")  # parts that overlap on several threads
+    module = toy_module(name="jit_f", instructions=(
+        instruction("outer", opcode.partition(" ")[0], calls=("condition", "body")),
+        instruction("less", "compare", "condition"), instruction("dot", "dot", "body"), instruction("other", "add"),
+    ))  # fmt: skip
+
+    def execution(name: str, start: int, duration: int, device: int = 0) -> Event:
+        return kernel(name, start, duration, hlo_op=name, hlo_module="jit_f", device_ordinal=device)
+
+    events = [execution("outer", 0, 10), execution("less", 0, 2), execution("dot", 3, 4), execution("other", 20, 1),
+              execution("outer", 0, 3, 1)]  # fmt: skip
+    lines = [("one", 1, events), ("other", 1, [execution("dot", 3, 7)] if twice else [])]
+    operations = open_profile(written(tmp_path, plane("/host:CPU", lines)), module).operations
+    seconds = {operation.name: operation.seconds_by_device for operation in operations}
+    assert seconds["outer"] == {"cpu:0": near(own), "cpu:1": near(3)}
+    assert seconds["other"] == {"cpu:0": near(1)}
+    assert seconds["dot"] == {"cpu:0": near(11 if twice else 4)}
+
+
+@pytest.mark.parametrize(("most", "kept"), [(1, 2), (3, 2), (4, 4), (7, 6), (100, 8)])
+def test_each_device_has_an_equal_part_of_the_timeline(tmp_path, most, kept):
+    def stream(number: int) -> bytes:
+        events = [kernel("k", 10 * place + number, 1, hlo_op="a", hlo_module="f") for place in range(4)]
+        return gpu(("Stream #1", 0, events), number=number)
+
+    profile = open_profile(written(tmp_path, stream(0), stream(1)), max_events=most)
+    assert len(profile.events) == kept
+    assert {event.where for event in profile.events} == {"gpu:0", "gpu:1"}
+    assert profile.operations[0].events == 8
+    cut = f"contains {kept} of 8 events: the first {kept // 2} of each device"
+    assert any(cut in note for note in profile.notes) == (most < 8)
+    (alone,) = {len(open_profile(written(tmp_path, stream(0)), max_events=most).events)}
+    assert alone == min(4, most)
+
+
+def test_device_whose_events_all_overlap_has_no_span(tmp_path):
+    copies = [("%copy-start.1 = f32[8] copy-start(x)", 5, 6)]
+    profile = open_profile(written(tmp_path, plane("/device:TPU:0", [("Async XLA Ops", 0, copies)])))
+    (device,) = profile.devices
+    assert (device.span_seconds, device.overlapped_seconds, profile.joined, profile.events) == (0.0, near(6), 0.0, ())
+    assert [*profile.unjoined[0].names] == ["copy-start.1"]
+    (event,) = read_plane(of_file(plane("/device:TPU:0", [("Async XLA Ops", 0, copies)])))
+    assert (event.start_seconds, event.seconds) == (near(5), near(6))
+
+
+def test_kernels_of_a_command_buffer_have_the_instructions_of_the_program(tmp_path):
+    module = toy_module(name="jit_f", instructions=(
+        instruction("p", "parameter"), instruction("loop_add_fusion", "fusion"), instruction("gemm", "custom-call"),
+        instruction("loop_multiply_fusion", "fusion"),
+    ))  # fmt: skip
+
+    def node(number: int, name: str, start: int) -> Event:
+        return kernel(name, start, number + 1, hlo_op="command_buffer", hlo_module="jit_f", cuda_graph_id=1,
+                      cuda_graph_node_id=number)  # fmt: skip
+
+    kernels = [("loop_add_fusion", 0), ("memset32", 1), ("cublas_gemm", 2), ("loop_multiply_fusion", 3)]
+    events = [node(number, name, 10 * number + 100 * run) for run in (0, 1) for name, number in kernels]
+    content = gpu(("Stream #1", 0, events))
+    profile = open_profile(written(tmp_path, content), module)
+    rows = {o.name: (o.executions, o.events, o.seconds, o.joined) for o in profile.operations}
+    assert rows == {
+        "loop_add_fusion": (2, 2, near(2), True), "gemm": (2, 4, near(10), True),  # with the memory that is cleared
+        "loop_multiply_fusion": (2, 2, near(8), True),
+    }  # fmt: skip
+    assert [event.name for event in profile.events][:4] == ["loop_add_fusion", "gemm", "gemm", "loop_multiply_fusion"]
+    assert {event.kind for event in profile.events} == {"compute"}
+    assert any("The instructions of 4 kernels in command buffers" in note for note in profile.notes)
+    # another program: its kernels stay without an instruction
+    other = open_profile(written(tmp_path, content), module.replace(instructions=module.instructions[:2]))
+    (buffers,) = other.unjoined
+    assert (other.operations, buffers.kind, buffers.events, buffers.seconds) == ((), "command buffers", 8, near(20))
+    assert [(event.name, event.kind) for event in other.events] == [("command buffers", "other")] * 8
+    assert (other.devices[0].events, other.devices[0].other_seconds) == (0, near(20))
 
 
 # ---- planes
