@@ -1,5 +1,6 @@
 import asyncio
 import resource
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,9 @@ from measurement_examples import bits, count, quiet
 
 from workbench.errors import DataError, EngineError, MeasureError, RoundError
 from workbench.measurement import Run, load_checkpoint, run_rounds
+from workbench.measurement._checkpoints import Checkpoints, HistoryFile
+from workbench.measurement._state_check import describe_state
+from workbench.records.live import RoundRecord
 
 
 def make_training():
@@ -98,6 +102,36 @@ def test_checkpoint_of_another_shape_is_an_error_that_lists_what_was_tried(tmp_p
     run_rounds(lambda state, round: (state, {}), {"w": jnp.zeros(3)}, 1, checkpoint_dir=tmp_path, **quiet)
     with pytest.raises(DataError, match=r"these cannot be read into the given state: 1 \("):
         load_checkpoint(tmp_path, {"w": jnp.zeros(3), "b": jnp.zeros(2)})
+
+
+@pytest.mark.parametrize(("count", "more"), [(5, ""), (6, "; and 1 more"), (7, "; and 2 more")])
+def test_five_leaves_that_do_not_fit_are_named(tmp_path, monkeypatch, count, more):
+    about = {"leaves": describe_state({"state": dict.fromkeys("abcdefg"[:count], 1)})}
+    with Checkpoints(tmp_path, read_only=True) as checkpoints:
+        monkeypatch.setattr(checkpoints, "_open", lambda: SimpleNamespace(restore=lambda *_, **__: {"history": about}))
+        with pytest.raises(DataError) as error:
+            checkpoints._read(1, {})
+    named = "; ".join(f"state['state']['{name}'] is only in the checkpoint" for name in "abcde")
+    assert str(error.value) == named + more
+
+
+def test_history_of_a_checkpoint_is_a_part_of_the_file(tmp_path):
+    rounds = [RoundRecord(round=number, seconds=0.5, metrics={"loss": 1.0}) for number in range(4)]
+    file = HistoryFile(tmp_path)
+    abouts = [file.append(rounds, finished) for finished in (1, 3, 3)]
+    assert [about["rounds"] for about in abouts] == [1, 3, 3]
+    assert abouts[1] == abouts[2]
+    assert abouts[2]["bytes"] == file.path.stat().st_size
+    again = HistoryFile(tmp_path)
+    assert [len(again.read(about)) for about in abouts] == [1, 3, 3]
+    again.read(abouts[0])
+    assert again.append(rounds[:1] + rounds[3:], 2)["rounds"] == 2  # the rest of the file is another checkpoint's
+    assert list(HistoryFile(tmp_path).read(again.append(rounds, 2))) == [rounds[0], rounds[3]]
+    cut = "truncated or changed"
+    changes = ({"rounds": 2}, "has 1 rounds, but 2 were written"), ({"bytes": 10**6}, cut), ({"bytes": 9}, cut)
+    for change, fact in changes:
+        with pytest.raises(DataError, match=fact):
+            HistoryFile(tmp_path).read(abouts[0] | change)
 
 
 def test_resume_that_is_not_wanted_is_an_error(tmp_path):
