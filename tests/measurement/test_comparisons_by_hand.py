@@ -192,7 +192,7 @@ def test_curves_begin_in_round_1_and_have_colours_and_line_styles():
     assert [line.get_ydata().tolist() for line in axes.lines] == [[4.0, 3.0], [8.0, 7.0]]
     assert [(line.get_linestyle(), line.get_color()) for line in axes.lines] == [("-", "#0072B2"), ("--", "#D55E00")]
     assert [line.get_label() for line in axes.lines] == ["a", "b"]
-    assert [band.get_alpha() for band in axes.collections] == [0.2, 0.2]
+    assert [(band.get_alpha(), band.get_linewidth().tolist()) for band in axes.collections] == [(0.2, [0.0])] * 2
     (corners,) = {tuple(sorted(set(band.get_paths()[0].vertices[:, 0]))) for band in axes.collections}
     assert corners == (1.0, 2.0)
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_yscale()) == ("round", "loss", "linear")
@@ -250,6 +250,7 @@ def test_fairness_is_drawn_by_percentile():
     assert [line.get_xydata().tolist() for line in axes.lines] == [
         [[10.0 * n, pytest.approx(n + offset)] for n in range(1, 10)] for offset in (0, 1)
     ]
+    assert [(band.get_alpha(), band.get_linewidth().tolist()) for band in axes.collections] == [(0.2, [0.0])] * 2
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("percentile of the clients", "loss")
     assert axes.get_legend() is not None
 

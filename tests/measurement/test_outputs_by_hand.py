@@ -21,8 +21,6 @@ from workbench.measurement._watch_outputs import (
     shapes_of,
 )
 
-ONE = jnp.float32(1.0)
-
 
 def called(fn: Any, *args: Any, outputs: Any = None, before: Any = (), **kwargs: Any) -> tuple[Reader, WatchedCall]:
     call = WatchedCall(fn(*args, **kwargs), args, kwargs)
@@ -35,50 +33,50 @@ def names(fn: Any, *args: Any, outputs: Any = None) -> list[str]:
 
 
 def pair():
-    loss, accuracy = ONE + 1, ONE + 2
+    loss, accuracy = jnp.float32(2), jnp.float32(3)
     return loss, accuracy
 
 
 def state_and_metrics():
-    state, metrics = {"w": jnp.zeros(3)}, {"loss": ONE + 1, "accuracy": ONE + 2}
+    state, metrics = {"w": jnp.zeros(3)}, {"loss": jnp.float32(2), "accuracy": jnp.float32(3)}
     return state, metrics
 
 
 def single():
-    loss = ONE + 1
+    loss = jnp.float32(2)
     return loss
 
 
 def unnamed():
-    return ONE + 1
+    return jnp.float32(2)
 
 
 def nested():
-    result = {"a": [ONE + 1]}
+    result = {"a": [jnp.float32(2)]}
     return result
 
 
 def different(flag=True):
-    loss, norm = ONE + 1, ONE + 2
+    loss, norm = jnp.float32(2), jnp.float32(3)
     if flag:
         return loss, norm
     return norm, loss
 
 
 def averaged():
-    loss, norm = ONE + 1, ONE + 2
+    loss, norm = jnp.float32(2), jnp.float32(3)
     return jnp.negative(loss), norm.T
 
 
 def with_inner_functions():
     def inner():
-        return ONE
+        return jnp.float32(1)
 
     class Inner:
         def method(self):
             return 1
 
-    loss = ONE + 1
+    loss = jnp.float32(2)
     for _ in range(2):
         if inner:
             return loss, (lambda: 2)
@@ -110,13 +108,13 @@ def test_names_in_return_statements(fn, expected):
 
 def test_equal_last_names_are_written_with_their_paths():
     def fn():
-        a, b = {"loss": ONE + 1, "x": ONE + 2}, {"loss": ONE + 3}
+        a, b = {"loss": jnp.float32(2), "x": jnp.float32(3)}, {"loss": jnp.float32(4)}
         return a, b
 
     assert names(fn) == ["a.loss", "b.loss", "x"]  # a loss first, at the same depth
 
     def values():
-        a, b = {"value": ONE + 1}, {"value": ONE + 2}
+        a, b = {"value": jnp.float32(2)}, {"value": jnp.float32(3)}
         return a, b
 
     assert names(values) == ["a", "b"]  # as the variables of NNX
@@ -124,19 +122,22 @@ def test_equal_last_names_are_written_with_their_paths():
 
 def test_eight_scalars_that_are_floats_are_recorded_shallowest_first():
     def fn():
-        many = [ONE + number for number in range(9)]
+        many = [jnp.float32(1 + number) for number in range(9)]
         others = {
             "count": jnp.int32(3),
             "vector": jnp.ones(2),
-            "deep": {"a": {"x": ONE + 1, "loss": ONE + 2}},
-            "y": ONE + 3,
+            "deep": {"a": {"x": jnp.float32(2), "loss": jnp.float32(3)}},
+            "y": jnp.float32(4),
         }
         return many, others
 
     assert names(fn) == [f"many.{number}" for number in range(8)]
 
     def few():
-        loss, others = ONE + 1, {"deep": {"a": {"x": ONE + 1, "norm": ONE + 2}}, "y": ONE + 3, "z": ONE + 4}
+        loss, others = (
+            jnp.float32(2),
+            {"deep": {"a": {"x": jnp.float32(2), "norm": jnp.float32(3)}}, "y": jnp.float32(4), "z": jnp.float32(5)},
+        )
         return others, loss
 
     reader, call = called(few)
@@ -151,7 +152,8 @@ def test_the_smallest_array_of_the_results_is_waited_for():
     def fn(x):
         return {"key": jax.random.key(0), "large": jnp.ones(5), "small": jnp.ones((1, 2))}
 
-    reader, call = called(fn, ONE, before=[ONE])
+    x = jnp.float32(1)
+    reader, call = called(fn, x, before=[x])
     probe, values = reader.read(call)
     assert (probe is call.result["small"], values) == (True, {})
     assert reader.is_empty
@@ -167,7 +169,7 @@ def test_an_argument_that_is_updated_in_place_has_its_name():
     def fn(model, metrics):
         return None
 
-    reader, call = called(fn, {"w": jnp.ones(2)}, {"loss": ONE + 1})
+    reader, call = called(fn, {"w": jnp.ones(2)}, {"loss": jnp.float32(2)})
     assert [*reader.read(call)[1]] == ["loss"]
     reader, call = called(fn, jnp.float32(1.5), jnp.float32(2.5))
     assert {name: float(value) for name, value in reader.read(call)[1].items()} == {"model": 1.5, "metrics": 2.5}
@@ -183,7 +185,7 @@ def test_an_argument_that_is_updated_in_place_has_its_name():
 )  # fmt: skip
 def test_chosen_outputs(outputs, values):
     def fn():
-        metrics = {"loss": ONE + 1, "accuracy": ONE + 2}
+        metrics = {"loss": jnp.float32(2), "accuracy": jnp.float32(3)}
         return jnp.zeros(3), metrics
 
     reader, call = called(fn, outputs=outputs)
@@ -192,7 +194,7 @@ def test_chosen_outputs(outputs, values):
 
 def test_the_shortest_of_several_paths_is_chosen():
     def fn():
-        a, b = {"x": {"loss": ONE + 1}}, {"loss": ONE + 2}
+        a, b = {"x": {"loss": jnp.float32(2)}}, {"loss": jnp.float32(3)}
         return a, b
 
     reader, call = called(fn, outputs="loss")
@@ -206,7 +208,7 @@ def test_outputs_that_are_absent_or_large_are_problems():
         many, full, large = [jnp.zeros(2)] * 12, jnp.zeros((2, 512)), jnp.zeros(1025)
         return many, full, large
 
-    reader, call = called(fn, outputs=["full", "large", "lost"])
+    reader, call = called(fn, outputs=["large", "lost", "full"])
     assert [*reader.read(call)[1]] == ["full"]
     large, lost = reader.problems
     assert large.startswith("the output 'large' has 1,025 values, but `watch` keeps at most 1,024")
