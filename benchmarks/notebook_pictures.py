@@ -1,4 +1,4 @@
-"""Writes the course's page with its parts and map, and a picture of each notebook: the largest figure of its run.
+"""Writes the course's page with its parts and map, and a picture of each notebook, which its metadata choose.
 
 `WORKBENCH_EXECUTED=FOLDER python -m pytest tests/notebooks` leaves executed notebooks in a folder. From this folder,
 `python -m benchmarks.notebook_pictures FOLDER` makes `docs/images/notebooks/NN-name.png`, `docs/course.md`, and the map
@@ -10,8 +10,6 @@ import argparse
 import base64
 import html
 import io
-import json
-import re
 import sys
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import nbformat
 from PIL import Image, ImageChops, ImageOps
 
 from workbench.course import exercises
+from workbench.course._cards import card_of
 from workbench.course._parts import concept_map, difficulty_of, label_of, parts_of, titles_of
 
 PICTURES = Path(__file__).parents[1] / "docs" / "images" / "notebooks"
@@ -60,7 +59,6 @@ open it.
 ```
 
 """
-SHOWS = PICTURES / "shows.json"  # by number: what the picture of a notebook shows, for those who do not see it
 CLOSING = """
 ```{toctree}
 :hidden:
@@ -79,39 +77,37 @@ def main() -> None:
     """Writes a picture for each notebook of the folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--prefer", nargs="*", default=[], help="NN:K takes the K-th figure of notebook NN, from 0")
     settings = parser.parse_args()
-    wanted = dict(choice.split(":") for choice in settings.prefer)
     PICTURES.mkdir(parents=True, exist_ok=True)
-    paths = sorted(settings.folder.glob("*.ipynb"))
-    for path in paths:
-        figures = figures_of(path)
-        if not figures:
+    for path in sorted(settings.folder.glob("*.ipynb")):
+        picture = card_of(nbformat.read(path, as_version=4))
+        if picture is None:
             print(f"{path.stem}: no figure")
             continue
-        number = path.stem.partition("-")[0]
-        wide = [image for image in figures if image.height <= image.width] or figures
-        best = max(wide, key=lambda image: image.width * image.height)
-        chosen = cut(figures[int(wanted[number])] if number in wanted else best)
-        height = round(chosen.height * WIDTH / chosen.width)
-        small = chosen.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
-        small.quantize(128).save(PICTURES / f"{path.stem}.png", optimize=True)
-        print(f"{path.stem}: {len(figures)} figures, {(PICTURES / f'{path.stem}.png').stat().st_size / 1024:.0f} KiB")
+        drawn = drawn_svg(picture.content) if picture.suffix == ".svg" else Image.open(io.BytesIO(picture.content))
+        image = on_white(drawn)
+        height = round(image.height * WIDTH / image.width)
+        image.resize((WIDTH, height), Image.Resampling.LANCZOS).quantize(128).save(
+            PICTURES / f"{path.stem}.png", optimize=True
+        )
+        print(f"{path.stem}: {(PICTURES / f'{path.stem}.png').stat().st_size / 1024:.0f} KiB")
     notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
     PAGE.write_text(page(notebooks), encoding="utf-8")
     LIST.write_text(notebook_list(notebooks), encoding="utf-8")
 
 
-def cut(image: Image.Image) -> Image.Image:
-    """The readable part of a picture on a card, with narrow margins: the left of a wide one, the top of a high one."""
-    is_view, white = image.info.get("view"), Image.new("RGBA", image.size, "white")
+def on_white(image: Image.Image) -> Image.Image:
+    """A picture on white, with narrow margins."""
+    white = Image.new("RGBA", image.size, "white")
     opaque = Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
     drawn = ImageChops.difference(opaque, white.convert("RGB")).getbbox()
-    image = ImageOps.expand(opaque.crop(drawn), border=6, fill="white")
-    width, height = image.size
-    if is_view and height > 0.62 * width:
-        return image.crop((0, 0, width, round(0.62 * width)))
-    return image.crop((0, 0, min(width, round(3.3 * height)), height))
+    return ImageOps.expand(opaque.crop(drawn), border=6, fill="white")
+
+
+def shown_by(path: Path) -> str:
+    """What the picture of a notebook shows, for readers who do not see it."""
+    cells = nbformat.read(path, as_version=4).cells
+    return next(cell.metadata["card"]["shows"] for cell in cells if "card" in cell.metadata)
 
 
 def page(notebooks: list[Path]) -> str:
@@ -139,11 +135,10 @@ def card(path: Path) -> str:
     (title,) = titles_of([path]).values()
     question = title.question
     named = " · ".join(filter(None, (title.number, f"{title.minutes} minutes", difficulty_of(title.number))))
-    shows = json.loads(SHOWS.read_text(encoding="utf-8"))
     picture = ""
     if (PICTURES / f"{path.stem}.png").exists():
         picture = (
-            f"```{{image}} images/notebooks/{path.stem}.png\n:alt: {shows[title.number]}\n"
+            f"```{{image}} images/notebooks/{path.stem}.png\n:alt: {shown_by(path)}\n"
             f":target: course/{path.stem}.html\n```\n"
         )
     return f"::::{{container}} wb-card\n{picture}{named}  \n{{doc}}`{question} <course/{path.stem}>`\n::::"
@@ -151,44 +146,27 @@ def card(path: Path) -> str:
 
 def notebook_list(notebooks: list[Path]) -> str:
     """The page of the notebooks' folder on a code host: a picture of each notebook and its question."""
-    text, shows = LIST_OPENING, json.loads(SHOWS.read_text(encoding="utf-8"))
+    text = LIST_OPENING
     for part, paths in parts_of(notebooks).items():
         text += f"\n## {part}\n\n| | |\n|---|---|\n"
         for path in paths:
             (title,) = titles_of([path]).values()
             named = " · ".join(filter(None, (title.number, f"{title.minutes} minutes", difficulty_of(title.number))))
-            source, alt = f"../docs/images/notebooks/{path.stem}.png", html.escape(shows[title.number])
+            source, alt = f"../docs/images/notebooks/{path.stem}.png", html.escape(shown_by(path))
             picture = f'<img src="{source}" alt="{alt}" width="280">'
             text += f"| {picture} | **[{title.question}]({path.name})**<br>{named} |\n"
     return text
 
 
-def figures_of(path: Path) -> list[Image.Image]:
-    """A notebook's pictures in order: images, and static pictures of live views."""
-    found = []
-    for cell in nbformat.read(path, as_version=4).cells:
-        for output in cell.get("outputs", ()):
-            data = output.get("data", {})
-            if "image/png" in data:
-                found.append(Image.open(io.BytesIO(base64.b64decode(data["image/png"]))))
-            elif "data:image/svg+xml" in data.get("text/html", ""):
-                found.append(_drawn(data["text/html"]))
-    return found
-
-
-def _drawn(page: str) -> Image.Image:
-    """A static picture of a view, as a browser draws it."""
+def drawn_svg(content: bytes) -> Image.Image:
+    """A drawing as a browser shows it."""
     sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "browser")]
     from chromium import open_browser
 
     with open_browser() as browser:
         tab = browser.new_page(viewport={"width": 1000, "height": 800}, color_scheme="light")
-        drawn = re.search(r"data:image/svg\+xml[^\"']*", page)  # the page itself hides it behind the live view
-        tab.set_content(f'<img src="{drawn[0] if drawn else ""}">')
-        picture = tab.locator("img").screenshot(timeout=120_000)
-    image = Image.open(io.BytesIO(picture))
-    image.info["view"] = True
-    return image
+        tab.set_content(f'<img src="data:image/svg+xml;base64,{base64.b64encode(content).decode()}">')
+        return Image.open(io.BytesIO(tab.locator("img").screenshot(timeout=120_000)))
 
 
 if __name__ == "__main__":

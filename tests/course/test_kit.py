@@ -2,13 +2,16 @@
 
 import base64
 import csv
+import io
 import re
 import sys
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from PIL import Image
 
 from workbench import course
 from workbench.cli import main
@@ -139,14 +142,30 @@ def test_page_folds_solutions_and_checks_and_leads_to_its_neighbours(tmp_path):
     assert 'Start with <a href="01-second.html">' in index.read_text()
 
 
-def test_index_shows_a_figure_of_each_executed_notebook(tmp_path):
+def panels():
+    """A figure with a label and two axes, of which the second is wider."""
+    image = np.full((40, 100, 3), 255, np.uint8)
+    for left, right in ((0, 12), (14, 44), (55, 58), (60, 99)):
+        image[5:35, left:right] = 0
+    written = io.BytesIO()
+    Image.fromarray(image).save(written, "PNG")
+    return {"image/png": base64.b64encode(written.getvalue()).decode()}
+
+
+@pytest.mark.parametrize(("card", "size"), [({}, 100), ({"panel": "left"}, 50), ({"panel": "right"}, 50)])
+def test_index_shows_the_chosen_figure_of_each_executed_notebook(tmp_path, card, size):
     small, large = ({"image/png": base64.b64encode(b"x" * size).decode()} for size in (9, 99))
-    cell = new_code_cell("figure;", outputs=[new_output("display_data", data) for data in (small, large)])
+    other = new_code_cell("other;", outputs=[new_output("display_data", data) for data in (small, large)])
+    cell = new_code_cell("figure;", outputs=[new_output("display_data", panels())])
+    cell.metadata.card = {"shows": 'Two "panels"', **card}
     opening = new_markdown_cell("# Does it show?\n\n**Time.** About 5 minutes.")
-    nbformat.write(new_notebook(cells=[opening, cell]), tmp_path / "00-shown.ipynb")
-    index = course.write_site([tmp_path / "00-shown.ipynb"], tmp_path / "site", execute=False)
-    assert '<img src="00-shown.png"' in index.read_text()
-    assert (tmp_path / "site" / "00-shown.png").read_bytes() == b"x" * 99
+    nbformat.write(new_notebook(cells=[opening, other, cell]), tmp_path / "00-shown.ipynb")
+    nbformat.write(new_notebook(cells=[opening, other]), tmp_path / "01-largest.ipynb")
+    index = course.write_site(sorted(tmp_path.glob("*.ipynb")), tmp_path / "site", execute=False)
+    assert '<img src="00-shown.png" alt="Two &quot;panels&quot;"' in index.read_text()
+    with Image.open(tmp_path / "site" / "00-shown.png") as shown:
+        assert shown.size == (size, 40)
+    assert (tmp_path / "site" / "01-largest.png").read_bytes() == b"x" * 99
 
 
 @pytest.mark.parametrize("library", ["latex2mathml", "sklearn"])

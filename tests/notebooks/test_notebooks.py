@@ -86,10 +86,18 @@ def test_every_figure_is_followed_by_what_to_see(path: Path):
     silent = []
     for cell, after in itertools.pairwise(cells):
         last = cell.source.splitlines()[-1] if cell.source else ""
-        draws = cell.cell_type == "code" and re.match(r"figure;?$|fig;$|wb\.show\(", last)
-        if draws and after.cell_type != "markdown":
+        draws = re.search(r"^(figure|fig|explorer|played);?$|\b(PlayerView|SVG|plot|show)\(|\.(figure|play)\(", last)
+        shares_slide = after.metadata.get("slideshow", {}).get("slide_type", "-") == "-"
+        if cell.cell_type == "code" and draws and not (after.cell_type == "markdown" and shares_slide):
             silent.append(cell.source)
     assert silent == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_one_figure_is_the_notebooks_picture(path: Path):
+    cards = [cell.metadata.card for cell in nbformat.read(path, as_version=4).cells if "card" in cell.metadata]
+    assert [set(card) - {"shows", "panel"} for card in cards] == [set()]
+    assert cards[0].get("panel", "left") in {"left", "right"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -1,6 +1,5 @@
 """Offline pages made from notebooks: a course site, and slides."""
 
-import base64
 import html
 import re
 import shutil
@@ -8,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.course._cards import card_of
 from workbench.course._notebooks import Title, executed, read, require_libraries, title_of
 from workbench.course._parts import COLOURS, concept_map, difficulty_of, part_of, parts_of, titles_of
 from workbench.course._slides import DARK, SLIDES, keep_shades, prepare_slides
@@ -92,21 +92,20 @@ INDEX = """<!doctype html>
 <title>The Workbench course</title>{icon}
 <style>
 :root {{color-scheme: light dark; --part: #0072b2; --line: color-mix(in srgb, currentColor 18%, transparent)}}
-body {{font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1.5rem}}
+body {{font: 16px/1.5 system-ui, sans-serif; max-width: 84rem; margin: 0 auto; padding: 1.5rem}}
 a {{color: light-dark(#005a8f, #7cc4f2)}}
 h1 {{display: flex; gap: .75rem; align-items: center; letter-spacing: -.02em;
      font-size: clamp(1.3rem, 5.5vw, 2.4rem); margin: 1rem 0 .5rem}}
 h2 {{margin: 2.5rem 0 1rem; padding-left: .75rem; border-left: .3rem solid var(--part); line-height: 1.2}}
 .start {{max-width: 46rem; font-size: 1.1rem}}
 ol {{list-style: none; padding: 0; display: grid; gap: 1rem;
-     grid-template-columns: repeat(auto-fill, minmax(min(18rem, 100%), 1fr))}}
+     grid-template-columns: repeat(auto-fill, minmax(min(22rem, 100%), 1fr))}}
 li {{position: relative; border: 1px solid var(--line); border-top: .2rem solid var(--part); border-radius: .5rem;
      padding: .9rem; overflow: hidden; transition: box-shadow .15s}}
 li:hover {{box-shadow: 0 .25rem 1rem color-mix(in srgb, var(--part) 35%, transparent)}}
 li a {{font-weight: 600; text-decoration: none}}
 li a::after {{content: ""; position: absolute; inset: 0}}
-li img {{display: block; width: 100%; height: 10rem; object-fit: contain; margin-bottom: .75rem}}
-li img[src$=".svg"] {{object-fit: cover; object-position: left top}}
+li img {{display: block; width: 100%; aspect-ratio: 3 / 2; object-fit: contain; margin-bottom: .75rem}}
 @media (prefers-color-scheme: dark) {{li img[src$=".png"] {{filter: invert(.91) hue-rotate(180deg)}}}}
 li span {{display: block; font-size: .85rem; opacity: .75}}
 </style></head><body>
@@ -242,9 +241,10 @@ def write_site(
     pictures = {}
     for path in notebooks:
         notebook = executed(path, report) if execute else read(path)
-        if (picture := picture_of(notebook)) is not None:
-            pictures[path] = f"{path.stem}{picture[0]}"
-            (folder / pictures[path]).write_bytes(picture[1])
+        if (card := card_of(notebook)) is not None:
+            picture = folder / f"{path.stem}{card.suffix}"
+            picture.write_bytes(card.content)
+            pictures[path] = f'<img src="{picture.name}" alt="{html.escape(card.shows)}" loading="lazy">'
         notebook.cells = [cell for cell in notebook.cells if "remove-cell" not in cell.metadata.get("tags", ())]
         keep_shades(notebook)
         _write_formulas(notebook)
@@ -269,8 +269,7 @@ def write_site(
             title = titles[path.stem.partition("-")[0]]
             about = " · ".join(filter(None, (title.number, f"{title.minutes} minutes", difficulty_of(title.number))))
             link = f'<a href="{path.stem}.html">{html.escape(title.question)}</a>'
-            picture = f'<img src="{pictures[path]}" alt="" loading="lazy">' if path in pictures else ""
-            items.append(f"<li>{picture}{link}<span>{about}</span></li>")
+            items.append(f"<li>{pictures.get(path, '')}{link}<span>{about}</span></li>")
         colour = COLOURS.get(part, "#0072b2")
         parts.append(
             f'<section style="--part: {colour}"><h2>{html.escape(part)}</h2><ol>{"".join(items)}</ol></section>'
@@ -290,19 +289,6 @@ def write_site(
         encoding="utf-8",
     )
     return index
-
-
-def picture_of(notebook: Any) -> tuple[str, bytes] | None:
-    """Returns the suffix and the content of a picture among a notebook's outputs; None if there is no picture.
-
-    Chooses the largest PNG, or else the picture of the first view.
-    """
-    outputs = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ())]
-    if figures := [data["image/png"] for data in outputs if "image/png" in data]:
-        return ".png", base64.b64decode(max(figures, key=len))
-    pages = "".join(data.get("text/html", "") for data in outputs)
-    view = re.search(r'<img [^>]*src="data:image/svg\+xml;base64,([^"]+)"', pages)
-    return None if view is None else (".svg", base64.b64decode(view[1]))
 
 
 def _contents(body: str) -> str:

@@ -51,13 +51,14 @@ SLIDES = (
 <script src="reveal.js/plugin/notes/notes.js"></script>
 <script>
 const width = Math.min(1280, Math.max(640, innerWidth));  // a narrow screen gets narrower slides with readable text
-const LARGEST = 745, ZOOMS = [1.3, 1.2, 1.1, 1, 0.95, 0.9, 0.85, 0.8], PRINTED = ".jp-OutputArea-output pre";
+const LARGEST = 745, ZOOMS = [1.3, 1.2, 1.1, 1, 0.95, 0.9, 0.85, 0.8];
 const sections = () => [...document.querySelectorAll(".slides > section > section")];
+const PRINTED = ".jp-RenderedText.jp-OutputArea-output pre", FIGURE = "img, iframe.wb-view";
 // Long code of a figure is folded, so that the figure is seen.
-function fold(cell) {
-  const code = cell.querySelector(".jp-Cell-inputWrapper");
+function fold(cell, longest = 6) {
+  const code = cell.querySelector(".jp-Cell-inputWrapper:not(details *)");
   const lines = code?.querySelector("pre")?.textContent.trim().split("\\n").length ?? 0;
-  if (lines < 7 || !cell.querySelector("img, iframe.wb-view")) return;
+  if (lines <= longest || !cell.querySelector(FIGURE)) return;
   const details = document.createElement("details"), title = document.createElement("summary");
   title.textContent = `Code of the figure, ${lines} lines`;
   code.replaceWith(details);
@@ -103,6 +104,10 @@ function narrow(output, wraps) {
   else if (wraps) output.style.whiteSpace = "pre-wrap";
   return ratio > 0.7 || wraps;
 }
+function narrowFormula(formula) {
+  const text = formula.closest(".jp-MarkdownOutput"), ratio = text.clientWidth / text.scrollWidth;
+  if (ratio < 1) formula.style.fontSize = `${Math.floor(113 * ratio) / 100}em`;
+}
 // The names of row groups, repeated above the rows that continue on the next slide.
 function repeatGroups(row) {
   const rows = [...row.parentNode.children], at = rows.indexOf(row), names = [];
@@ -120,6 +125,22 @@ function topOf(node) {
   range.selectNode(node);
   return range.getBoundingClientRect().top;
 }
+// Whether this is the text below a figure, which belongs on the figure's slide.
+function isCaption(cell) {
+  const isText = cell?.matches(".jp-MarkdownCell:not(:has(.jp-MarkdownOutput > :is(h1, h2, h3):first-child))");
+  return Boolean(isText && cell.previousElementSibling?.matches(".jp-CodeCell:has(img, iframe.wb-view)"));
+}
+// Makes room for the text below a figure: folds the figure's code, and then draws the figure smaller, as long as its
+// text is readable. Returns whether this changed anything.
+function makeRoom(cell, excess) {
+  const figures = [...cell.querySelectorAll(FIGURE)], before = excess();
+  if (before > 0) fold(cell, 1);
+  for (const figure of figures) {
+    const height = figure.offsetHeight, least = Math.min(height, 1.1 * figure.naturalHeight || 340);
+    if (excess() > 0) figure.style.maxHeight = `${Math.max(least, height - excess() / figures.length)}px`;
+  }
+  return excess() < before;
+}
 // The place from which a slide continues on the next one, if it does not fit or has a second heading. A heading stays
 // with its text, and a caption with its figure.
 function placeOfBreak(slide) {
@@ -130,11 +151,17 @@ function placeOfBreak(slide) {
   const height = LARGEST / 0.8, end = slide.getBoundingClientRect().top + height - 70;
   const cells = [...slide.children], over = cells.findIndex((each) => each.getBoundingClientRect().bottom > end);
   if (over < 0 || (heading && topOf(heading) < end)) return heading;
-  const isCaption = cells[over].textContent.trim().startsWith("What to look for.");
-  const first = isCaption && over > 1 ? over - 1 : over, cell = cells[first], top = topOf(cell);
-  if (first > 0 && cell.offsetHeight < height - 110 && !(first === 1 && cells[0].offsetHeight < 110)) return cell;
-  const found = breaks(cell);
-  const [before] = found.map((places) => places.filter((node) => topOf(node) <= end - 25 && topOf(node) > top + 120))
+  const at = over - isCaption(cells[over]), isOpening = at === 0 || (at === 1 && cells[0].offsetHeight < 110);
+  if (isOpening && cells[at].querySelector(FIGURE)) {
+    const last = isCaption(cells[at + 1]) ? cells[at + 1] : cells[at];
+    if (makeRoom(cells[at], () => last.getBoundingClientRect().bottom - end)) return placeOfBreak(slide);
+    const output = cells[at].querySelector(FIGURE).closest(".jp-OutputArea-child");
+    if (output?.previousElementSibling) return output;
+  }
+  const first = isOpening ? over : at, cell = cells[first], top = topOf(cell);
+  if (first > 0 && cell.offsetHeight < height - 110 && !isOpening) return cell;
+  const found = breaks(cell), least = isCaption(cell) ? 20 : 120;
+  const [before] = found.map((places) => places.filter((node) => topOf(node) <= end - 25 && topOf(node) > top + least))
     .filter((places) => places.length);
   return before?.reduce((last, node) => (topOf(node) > topOf(last) ? node : last))
     ?? (first > 0 ? cell : found[0].find((node) => topOf(node) > top + 60)) ?? cells[first + 1];
@@ -182,13 +209,17 @@ function fit() {
   slide.classList.remove("too-long");
   slide.style.zoom = 1;
   if (Reveal.isScrollView?.()) return;
-  const wide = [...slide.querySelectorAll("pre, .highlight, .jp-OutputArea-output")];
+  const wide = [...slide.querySelectorAll("pre, .highlight, .jp-OutputArea-output, .jp-MarkdownOutput")];
   const printed = innerWidth > 600 ? [...slide.querySelectorAll(PRINTED)] : [];  // phones wrap it
+  const formulas = [...slide.querySelectorAll("math[display=block]")];
   const isCut = () => wide.some((each) => each.scrollWidth > each.clientWidth + 1);
   const fits = (zoom) => {
     slide.style.zoom = zoom;
     const isNarrow = printed.map((output) => narrow(output, zoom === ZOOMS.at(-1))).every(Boolean);
-    return isNarrow && slide.scrollHeight * zoom <= LARGEST && (zoom <= 1 || !isCut());
+    for (const formula of formulas) formula.style.fontSize = "";
+    if (!isNarrow || (zoom > 1 && isCut())) return false;
+    formulas.forEach(narrowFormula);
+    return slide.scrollHeight * zoom <= LARGEST;
   };
   slide.classList.toggle("too-long", !ZOOMS.some(fits));
 }
