@@ -8,7 +8,7 @@ from jax.extend.core import jaxpr_as_fun
 
 import workbench as wb
 from workbench.advice._advise import _rank
-from workbench.advice._remat import KEPT, _Flat, kept_for_backward, rematerialised
+from workbench.advice._remat import KEPT, Flat, kept_for_backward, rematerialised
 from workbench.records.advice import FindingRecord, GainRecord
 
 LAYERS, WIDTH, HIDDEN, ROWS = 4, 32, 256, 512
@@ -136,5 +136,5 @@ def test_calls_are_inlined_unless_they_place_arrays_or_have_a_derivative_of_thei
         "checkpoint": (jax.checkpoint(jnp.sin), False),
         "own derivative": (jax.nn.relu, False),
     }
-    found = {name: _Flat().enters(jax.make_jaxpr(call)(jnp.ones(8)).eqns[0]) for name, (call, _) in calls.items()}
+    found = {name: Flat().enters(jax.make_jaxpr(call)(jnp.ones(8)).eqns[0]) for name, (call, _) in calls.items()}
     assert found == {name: inlined for name, (_, inlined) in calls.items()}

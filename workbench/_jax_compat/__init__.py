@@ -445,6 +445,12 @@ def renamed_effects(effects: Iterable[_core.Effect], variables: Mapping[Any, Any
     return kind(renamed(effect) for effect in effects)
 
 
+def varying_axes(aval: Foreign) -> frozenset[str]:
+    """The axes of a `shard_map` over which a value differs according to its type."""
+    kind = getattr(aval, "manual_axis_type", None)  # JAX 0.10; before, the attribute `vma`
+    return frozenset(getattr(aval, "vma", ()) if kind is None else kind.varying)
+
+
 def retyped_constant(value: Foreign, aval: Aval) -> object:
     """A jaxpr constant with a different type; needed because a traced constant's type keeps the mesh of its trace."""
     if type(value).__name__ != "TypedNdArray":  # JAX 0.10 and later

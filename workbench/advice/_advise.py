@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from workbench._open_types import Progress
+from workbench.advice._accumulation import repeated_reduction
 from workbench.advice._batch_axis import lost_batch
 from workbench.advice._chunks import chunk_size as chunk_size_rule, small_chunks
 from workbench.advice._collectives import (
@@ -56,6 +57,7 @@ _LEAST_SAVED = 0.02  # minimum saving by a compiled change, as a share of its fi
 # Rules that need the reasons for collectives come last: finding reasons takes seconds, and findings are shown at once.
 RULES: tuple[Rule, ...] = (
     loop_invariant_gather,
+    repeated_reduction,
     wide_collective,
     reduced_then_sliced,
     gather_and_slice,

@@ -133,9 +133,14 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
 def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[CollectiveRecord, list[str]]]:
     """Collectives of one kind whose results are only sliced, with the names of the slices."""
     for collective in program.module.collectives:
-        users = program.real_users(collective.name) if collective.kind == kind else []
-        if users and all(user.opcode == "dynamic-slice" or "dynamic-slice" in user.name for user in users):
-            yield collective, [user.name for user in users]
+        if collective.kind == kind and is_sliced(program, collective):
+            yield collective, [user.name for user in program.real_users(collective.name)]
+
+
+def is_sliced(program: Compiled, collective: CollectiveRecord) -> bool:
+    """Returns whether every device keeps only a slice of a collective's result."""
+    users = program.real_users(collective.name)
+    return bool(users) and all(user.opcode == "dynamic-slice" or "dynamic-slice" in user.name for user in users)
 
 
 def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:

@@ -21,7 +21,7 @@ from workbench.render.units import line_text
 
 KEPT = "values kept for the backward pass"  # the name of the rule
 Policy = Callable[..., Any]
-_CHECKPOINTS = ("checkpoint", "remat2")
+CHECKPOINTS = ("checkpoint", "remat2")
 _MAIN = 0.9  # share of the kept bytes that must come from below one call for the call to be the layer
 _Frame = tuple[str, int, int, int, int, str]
 _Users = dict[Atom, list[int]]
@@ -71,14 +71,15 @@ def rematerialised(closed: ClosedJaxpr, lines: Collection[Line], policy: Policy 
         The program, and the number of loops and layers that it computes again.
     """
     changing = _Recomputing(frozenset(lines), policy)
-    return _traced(changing, _flat(closed)), changing.count
+    return traced_again(changing, _flat(closed)), changing.count
 
 
 def _flat(closed: ClosedJaxpr) -> ClosedJaxpr:
-    return _traced(_Flat(), closed)
+    return traced_again(Flat(), closed)
 
 
-def _traced(interpreter: Interpreter[Any], closed: ClosedJaxpr) -> ClosedJaxpr:
+def traced_again(interpreter: Interpreter[Any], closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program as an interpreter evaluates it."""
     flat, closed_over = _jax_compat.trace_to_jaxpr(
         lambda *inputs: interpreter.run(closed, inputs),
         closed.in_avals,
@@ -88,11 +89,11 @@ def _traced(interpreter: Interpreter[Any], closed: ClosedJaxpr) -> ClosedJaxpr:
     return _jax_compat.close_over(flat, closed_over) if closed_over else flat
 
 
-class _Flat(Interpreter[Any]):
+class Flat(Interpreter[Any]):
     """Inlines calls, so that the forward and the backward pass of a jitted function become one list of equations."""
 
     def enters(self, equation: JaxprEqn) -> bool:
-        if equation.primitive.name in _CHECKPOINTS or equation.primitive.name.startswith("custom_"):
+        if equation.primitive.name in CHECKPOINTS or equation.primitive.name.startswith("custom_"):
             return False
         placed = (*equation.params.get("in_shardings", ()), *equation.params.get("out_shardings", ()))
         return not any(isinstance(sharding, jax.sharding.Sharding) for sharding in placed)
@@ -155,7 +156,7 @@ def _scans(jaxpr: Jaxpr, users: _Users, policy: Policy | None) -> Iterator[_Loop
         readers = sorted({at for v in forward.outvars[flow.carries :] for at in users[v]} - {len(equations)})
         scans = [equations[at] for at in readers if equations[at].primitive.name == "scan"]
         backward = next((e for e in scans if e.params["length"] == flow.length and _is_backward(e)), None)
-        if backward is None or any(e.primitive.name in _CHECKPOINTS for e in Scan[Any](backward).body.jaxpr.eqns):
+        if backward is None or any(e.primitive.name in CHECKPOINTS for e in Scan[Any](backward).body.jaxpr.eqns):
             continue
         body, sliced = flow.body.jaxpr, set(Scan[Any](backward).split(backward.invars)[2])
         rows = list(zip(body.outvars[flow.carries :], forward.outvars[flow.carries :], strict=True))
@@ -255,7 +256,7 @@ def _is_private(users: Sequence[int], layer: range, equations: Sequence[JaxprEqn
     return (
         bool(later)
         and len(readers) == len(later)
-        and all(_is_backward(reader) and reader.primitive.name not in _CHECKPOINTS for reader in readers)
+        and all(_is_backward(reader) and reader.primitive.name not in CHECKPOINTS for reader in readers)
     )
 
 
@@ -309,7 +310,7 @@ def _bytes(values: Iterable[Var]) -> int:
     return sum(math.prod(type_of(v).shape) * type_of(v).dtype.itemsize for v in dict.fromkeys(values))
 
 
-class _Recomputing(_Flat):
+class _Recomputing(Flat):
     """Evaluates a flat program, and computes the layers of some loops again before the backward pass reads them."""
 
     def __init__(self, lines: frozenset[Line], policy: Policy | None) -> None:
@@ -378,7 +379,7 @@ class _Recomputing(_Flat):
             results = tuple(self._read(values, v) for v in (*body.outvars[:carries], *outputs, *extra))
             return results[:carries], results[carries:]
 
-        last, rows = _scanned(flow, iteration, start, tuple(xs))
+        last, rows = scanned(flow, iteration, start, tuple(xs))
         sliced.update(zip(extra, rows[len(outputs) :], strict=True))
         results = iter(rows)
         stacked = [None if v in layer.dropped else next(results) for v in body.outvars[carries:]]
@@ -401,11 +402,12 @@ class _Recomputing(_Flat):
             results = tuple(self.body(flow, flow.body, [*consts, *carry, *rows]))
             return results[: flow.carries], results[flow.carries :]
 
-        last, rows = _scanned(flow, iteration, start, ([x for x in xs if x is not None], list(sliced.values())))
+        last, rows = scanned(flow, iteration, start, ([x for x in xs if x is not None], list(sliced.values())))
         return [*last, *rows]
 
 
-def _scanned(flow: Scan[Any], iteration: Callable[..., Any], start: Sequence[Any], xs: Any) -> Any:
+def scanned(flow: Scan[Any], iteration: Callable[..., Any], start: Sequence[Any], xs: Any) -> Any:
+    """The final carry and the stacked results of a scan with another body."""
     unroll = flow.equation.params["unroll"]
     with _jax_compat.source_of(flow.equation, mesh=False):
         return jax.lax.scan(iteration, tuple(start), xs, flow.length, reverse=flow.reverse, unroll=unroll)

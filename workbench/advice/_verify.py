@@ -21,11 +21,13 @@ from workbench._jax_compat import checkpoints_with, is_pmapped, jit_cache_size
 from workbench._open_types import AS_GIVEN, AsGiven, Foreign, Option
 from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import AnyMesh, Argument
+from workbench.advice._accumulation import RULE as REPEATED
 from workbench.advice._batch_axis import RULE as LOST, CandidateLine, code_in, lost_axes
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
 from workbench.advice._remat import KEPT, rematerialised
+from workbench.advice._repeated_sums import operand_specs, summed_once
 from workbench.advice._rewrite import unconstrained, with_constraints, with_own_shards, with_written_gathers
 from workbench.advice._search._program import SearchProgram
 from workbench.advice._search._run import Runnable, median_interval, run_interleaved, with_specs
@@ -175,6 +177,16 @@ def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile
         gain=gain.replace(how="compiled with the constraint"),
         compared=rows,
     )
+
+
+def _summed_once(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """Sums over devices after the loop in the traced program, and recompiles it."""
+    specs = operand_specs(program.record.propagation)
+    after = recompile(rewrite=lambda closed, mesh: summed_once(closed, _lines(finding), specs, mesh))
+    changed = _with_bytes_sent(finding, program, after, "compiled with one sum over devices, of the total")
+    if changed.gain is not None and not _is_worth(changed.compared, _chip_seconds(program, after)):
+        return changed.replace(gain=changed.gain.replace(after=changed.gain.before))  # too little for its price
+    return changed
 
 
 _CLEAR, _COST = 0.1, 1.05  # a clear saving, as a share; factor by which another figure may increase
@@ -425,6 +437,7 @@ _CHECKS: dict[str, Check] = {
     "random numbers that are exchanged": _by_position,
     "shift known only at run time": _static,
     LOST: _constrained,
+    REPEATED: _summed_once,
     "operation that is not split": _own_shards,
     "gather before the checkpoint": _written_gathers,
     "order of devices": _ordered,
