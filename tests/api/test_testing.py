@@ -111,7 +111,7 @@ def test_snapshot_that_differs_shows_figures_and_lines(summed, mesh, tmp_path):
     with pytest.raises(AssertionError) as failed:
         assert_snapshot(wb.inspect(lambda x: x.sum(0))(x), file)
     said = str(failed.value)
-    assert "all-reduce over data: 12 B → 24 B" in said
+    assert "bytes sent per collective: all-reduce over data: 18 B → 36 B" in said
     assert "\n-" in said
     assert "\n+" in said
 

@@ -37,12 +37,15 @@ REPLACE = """sources => {
     model.insertCells(0, sources.map(source => ({ cell_type: "code", source, metadata: {}, outputs: [] })));
   });
 }"""
-RUN_ALL = """async () => {
+RUN_ALL = """() => {
   const app = window.jupyterapp;
-  await app.commands.execute("notebook:run-all-cells");
-  const cells = Array.from(app.shell.currentWidget.content.model.cells);
-  const outputs = cells.filter(c => c.type === "code").flatMap(c => c.outputs.toJSON());
-  return outputs.filter(o => o.output_type === "error").map(o => `${o.ename}: ${o.evalue}`);
+  const errors = async () => {
+    await app.commands.execute("notebook:run-all-cells");
+    const cells = Array.from(app.shell.currentWidget.content.model.cells);
+    const outputs = cells.filter(c => c.type === "code").flatMap(c => c.outputs.toJSON());
+    return outputs.filter(o => o.output_type === "error").map(o => `${o.ename}: ${o.evalue}`);
+  };
+  return window.ranCells = errors();  // a promise that only the debugger holds may be collected while it waits
 }"""
 
 

@@ -105,12 +105,12 @@ def test_5_why_an_array_is_whole_and_how_to_shard_it(page: Page, visitor: Visito
     visitor.click(shown.locator("[data-leaf]", has_text="kernel").first)
     details = shown.get_by_role("complementary", name="Details of the selected array")
     expect(details).to_contain_text("Each shard is on 8 devices.")
-    visitor.click(shown.get_by_role("button", name='Try P(None, "model")'))
+    visitor.click(shown.get_by_role("button", name="Try P(None, 'model')"))
     count = "window.jupyterapp.shell.currentWidget.content.model.cells.length"
     before = page.evaluate(count)
     visitor.click(shown.get_by_role("button", name="Insert as cell"))
     assert page.evaluate(count) == before + 1
-    expect(page.locator(".jp-CodeCell.jp-mod-active, .jp-CodeCell", has_text='P(None, "model")').last).to_be_visible()
+    expect(page.locator(".jp-CodeCell.jp-mod-active, .jp-CodeCell", has_text="P(None, 'model')").last).to_be_visible()
 
 
 def test_6_before_and_after_another_spec(page: Page, visitor: Visitor):

@@ -42,8 +42,7 @@ def repeated_reduction(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule=RULE,
             what=f"The {place} sums {arrays} over {axes} {often}, and only adds the results.",
-            why="Sums over devices can be exchanged with additions. One sum afterwards gives the same result, except "
-            "for rounding.",
+            why="One sum over devices after the additions gives the same result, except for rounding.",
             change=_change(loop),
             evidence=(
                 *(evidence_of(collective)[0] for collective in collectives[:3]),

@@ -56,7 +56,8 @@ export function linksOf(mesh: Mesh, sending: MeshCollective | null, torus: Torus
   if (!sending) return { ...NONE, idle };
   if (sending.pairs?.length) return { ...pairLinks(sending, sending.pairs, torus), idle };
   if (!isRing(sending.kind)) {
-    const words = `${sending.label}: not drawn as a ring. Every device sends ${formatBytes(sending.sent)}${recipients(mesh, sending)} in one call.`;
+    const amount = `${formatBytes(sending.sent)}${recipients(mesh, sending)}`;
+    const words = `${sending.label}: not drawn as a ring. Every device sends ${amount} in one call.`;
     return { links: [], idle, words };
   }
   const over = sending.axes.map((name) => mesh.axes.findIndex((axis) => axis.name === name));
