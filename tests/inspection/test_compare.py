@@ -5,7 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
+from flax import linen as nn, nnx
 
 import workbench as wb
 from workbench import errors
@@ -234,7 +234,17 @@ def _with_a_lambda(x):
     return jax.grad(lambda x: jnp.tanh(x @ x).sum())(x)
 
 
-@pytest.mark.parametrize("other", [_after, _with_a_lambda])
+def _with_remat(x):
+    model = nn.remat(nn.Dense)(8)
+    variables = {"params": {"kernel": x, "bias": x[0]}}
+    return jax.grad(lambda x: model.apply(variables, jnp.tanh(x @ x)).sum())(x)  # type: ignore[union-attr]
+
+
+def _with_a_module(x):
+    return nn.Dense(8).apply({"params": {"kernel": x, "bias": x[0]}}, x)
+
+
+@pytest.mark.parametrize("other", [_after, _with_a_lambda, _with_a_module, _with_remat])
 def test_lines_add_up_to_the_program(other):
     record = wb.compare(_before, other)(jnp.ones((8, 8)))
     per_line = [row.values for row in record.rows if row.group == "memory traffic per line"]

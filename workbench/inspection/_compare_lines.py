@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from workbench.records import read_source_line
 from workbench.records.advice import ComparedRecord, Group, Status, Unit
-from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord, sum_figures
 
 Codes = Mapping[tuple[str, int], str]  # file and line -> the code on that line
 _MOST_LINES = 100  # of one figure
@@ -50,31 +50,31 @@ def line_rows(trees: Sequence[CallTreeRecord], codes: Sequence[Codes] | None = N
 
 def codes_of(tree: CallTreeRecord) -> Codes:
     """The code of every line in a tree, if it can be read."""
-    return {
-        (node.file, node.line): read_source_line(node.file, node.line).strip()
-        for node in tree.nodes
-        if node.kind == "line" and node.file and node.line
-    }
+    lines = {(node.file, node.line) for node in tree.nodes if node.file and node.line and _is_place(node)}
+    return {(file, line): read_source_line(file, line).strip() for file, line in lines}
 
 
 Place = tuple[str, str, int]  # function, file, line
 
 
 def _lines(tree: CallTreeRecord) -> dict[Place, list[CallFiguresRecord]]:
-    figures: dict[Place, list[CallFiguresRecord]] = {}
+    """The cost of each line: all nodes' own costs, each counted at the innermost line of the user around it."""
+    parts: dict[Place, list[CallFiguresRecord]] = {}
+    places: list[Place | None] = []  # by node
     for node in tree.nodes:
-        if node.kind == "line" and node.file and node.line and not _is_inside_itself(tree, node):
-            figures.setdefault((_function(tree, node), node.file, node.line), []).append(node.total)
-    return figures
+        place = None if node.parent is None else places[node.parent]
+        inside_itself = place is not None and place[1:] == (node.file, node.line)  # such as a lambda on the line
+        if node.file and node.line and _is_place(node) and not inside_itself:
+            place = (_function(tree, node), node.file, node.line)
+        places.append(place)
+        if place is not None:
+            parts.setdefault(place, []).append(node.own)
+    return {place: [sum_figures(figures)] for place, figures in parts.items()}
 
 
-def _is_inside_itself(tree: CallTreeRecord, node: CallNodeRecord) -> bool:
-    """Returns whether a line calls a function defined on the same line, such as a lambda."""
-    return any(
-        (above.kind, above.file, above.line) == ("line", node.file, node.line)
-        for above in tree.path(node)
-        if above.id != node.id
-    )
+def _is_place(node: CallNodeRecord) -> bool:
+    """A line's work in a module or of a single pass hangs on the call, scope or loop itself, without a line's node."""
+    return node.kind in ("line", "call", "scope", "loop") and not node.hidden
 
 
 def _function(tree: CallTreeRecord, node: CallNodeRecord) -> str:

@@ -341,11 +341,10 @@ def _written(groups: list[list[CallNodeRecord]], parents: list[int | None]) -> t
     for number, parent in enumerate(parents):
         if parent is not None:
             below[parent].append(number)
-    empty = type(groups[0][0].own)()
-    own_figures = [_sum_figures((node.own for node in group), empty) for group in groups]
+    own_figures = [sum_figures(node.own for node in group) for group in groups]
     total: list[CallFiguresRecord] = list(own_figures)
     for number in reversed(range(len(groups))):  # children follow their parents
-        total[number] = _sum_figures((own_figures[number], *(total[child] for child in below[number])), empty)
+        total[number] = sum_figures((own_figures[number], *(total[child] for child in below[number])))
     order, pending = [], [0]
     while pending:
         number = pending.pop()
@@ -374,25 +373,24 @@ def _pass(nodes: list[CallNodeRecord]) -> CallPass:
 
 def _with_own(tree: CallTreeRecord, figures: Mapping[int, CallFiguresRecord]) -> CallTreeRecord:
     """Replaces the costs of some nodes, and updates the totals."""
-    empty = type(tree.root.own)()
     parts: list[list[CallFiguresRecord]] = [[figures.get(node.id, node.own)] for node in tree.nodes]
     nodes: list[CallNodeRecord] = list(tree.nodes)
     for node in reversed(tree.nodes):  # children follow their parents
-        total = _sum_figures(parts[node.id], empty)
+        total = sum_figures(parts[node.id])
         nodes[node.id] = node.replace(own=parts[node.id][0], total=total)
         if node.parent is not None:
             parts[node.parent].append(total)
     return tree.replace(nodes=tuple(nodes))
 
 
-def _sum_figures(figures: Iterable[CallFiguresRecord], empty: CallFiguresRecord) -> CallFiguresRecord:
+def sum_figures(figures: Iterable[CallFiguresRecord]) -> CallFiguresRecord:
     """Sums the costs of several nodes."""
     summands = [figure for figure in figures if not figure.is_zero]
     if len(summands) < 2:
-        return summands[0] if summands else empty
+        return summands[0] if summands else CallFiguresRecord()
     predicted = [figure.predicted_seconds for figure in summands if figure.predicted_seconds is not None]
     unknown = any(figure.unknown_seconds for figure in summands)
-    return empty.replace(
+    return CallFiguresRecord(
         flops_matmul=sum(figure.flops_matmul for figure in summands),
         flops_elementwise=sum(figure.flops_elementwise for figure in summands),
         traffic_bytes=sum(figure.traffic_bytes for figure in summands),
