@@ -155,7 +155,7 @@ class _Search:
     @staticmethod
     def _is_number(v: Var, values: _Values) -> bool:
         aval: Aval = v.aval
-        return not aval.shape and not values.per_client and np.issubdtype(aval.dtype, np.integer)
+        return not aval.shape and not values.per_client and jnp.issubdtype(aval.dtype, jnp.integer)
 
     def _value(self, v: Atom, values: _Values, numbers: dict[int, int], client: int | None) -> Any:
         """The computed value, or one client's part of it if `values` belong to one client."""
