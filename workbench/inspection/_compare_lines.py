@@ -58,7 +58,7 @@ Place = tuple[str, str, int]  # function, file, line
 
 
 def _lines(tree: CallTreeRecord) -> dict[Place, list[CallFiguresRecord]]:
-    """The cost of each line: all nodes' own costs, each counted at the innermost line of the user around it."""
+    """The cost of each line, without the lines that it calls: the sum over all lines is the program's cost."""
     parts: dict[Place, list[CallFiguresRecord]] = {}
     places: list[Place | None] = []  # by node
     for node in tree.nodes:
@@ -73,7 +73,7 @@ def _lines(tree: CallTreeRecord) -> dict[Place, list[CallFiguresRecord]]:
 
 
 def _is_place(node: CallNodeRecord) -> bool:
-    """A line's work in a module or of a single pass hangs on the call, scope or loop itself, without a line's node."""
+    """Returns whether a node has the line of its work: modules and single passes have no node of kind "line"."""
     return node.kind in ("line", "call", "scope", "loop") and not node.hidden
 
 

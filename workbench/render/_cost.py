@@ -98,9 +98,7 @@ def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
 def render_scaled_text(scaled: ScaledCostRecord) -> str:
     """An estimate for another size: the size, its chunk size, its measured error, memory and cost."""
     model = "" if scaled.model == 1.0 else f", {scaled.model:g} times the parameters"
-    placement = scaled.placement.removesuffix("s") if scaled.clients == 1 else scaled.placement
-    clients = f"{count_text(scaled.clients)} {placement}"
-    devices = counted_text(scaled.devices, "device")
+    clients, devices = f"{count_text(scaled.clients)} {scaled.placement}", counted_text(scaled.devices, "device")
     share = f"at most {count_text(scaled.clients_per_device)} per device"
     lines = [
         f"Estimated, not compiled: {clients} on {devices}, {share}{model}.",
