@@ -656,6 +656,21 @@ def compilation_key(lowered: jax.stages.Lowered) -> str | None:
     return repr((*parts, lowered.in_tree, lowered.out_tree))
 
 
+def results_of(stage: jax.stages.Lowered | jax.stages.Compiled, compiled: jax.stages.Compiled) -> tuple[Any, Any]:
+    """The shapes and the shardings of a program's results, without the final values of references.
+
+    `out_info` and `output_shardings` raise an error if an argument is a `jax.Ref`: the program also returns the values
+    of references, after the results in its tree. Requires that a `Compiled` keeps them in `_executable` (0.10 to 0.12).
+    """
+    try:
+        return stage.out_info, compiled.output_shardings
+    except ValueError:
+        tree, executable = compiled.out_tree, compiled._executable
+        both = executable.out_avals, executable._out_shardings  # pyright: ignore[reportAttributeAccessIssue]
+        shapes, shardings = (jax.tree.unflatten(tree, list(leaves)[: tree.num_leaves]) for leaves in both)
+        return shapes, shardings
+
+
 def has_ordered_effects(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
     """Returns whether a jaxpr has ordered effects."""
     return any(_effects.ordered_effects.contains(effect) for effect in jaxpr.effects)

@@ -4,7 +4,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from workbench._open_types import Progress
@@ -99,6 +99,7 @@ def advise_record(
     planner: SearchProgram | None = None,
     fn: Callable | None = None,
     chunk_size: ChunkSize = "auto",
+    references: Collection[str] = (),
     at_most: int = 20,
     trials: Trials | None = None,
     progress: Progress | None = None,
@@ -129,6 +130,7 @@ def advise_record(
         recompile=recompile,
         wrapper=wrapper_of(fn),
         parameters=parameters_of(fn),
+        references=frozenset(references),
         is_gradient=is_gradient(fn),
         until=until,
     )
@@ -252,6 +254,7 @@ def advise_call(
         planner=variants.planner(),
         fn=variants.fn,
         chunk_size=variants.chunk_size,
+        references=variants.references,
         trials=Trials(variants, cancel) if measure else None,
         progress=progress,
         cancel=cancel,

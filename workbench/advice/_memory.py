@@ -4,7 +4,7 @@ import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from jax.extend.core import ClosedJaxpr
 
@@ -32,20 +32,23 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
         return
     if program.is_gradient:  # its arguments are still needed afterwards, because the update reads them
         return
-    updated = _updated(program)
+    references = [leaf for leaf in inputs.leaves if leaf.path in program.references]  # always updated in place
+    arrays = [leaf for leaf in inputs.leaves if leaf.path not in program.references]
+    updated = _updated(program, len(outputs.leaves))
     room = Counter((leaf.shape, leaf.dtype, leaf.shard_shape) for leaf in outputs.leaves)
     reusable, paths = 0, []
-    for leaf in inputs.leaves:
+    for leaf in arrays:
         key = (leaf.shape, leaf.dtype, leaf.shard_shape)
         if room[key] > 0 and updated[leaf.shard_shape] > 0:
             room[key] -= 1
             updated[leaf.shard_shape] -= 1
             reusable += leaf.bytes_per_device
             paths.append(leaf.path)
-    missing = reusable - (memory.alias_bytes or 0)
+    aliased = max(0, (memory.alias_bytes or 0) - sum(leaf.bytes_per_device for leaf in references))
+    missing = reusable - aliased
     if missing < max(_SMALL * memory.peak_bytes, _SMALL_BYTES):
         return
-    positions = sorted(_argument_positions(program, inputs, paths))
+    positions, mixed = _argument_positions(program, inputs, paths)
     name = program.record.name if program.record.name.isidentifier() else "fn"
     donating = _donating(program.wrapper, name, positions)
     yield FindingRecord(
@@ -53,13 +56,20 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
         what=f"The results could reuse {bytes_text(missing)} of argument memory, but both are kept.",
         why="Some results have the same shapes and shardings as arguments (usually a training state). These arguments "
         "are not donated, so old and new values are in memory at the same time.",
-        change=f"Donate these arguments: `{donating}`. The caller must not read the old values afterwards."
-        if donating
-        else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",
+        change=" ".join(
+            [f"Donate these arguments: `{donating}`. The caller must not read the old values afterwards."]
+            * bool(donating)
+            + [
+                f"JAX cannot donate `{argument}`, because it also contains references: pass its arrays as an argument "
+                "of their own, and donate this argument."
+                for argument in mixed
+            ]
+        )
+        or "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",
         evidence=(
             f"{len(paths)} argument{' matches a result' if len(paths) == 1 else 's match results'}: "
             f"{', '.join(paths[:4])}{', …' if len(paths) > 4 else ''}",
-            f"aliased now: {bytes_text(memory.alias_bytes or 0)}; peak: {bytes_text(memory.peak_bytes)}",
+            f"aliased now: {bytes_text(aliased)}; peak: {bytes_text(memory.peak_bytes)}",
         ),
         weight=min(1.0, missing / memory.peak_bytes),
         code=f"{name} = {donating}" if donating else "",
@@ -211,7 +221,7 @@ def _donating(wrapper: str, name: str, positions: list[int]) -> str:
     return f"{wrapper}({name}, donate_argnums={donated})" if positions else ""
 
 
-def _updated(program: Compiled) -> Counter[tuple[int, ...]]:
+def _updated(program: Compiled, results: int) -> Counter[tuple[int, ...]]:
     """Shapes of the parameters that an elementwise update turns into a result of the same shape.
 
     The result of a product or a reduction does not replace an argument, even if their shapes are identical.
@@ -221,7 +231,7 @@ def _updated(program: Compiled) -> Counter[tuple[int, ...]]:
     if root is None:
         return Counter()
     reached: dict[str, tuple[int, ...]] = {}
-    for name in root.operands if root.opcode == "tuple" else (root.name,):
+    for name in root.operands[:results] if root.opcode == "tuple" else (root.name,):  # then the values of references
         reached |= _parameters_of(program, name)
     return Counter(reached.values())
 
@@ -255,15 +265,18 @@ def _is_temporary(program: Compiled, name: str) -> bool:
     return program.by_name[name].opcode not in ("parameter", "constant")
 
 
-def _argument_positions(program: Compiled, inputs: ShardingRecord, paths: list[str]) -> set[int]:
-    """Positions of the arguments that have at least half of their arrays in `paths`."""
-    path_set: set[str] = set(paths)
+def _argument_positions(
+    program: Compiled, inputs: ShardingRecord, paths: Collection[str]
+) -> tuple[list[int], list[str]]:
+    """Arguments that have at least half of their arrays in `paths`: positions, and names of those with references."""
     matched: dict[int, list[bool]] = {}
     for leaf in inputs.leaves:
         position = _position(leaf.path, program.parameters)
-        if position is not None:
-            matched.setdefault(position, []).append(leaf.path in path_set)
-    return {position for position, flags in matched.items() if sum(flags) * 2 >= len(flags)}
+        if position is not None and leaf.path not in program.references:
+            matched.setdefault(position, []).append(leaf.path in paths)
+    names = {_position(path, program.parameters): pattern_argument(path) for path in program.references}
+    chosen = sorted(position for position, flags in matched.items() if sum(flags) * 2 >= len(flags))
+    return [at for at in chosen if at not in names], [names[at] for at in chosen if at in names]
 
 
 def _position(path: str, parameters: Sequence[str]) -> int | None:

@@ -39,6 +39,7 @@ class Compiled:
     recompile: Callable[..., ProgramRecord] | None = None  # compiles a variant of the program
     wrapper: str = "jax.jit"  # name of the wrapper that compiles the user's function: "jax.jit", "nnx.jit"
     parameters: tuple[str, ...] = ()  # parameters of the user's function, in order
+    references: frozenset[str] = frozenset()  # arguments that are a `jax.Ref`, which is updated in place
     is_gradient: bool = False  # whether the function itself is a derivative from `jax.grad`
     until: float | None = None  # when rules stop to plan other shardings, on the clock of `time.monotonic`
 

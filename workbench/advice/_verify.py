@@ -639,6 +639,14 @@ class Variants:
         return getattr(self.call, "chunk_size", "auto") if option is None else option[0]
 
     @property
+    def references(self) -> frozenset[str]:
+        """The arguments that are references."""
+        call = self.call
+        return (
+            frozenset(call.names[at] for at in call.reference_leaves) if isinstance(call, TracedCall) else frozenset()
+        )
+
+    @property
     def mesh(self) -> AnyMesh | None:
         """The mesh of the call: the given mesh, the current mesh, the mesh of the trace, or the mesh of the arrays."""
         call = self.traced

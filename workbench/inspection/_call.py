@@ -149,6 +149,11 @@ class TracedCall:
         """The arrays in the arguments."""
         return jax.tree.leaves((self.args, self.kwargs))
 
+    @property
+    def reference_leaves(self) -> tuple[int, ...]:
+        """Positions of the leaves that are references (`jax.Ref`), which the program updates in place."""
+        return tuple(i for i, aval in enumerate(self.closed.in_avals) if hasattr(aval, "inner_aval"))
+
     def form_for(self, chunk_size: ChunkSize) -> LoopForm:
         """The client loop as compiled; for another chunk size, a loop with the same spread."""
         return self.form if chunk_size == self.chunk_size else LoopForm(self.form.spread)
@@ -262,7 +267,7 @@ class TracedCall:
         The final values of the references are returned after the other results. The arrays are donated, because a
         reference is updated in place. Each leaf is a separate argument.
         """
-        at = tuple(i for i, aval in enumerate(self.closed.in_avals) if hasattr(aval, "inner_aval"))
+        at = self.reference_leaves
         if not at:
             return self
         closed, structure = self.closed, self.out_tree

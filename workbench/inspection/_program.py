@@ -357,7 +357,7 @@ def _labelled(call: TracedCall, inputs: ShardingRecord) -> ShardingRecord:
 
 
 def _readable(stage: jax.stages.Compiled | jax.stages.Lowered, name: str) -> PyTree[Any]:
-    """A property of a stage; None if JAX cannot read it, as in programs with refs among the arguments."""
+    """A property of a stage; None if JAX cannot read it, as in programs with references (`jax.Ref`)."""
     try:
         return getattr(stage, name)
     except ValueError:  # the state of refs is also returned, but is not in the tree of results
@@ -369,11 +369,8 @@ def _results(
     compiled: jax.stages.Compiled,
     devices: Mesh | None,
     call: TracedCall | None = None,
-) -> ShardingRecord | None:
-    info = _readable(stage, "out_info")
-    if info is None:
-        return None
-    record = _shardings(info, _readable(compiled, "output_shardings"), devices)
+) -> ShardingRecord:
+    record = _shardings(*_jax_compat.results_of(stage, compiled), devices)
     named = (lambda path: f"result{path}") if call is None else call.result_name
     return record.replace(leaves=tuple(leaf.replace(path=named(leaf.path)) for leaf in record.leaves))
 

@@ -133,6 +133,7 @@ class WhatIf:
         present: ProgramRecord | None = None,
         chunk_size: ChunkSize | Literal["as given"] = "as given",
     ) -> None:
+        call = call.without_references()  # arrays can be placed, references cannot
         self._call = call.with_shapes()
         self._chunk_size: ChunkSize = call.chunk_size if chunk_size == "as given" else chunk_size
         self._present = present
