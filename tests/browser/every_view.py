@@ -126,7 +126,7 @@ VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
     "clients": lambda: ClientsView(examples.fedavg_record()),
     "mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(), parts.cost_record()),
     "large-mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10)))),
-    "sharding": lambda: workbench_widgets.ShardingView(parts.sharding_record()),
+    "sharding": lambda: workbench_widgets.ShardingView(parts.sharding_record(), selection={"leaf": "['data']['x']"}),
     "hlo": lambda: workbench_widgets.HloView(examples.fedavg_record()),
     "hlo-graph": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "graph"}),
     "hlo-source": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "source"}),

@@ -128,6 +128,43 @@ def test_more_slices_than_fit_are_chosen_with_sliders(harness: Harness):
     expect(label).to_have_attribute("aria-label", "shard 1, 1, 31: [2:4, 2:4, 31:32] on cpu:127")
 
 
+def test_details_are_about_what_is_selected(harness: Harness):
+    made = workbench_widgets.ShardingView(parts.sharding_record())
+    view = harness.mount(made)
+    title, facts, shards = (
+        view.locator(".wb-detail h2"),
+        view.locator(".wb-detail dl").first,
+        view.locator("[data-block]"),
+    )
+    expect(title).to_have_text("All arrays")
+    expect(shards.first).to_be_hidden()
+    assert made.selection == {}
+    view.locator('[role="row"]', has_text="params").click()
+    assert made.selection == {"leaf": "['params']"}
+    expect(title).to_have_text("['params']")
+    view.get_by_role("button", name="Try all of it over clients").click()
+    expect(facts).to_contain_text("1.29 KiB → 360 B")  # w: 2,560 B halved, then in eighths; b: 40 B, a vector
+    view.locator('[data-leaf="0"]').click()
+    expect(title).to_have_text("['params']['w']")
+    made.select(leaf="['data']")
+    expect(view.locator('[role="row"][aria-selected="true"]')).to_contain_text("data")
+    expect(title).to_have_text("['data']")
+    expect(shards.first).to_be_hidden()
+    made.select(leaf=None)
+    expect(title).to_have_text("All arrays")
+
+
+def test_arguments_stand_in_their_order_and_the_first_of_equal_ones_is_open(harness: Harness):
+    mesh = parts.mesh_record(clients=0)
+    paths = ("params['w']", "params['b']", "state[0].mu['w']", "state[0].nu['w']")
+    record = parts.sharding_record().replace(
+        leaves=tuple(parts.leaf(path, (64, 10), ((), ()), mesh) for path in paths), mesh=mesh
+    )
+    view = harness.mount(workbench_widgets.ShardingView(record))
+    names = view.locator('[role="row"] .wb-tt-name').all_inner_texts()
+    assert [name.split()[-1] for name in names] == ["params", "w", "b", "state", "0", "mu", "w", "nu", "w"]
+
+
 def test_sizes_of_another_spec_are_seen_at_once(harness: Harness):
     made = workbench_widgets.ShardingView(parts.sharding_record())
     view = harness.mount(made)
@@ -425,6 +462,7 @@ def test_thousands_of_devices_that_hold_the_same_have_one_colour(harness: Harnes
 
 def test_explained_word_names_the_notebook_that_teaches_it(harness: Harness):
     view = harness.mount(workbench_widgets.ShardingView(parts.sharding_record()))
+    view.locator('[data-leaf="0"]').click()
     word = view.locator(".wb-term", has_text=re.compile("^shard$")).first
     expect(word).to_have_attribute(
         "data-tip", "The piece of an array that one device holds. Taught in notebook: 04-shardings-and-meshes."

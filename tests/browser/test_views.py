@@ -68,6 +68,21 @@ def test_figure_of_the_headline_opens_its_view(harness: Harness):
     expect(view.get_by_role("tab", name="Source and HLO")).to_have_attribute("aria-selected", "true")
 
 
+def test_bar_names_the_part_of_the_tree_whose_details_are_shown(harness: Harness):
+    made = workbench_widgets.Explorer(examples.fedavg_record(), view="sharding")
+    view = harness.mount(made)
+    bar, title = view.get_by_role("group", name="Selected"), view.locator(".wb-detail h2")
+    expect(bar).to_contain_text("Nothing selected")
+    expect(title.filter(visible=True)).to_have_text("All arrays")
+    view.locator('[role="row"]', has_text="params").filter(visible=True).click()
+    expect(bar).to_contain_text("arrays in ['params']")
+    expect(title.filter(visible=True)).to_have_text("['params']")
+    view.locator("[data-leaf]").filter(visible=True).first.click()
+    expect(bar).to_contain_text("array ['params']['w']")
+    bar.get_by_role("button", name="Clear array").click()
+    expect(title.filter(visible=True)).to_have_text("All arrays")
+
+
 def test_clients_are_sorted_filtered_and_pinned(harness: Harness):
     made = ClientsView(examples.fedavg_record(4096), measured(4096))
     view = harness.mount(made)

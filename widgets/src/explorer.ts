@@ -9,7 +9,7 @@ import type { Shell } from "./lib/shell";
 import { NARROW } from "./lib/split";
 import { stageButton } from "./lib/stage";
 import { createTabs } from "./lib/tabs";
-import type { ViewContext, ViewName } from "./lib/view";
+import type { SelectionKind, ViewContext, ViewName } from "./lib/view";
 import { VIEWS } from "./views";
 
 const ROOMY = 1040; // pixels from which the tabs leave room for the search
@@ -55,19 +55,22 @@ function dockButton(context: ViewContext, title: string, host: HTMLElement): Chi
 /** What is chosen, each with a way to let go of it. */
 function chosenBar(context: ViewContext<"explorer">): HTMLElement {
   const bar = h("div", { class: "wb-chosen", role: "group", "aria-label": "Selected" });
+  const name = (kind: SelectionKind, value: string | number): string | undefined => {
+    if (kind === "node") return context.of("operations")?.state("names")[Number(value)];
+    if (kind === "leaf") {
+      const one = context
+        .of("sharding")
+        ?.state("leaves")
+        .some(({ path }) => path === value);
+      return `${one ? "array" : "arrays in"} ${value}`;
+    }
+    const code = kind === "line" ? context.of("hlo")?.state("code") : undefined;
+    const cell = code?.find(([file]) => String(value).startsWith(`${file}:`))?.[1];
+    return cell?.startsWith("In [") ? `${cell}:${String(value).split(":").pop()}` : undefined;
+  };
   const follow = () => {
     const all = entries(context.selection).map(([kind, value]) => {
-      const names = context.of("operations")?.state("names");
-      const cell = context
-        .of("hlo")
-        ?.state("code")
-        .find(([file]) => String(value).startsWith(`${file}:`));
-      const text =
-        kind === "node"
-          ? (names?.[Number(value)] ?? `node ${value}`)
-          : kind === "line" && cell?.[1].startsWith("In [")
-            ? `${cell[1]}:${String(value).split(":").pop()}`
-            : describeChosen(kind, value);
+      const text = name(kind, value) ?? describeChosen(kind, value);
       return button(`${text} ×`, () => context.select({ [kind]: null }), { "aria-label": `Clear ${text}` });
     });
     replace(bar, all.length ? all : h("span", { class: "wb-note" }, "Nothing selected"), jumpButton(context));

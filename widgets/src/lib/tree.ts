@@ -98,7 +98,7 @@ export function openLargest(
   let shown = tree.roots.length;
   const waiting = [...tree.roots];
   while (waiting.length) {
-    waiting.sort((a, b) => value(a) - value(b));
+    waiting.sort((a, b) => value(a) - value(b) || b - a);
     const next = waiting.pop();
     if (next === undefined || shown + tree.children[next].length > most) break;
     if (!tree.children[next].length || folded(next)) continue;

@@ -7,7 +7,6 @@ import {
   copies,
   faults,
   groupOffers,
-  mostTelling,
   pathParts,
   pathTree,
   placementCode,
@@ -33,26 +32,20 @@ const leaf: ShardingLeaf = {
 };
 
 it("a path is split into its keys, indices and attributes", () => {
-  expect(pathParts("params['layers'][0]['q']")).toEqual(["params", "layers", "0", "q"]);
-  expect(pathParts("opt_state[0].mu['blocks']")).toEqual(["opt_state", "0", "mu", "blocks"]);
-  expect(pathParts("data.x")).toEqual(["data", "x"]);
-  expect(pathParts("x")).toEqual(["x"]);
+  const parts = (path: string) => pathParts(path).map(([part]) => part);
+  expect(parts("params['layers'][0]['q']")).toEqual(["params", "layers", "0", "q"]);
+  expect(parts("opt_state[0].mu['blocks']")).toEqual(["opt_state", "0", "mu", "blocks"]);
+  expect(parts("data.x")).toEqual(["data", "x"]);
+  expect(parts("x")).toEqual(["x"]);
 });
 
-it("leaves become a tree", () => {
-  expect(pathTree(["p['a']['w']", "p['a']['b']", "x"])).toEqual({
-    names: ["p", "a", "w", "b", "x"],
-    parent: [-1, 0, 1, 1, -1],
-    leaf: [-1, -1, 0, 1, 2],
+it("leaves become a tree, and every part of it has a path to be selected by", () => {
+  expect(pathTree(["p[0].a['w']", "p[0].a['b']", "x"])).toEqual({
+    names: ["p", "0", "a", "w", "b", "x"],
+    paths: ["p", "p[0]", "p[0].a", "p[0].a['w']", "p[0].a['b']", "x"],
+    parent: [-1, 0, 1, 2, 2, -1],
+    leaf: [-1, -1, -1, 0, 1, 2],
   });
-});
-
-it("the first array to look at is a parameter, not the optimizer's copies of it", () => {
-  const leaf = (path: string, ...shard_shape: number[]) => ({ path, shard_shape });
-  const moments = [leaf("opt[0].mu['w']", 64, 64), leaf("opt[0].nu['w']", 64, 64)];
-  const arrays = [leaf("batch", 8, 64), ...moments, leaf("params['b']", 64), leaf("params['w']", 64, 64)];
-  expect(mostTelling(arrays)).toBe(4);
-  expect(mostTelling([leaf("params['w']", 64, 16), ...moments])).toBe(1); // the moments are not sharded
 });
 
 it("a spec cuts an array into shards, and what is not cut is copied", () => {

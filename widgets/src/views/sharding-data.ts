@@ -7,51 +7,47 @@ export type Sizes = Readonly<Record<string, number>>;
 const product = (values: readonly number[]) => values.reduce((a, b) => a * b, 1);
 export const sameSpec = (a: Spec, b: Spec): boolean => JSON.stringify(a) === JSON.stringify(b);
 
-/** The parts of a leaf's path: `params['layers'][0]['q']` is params, layers, 0, q. */
-export function pathParts(path: string): string[] {
-  const found = path.match(/\[(?:'[^']*'|"[^"]*"|[^\]]*)\]|[^.[\]]+/g) ?? [path];
-  return found.map((part) => part.replace(/^\[['"]?|['"]?\]$/g, ""));
+/** The parts of a leaf's path, each with the path so far: `params['q'].w` is params, q, w. */
+export function pathParts(path: string): [part: string, soFar: string][] {
+  const parts = [...path.matchAll(/\[(?:'[^']*'|"[^"]*"|[^\]]*)\]|[^.[\]]+/g)];
+  if (!parts.length) return [[path, path]];
+  return parts.map(({ 0: part, index }) => [
+    part.replace(/^\[['"]?|['"]?\]$/g, ""),
+    path.slice(0, index + part.length),
+  ]);
 }
 
 export interface PathTree {
   names: string[];
+  /** The whole path of a node: what the selection calls it. */
+  paths: string[];
   parent: number[];
   /** Index of the leaf that a node is, or -1 for what holds others. */
   leaf: number[];
 }
 
 /** Leaves as a tree; parents come before their children. */
-export function pathTree(paths: readonly string[]): PathTree {
-  const tree: PathTree = { names: [], parent: [], leaf: [] };
-  const known = new Map<string, number>();
-  const add = (name: string, parent: number, leaf: number) => {
-    tree.names.push(name);
-    tree.parent.push(parent);
-    tree.leaf.push(leaf);
-    return tree.names.length - 1;
-  };
-  paths.forEach((path, index) => {
-    const parts = pathParts(path);
+export function pathTree(leaves: readonly string[]): PathTree {
+  const tree: PathTree = { names: [], paths: [], parent: [], leaf: [] };
+  const inner = new Map<string, number>();
+  leaves.forEach((path, index) => {
     let parent = -1;
-    let key = "";
-    for (const part of parts.slice(0, -1)) {
-      key += `/${part}`;
-      const found = known.get(key) ?? add(part, parent, -1);
-      known.set(key, found);
-      parent = found;
-    }
-    add(parts[parts.length - 1] ?? path, parent, index);
+    const parts = pathParts(path);
+    parts.forEach(([name, soFar], depth) => {
+      const last = depth === parts.length - 1;
+      const present = last ? undefined : inner.get(soFar);
+      const node = present ?? tree.names.length;
+      if (present === undefined) {
+        tree.names.push(name);
+        tree.paths.push(last ? path : soFar);
+        tree.parent.push(parent);
+        tree.leaf.push(last ? index : -1);
+        if (!last) inner.set(soFar, node);
+      }
+      parent = node;
+    });
   });
   return tree;
-}
-
-/** The array to look at first: of those with most elements on a device the outermost, not an optimizer's copy of it. */
-export function mostTelling(leaves: readonly Pick<ShardingLeaf, "path" | "shard_shape">[]): number {
-  const ranked = leaves.map(({ path, shard_shape }, i) => [product(shard_shape), pathParts(path).length, i] as const);
-  return ranked.reduce((best, each) => {
-    const [elements, depth] = [each[0] - best[0], best[1] - each[1]];
-    return elements > 0 || (elements === 0 && depth > 0) ? each : best;
-  })[2];
 }
 
 /** Pieces per dimension. */

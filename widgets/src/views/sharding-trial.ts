@@ -27,7 +27,7 @@ type Specs = Record<string, Spec>;
 const WORDS = { added: "added", removed: "removed", more: "more bytes", less: "fewer bytes", same: "the same" };
 const OFFERED = 4;
 const LISTED = 3; // arrays that are listed at once; more fold away, so that what to do next stays in sight
-const change = (before: string, after: string) => (before === after ? after : `${before} → ${after}`);
+export const change = (before: string, after: string) => (before === after ? after : `${before} → ${after}`);
 
 export class Trial {
   readonly menus = h("div", { class: "wb-trial" });
@@ -38,7 +38,7 @@ export class Trial {
   private readonly leaves: readonly ShardingLeaf[];
   readonly sizes: Sizes;
   private leaf: ShardingLeaf | null = null;
-  private group: readonly ShardingLeaf[] | null = null;
+  group: readonly ShardingLeaf[] | null = null;
   private unfolded = false;
   private waiting: boolean | undefined;
 

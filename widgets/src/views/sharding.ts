@@ -10,12 +10,12 @@ import type { PropagationState, ShardingLeaf } from "../lib/states";
 import { type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { playPropagation } from "./propagation";
-import { bytesPerDevice, copies, mostTelling, type PathTree, pathTree, type Spec, written } from "./sharding-data";
+import { bytesPerDevice, copies, type PathTree, pathTree, type Spec, written } from "./sharding-data";
 import { ShardPicture } from "./sharding-picture";
-import { Trial } from "./sharding-trial";
+import { change, Trial } from "./sharding-trial";
 
 type Mode = "arrays" | "why";
-const FIRST_ROWS = 14; // so that the first array is in view
+const FIRST_ROWS = 14;
 const GLYPH = 4; // lines at most in the small picture of a row
 
 /** How an array is cut, as small as a letter: lines where rows and columns are cut. */
@@ -59,7 +59,7 @@ class Sharding {
   private readonly status = h("span", { class: "wb-note", role: "status" });
   private words: string[] = [];
   private only = "";
-  private chosen = -1;
+  private shown: number | undefined; // a node of the tree, or -1: all arrays
 
   constructor(
     host: HTMLElement,
@@ -74,28 +74,31 @@ class Sharding {
     main.append(this.tools(), this.table.node);
     replace(detail, this.facts, this.picture.menus, this.picture.node, this.trial.menus, this.trial.desk);
     host.append(node);
-    const wanted = this.leaves.findIndex(({ path }) => path === context.selection.leaf);
-    const first = wanted < 0 ? mostTelling(this.leaves) : wanted;
-    const outermost = (node: number): number => (this.tree.parent[node] < 0 ? node : outermost(this.tree.parent[node]));
-    const path = new Set<number>();
-    for (let node = this.tree.leaf.indexOf(first); node >= 0; node = this.tree.parent[node]) path.add(node);
-    const rank = (node: number) => (path.has(node) ? 2e15 : path.has(outermost(node)) ? 1e15 : 0);
+    const depth = (node: number): number => (node < 0 ? 0 : 1 + depth(this.tree.parent[node]));
     const bytes = (node: number) => this.sum(node, (leaf) => this.trial.bytesOf(leaf));
-    this.table.expandTo(FIRST_ROWS, (node) => bytes(node) + rank(node)); // the array, then what is around it
-    this.show(first, wanted >= 0);
+    this.table.expandTo(FIRST_ROWS, (node) => bytes(node) + 1 / depth(node)); // parameters before an optimizer's copies
+    this.follow();
     context.onSelection(() => this.follow());
-    context.onSettings(() => this.table.draw());
+    context.onSettings(() => {
+      this.table.draw();
+      if (this.trial.group) this.describe(this.trial.group);
+    });
     onReport(context, () => this.table.draw());
     context.theme.onChange(() => this.picture.draw());
   }
 
+  /** The arrays in a node; all of them for -1. */
+  private leavesIn(node: number): ShardingLeaf[] {
+    if (this.tree.leaf[node] >= 0) return [this.leaves[this.tree.leaf[node]]];
+    const inside: ShardingLeaf[] = [];
+    for (let i = node + 1; i < this.tree.parent.length && this.tree.parent[i] >= node; i++)
+      if (this.tree.leaf[i] >= 0) inside.push(this.leaves[this.tree.leaf[i]]);
+    return inside;
+  }
+
   /** The sum of a figure over the arrays in a node. */
   private sum(node: number, value: (leaf: ShardingLeaf) => number): number {
-    if (this.tree.leaf[node] >= 0) return value(this.leaves[this.tree.leaf[node]]);
-    let total = 0;
-    for (let i = node + 1; i < this.tree.parent.length && this.tree.parent[i] >= node; i++)
-      if (this.tree.leaf[i] >= 0) total += value(this.leaves[this.tree.leaf[i]]);
-    return total;
+    return this.leavesIn(node).reduce((sum, leaf) => sum + value(leaf), 0);
   }
 
   private leafOf(node: number): ShardingLeaf | null {
@@ -153,11 +156,10 @@ class Sharding {
           width: "92px",
         },
       ],
-      sort: { key: "bytes", descending: true },
       rowClass: (node) => (this.isChanged(node) ? "wb-changedrow" : ""),
       rowAttributes: (node): Record<string, string> =>
         tree.leaf[node] >= 0 ? { "data-leaf": String(tree.leaf[node]) } : {},
-      choose: (node) => this.choose(node),
+      choose: (node) => this.context.select({ leaf: tree.paths[node] }),
       rowHeight: 27,
       signal: this.context.signal,
     });
@@ -226,67 +228,53 @@ class Sharding {
         : plural(this.leaves.length, "array");
   }
 
-  private choose(node: number): void {
-    const leaf = this.tree.leaf[node];
-    if (leaf < 0) {
-      this.describeNode(node);
-      return this.context.select({ leaf: null });
-    }
-    this.context.select({ leaf: this.leaves[leaf].path });
-    this.show(leaf);
+  /** Shows what is selected: one array, all arrays of a part of the tree, or all arrays where nothing is selected. */
+  private follow(): void {
+    const node = this.tree.paths.indexOf(this.context.selection.leaf ?? "");
+    if (node === this.shown) return this.picture.draw();
+    this.shown = node;
+    this.table.select(node < 0 ? null : node);
+    const index = node < 0 && this.leaves.length === 1 ? 0 : (this.tree.leaf[node] ?? -1);
+    // The picture and the menus of one array make no sense for several.
+    this.picture.node.hidden = this.picture.menus.hidden = index < 0;
+    if (index >= 0) return this.showOne(index);
+    this.trial.showGroup(this.leavesIn(node));
+    this.describe(this.leavesIn(node));
   }
 
-  private leavesBelow(node: number): ShardingLeaf[] {
-    const found: ShardingLeaf[] = [];
-    this.sum(node, (leaf) => found.push(leaf));
-    return found;
-  }
-
-  private describeNode(node: number): void {
-    const inside = this.sum(node, () => 1);
+  private describe(inside: readonly ShardingLeaf[]): void {
+    const bytes = (value: (leaf: ShardingLeaf) => number) =>
+      formatBytes(inside.reduce((sum, leaf) => sum + value(leaf), 0));
+    const { sizes } = this.trial;
+    const present = bytes((leaf) => bytesPerDevice(leaf, leaf.spec, sizes));
     const rows: [string, string][] = [
-      ["arrays", formatCount(inside)],
-      ["bytes per device", formatBytes(this.sum(node, (leaf) => this.trial.bytesOf(leaf)))],
-      ["bytes in all", formatBytes(this.sum(node, (leaf) => bytesPerDevice(leaf, leaf.spec, {})))],
+      ["arrays", formatCount(inside.length)],
+      [
+        "bytes per device",
+        change(
+          present,
+          bytes((leaf) => this.trial.bytesOf(leaf)),
+        ),
+      ],
+      ["bytes in all", bytes((leaf) => bytesPerDevice(leaf, leaf.spec, {}))],
     ];
+    const path = this.tree.paths[this.shown ?? -1];
     showDetails(this.context, this.facts, {
-      title: this.tree.names[node],
+      title: path ?? "All arrays",
       kind: "server",
-      subtitle: "all arrays in it",
+      subtitle: path ? "all arrays in it" : "select a row to see one array or a part of the tree",
       blocks: [{ form: "facts", title: "", rows }],
     });
-    this.onArray(false);
-    this.trial.showGroup(this.leavesBelow(node));
-    this.chosen = -1;
-    this.table.select(node);
   }
 
-  /** The picture and the menus of one array make no sense for several. */
-  private onArray(shown: boolean): void {
-    this.picture.node.hidden = !shown;
-    this.picture.menus.hidden = !shown;
-  }
-
-  /** Shows an array; its row is marked if the reader has selected it. */
-  private show(index: number, selected = true): void {
-    this.chosen = selected ? index : -1;
-    this.onArray(true);
+  private showOne(index: number): void {
     const leaf = this.leaves[index];
     this.picture.show(leaf, this.context.array(`sharding.${index}`));
     this.trial.show(leaf);
     const notes = [...leaf.notes, ...(leaf.left_out ? [`${leaf.left_out} shards are not drawn.`] : [])];
     const blocks: Block[] = [{ form: "facts", title: "", rows: leaf.rows }];
     if (notes.length) blocks.push({ form: "note", title: "Notes", text: notes.map(asSentence).join(" ") });
-    const subtitle = selected ? leaf.type : `${leaf.type} · select a row to see another array`;
-    showDetails(this.context, this.facts, { title: leaf.path, kind: "clients", subtitle, blocks });
-    this.table.select(selected ? this.tree.leaf.indexOf(index) : null);
-  }
-
-  private follow(): void {
-    const wanted = this.leaves.findIndex(({ path }) => path === this.context.selection.leaf);
-    if (wanted >= 0 && wanted !== this.chosen) this.show(wanted);
-    else if (wanted < 0 && this.chosen >= 0) this.show(this.chosen, false);
-    else this.picture.draw();
+    showDetails(this.context, this.facts, { title: leaf.path, kind: "clients", subtitle: leaf.type, blocks });
   }
 }
 
