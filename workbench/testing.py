@@ -198,7 +198,7 @@ def assert_flops(
     module = _module(program, "assert_flops")
     flops = module.flops
     if at_most is not None and (flops is None or flops > at_most):
-        has = "an unknown number of FLOPs" if flops is None else _exact_flops(flops)
+        has = "an unknown number of matrix FLOPs" if flops is None else _exact_flops(flops)
         message = f"Found {has} per device, more than {_exact_flops(at_most)}."
         raise AssertionError("\n".join([message, *_flops_lines(module)]))
     if expected is None:
@@ -206,12 +206,12 @@ def assert_flops(
     if flops is None or not math.isclose(flops, expected, rel_tol=rtol, abs_tol=0.0):
         has = "an unknown number (a loop of unknown length contains some)" if flops is None else _exact(flops)
         share = "" if not flops or not expected else f", {flops / expected:.4g} × as many"
-        message = f"Expected {_exact(expected)} FLOPs per device, found {has}{share}."
+        message = f"Expected {_exact(expected)} matrix FLOPs per device, found {has}{share}."
         raise AssertionError("\n".join([message, *_flops_lines(module)]))
 
 
 def _exact_flops(amount: float) -> str:
-    return f"{_exact(amount)} FLOPs" + (f" ({flops_text(amount)})" if amount >= 1000 else "")
+    return f"{_exact(amount)} matrix FLOPs" + (f" ({flops_text(amount)})" if amount >= 1000 else "")
 
 
 def _flops_lines(module: ModuleRecord) -> list[str]:

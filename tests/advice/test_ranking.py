@@ -31,7 +31,7 @@ def test_predicted_seconds_decide_where_they_are_known():
 
 def test_the_text_states_every_side_of_a_trade():
     text = render.text(AdviceRecord(name="step", target="here", findings=(TRADE, MEMORY), checked=("a",)))
-    assert "Price: peak bytes 100 B -> 179 B (+79 %), FLOPs 100 FLOP -> 151 FLOP (+51 %)" in text
+    assert "Price: peak bytes 100 B -> 179 B (+79 %), matrix FLOPs 100 FLOP -> 151 FLOP (+51 %)" in text
     assert text.count("Price:") == 1
 
 
@@ -52,7 +52,7 @@ def test_the_text_of_a_finding_has_every_figure_that_was_compiled():
     text = render.text(AdviceRecord(name="f", target="t", findings=(finding,), checked=("r",)))
     assert "Gain: peak bytes 4 KiB -> 2 KiB" in text
     assert "Price: bytes sent 1 KiB -> 2 KiB (+100 %)" in text
-    assert "Other figures: FLOPs 1 MFLOP (unchanged), seconds 2 µs -> 1 µs" in text
+    assert "Other figures: matrix FLOPs 1 MFLOP (unchanged), seconds 2 µs -> 1 µs" in text
 
 
 def test_gains_that_exceed_the_whole_are_said_to_overlap():

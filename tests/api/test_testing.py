@@ -80,7 +80,7 @@ def test_flops_are_those_of_the_products():
     traced = wb.trace(lambda x: x @ x)(jnp.ones((4, 4)))
     assert_flops(traced, 2 * 4**3)
     assert_flops(traced, 2.1 * 4**3, rtol=0.1)
-    with pytest.raises(AssertionError, match=r"Expected 64 FLOPs per device, found 128, 2 × as many"):
+    with pytest.raises(AssertionError, match=r"Expected 64 matrix FLOPs per device, found 128, 2 × as many"):
         assert_flops(traced, 64)
 
 
@@ -153,7 +153,7 @@ def test_numbers_that_differ_are_printed_with_all_digits(mesh):
     x = jax.ShapeDtypeStruct((512, 1001), "float32", sharding=NamedSharding(mesh, P("data")))
     record = wb.inspect(lambda x: (x.sum(0), x.T @ x))(x)
     flops = record.module.flops
-    with pytest.raises(AssertionError, match=f"Expected {flops + 1:.0f} FLOPs per device, found {flops:.0f},"):
+    with pytest.raises(AssertionError, match=f"Expected {flops + 1:.0f} matrix FLOPs per device, found {flops:.0f},"):
         assert_flops(record, flops + 1)
     sent = sum(each.wire_bytes for each in record.module.collectives)
     assert sent > 1e6
@@ -166,7 +166,7 @@ def test_numbers_that_differ_are_printed_with_all_digits(mesh):
 def test_flops_have_a_budget():
     product = wb.trace(lambda x: x @ x)(jnp.ones((4, 4)))
     assert_flops(product, at_most=128)
-    with pytest.raises(AssertionError, match="Found 128 FLOPs per device, more than 127"):
+    with pytest.raises(AssertionError, match="Found 128 matrix FLOPs per device, more than 127"):
         assert_flops(product, at_most=127)
     with pytest.raises(InspectionError, match="`expected` or `at_most`"):
         assert_flops(product)
@@ -181,8 +181,8 @@ def test_flops_over_a_budget_are_listed_by_line_with_all_iterations_of_loops():
     with pytest.raises(AssertionError) as caught:
         assert_flops(wb.trace(loss)(w, jnp.ones((8, 16))), at_most=1000)
     lines, first = str(caught.value).splitlines(), loss.__code__.co_firstlineno
-    assert lines[0] == "Found 45056 FLOPs (45.1 kFLOP) per device, more than 1000 FLOPs (1 kFLOP)."
-    assert [line.split(" FLOPs")[0].strip() for line in lines[1:]] == ["28672", "16384"]
+    assert lines[0] == "Found 45056 matrix FLOPs (45.1 kFLOP) per device, more than 1000 matrix FLOPs (1 kFLOP)."
+    assert [line.split(" matrix FLOPs")[0].strip() for line in lines[1:]] == ["28672", "16384"]
     assert [line.rpartition(":")[2].split()[0] for line in lines[1:]] == [str(first + 1), str(first + 2)]
 
 

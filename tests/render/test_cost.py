@@ -110,7 +110,7 @@ def test_stages_lie_at_their_intensity_and_predicted_speed():
 
 @pytest.mark.parametrize(
     ("cost", "why"),
-    [(NOWHERE, "a roofline needs a chip; none was chosen"), (COST.replace(stages=()), "no stage has FLOPs")],
+    [(NOWHERE, "a roofline needs a chip; none was chosen"), (COST.replace(stages=()), "no stage has matrix FLOPs")],
     ids=["no-chip", "no-stages"],
 )
 def test_roofline_without_data_says_why(cost, why):

@@ -89,7 +89,7 @@ def test_cards_and_frames_state_both_kinds(program: Any) -> None:
 
 def test_details_of_stages_state_both_kinds(program: Any) -> None:
     for path, detail in stage_details(program).items():
-        rows = [text for text in strings(detail) if text.startswith(("FLOPs", "elementwise"))]
+        rows = [text for text in strings(detail) if text.startswith(("matrix FLOPs", "elementwise FLOPs"))]
         kinds = [row.startswith("elementwise") for row in rows]
         assert kinds.count(True) == kinds.count(False) > 0, (path, rows)
 

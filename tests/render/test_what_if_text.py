@@ -54,8 +54,8 @@ def test_compiled_amounts_are_shown_only_once_something_is_compiled():
     assert [name for name, _, _ in what_if_amounts(what_if())] == ["arguments per device"]
     compiled = what_if(compiled=(ROWS["same"],))
     assert [name for name, _, _ in what_if_amounts(compiled)] == [
-        "arguments per device", "sent per device", "peak memory per device", "FLOPs per device",
-        "elementwise per device", "predicted per call",
+        "arguments per device", "sent per device", "peak memory per device", "matrix FLOPs per device",
+        "elementwise FLOPs per device", "predicted per call",
     ]  # fmt: skip
     assert compiled.traffic == (ROWS["same"],)
     assert what_if_amounts(what_if(before=examples.fedavg_record().replace(inputs=None))) == []

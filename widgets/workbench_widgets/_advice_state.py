@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from workbench import render
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord, SearchRecord
 from workbench.records.call_tree import CallTreeRecord
-from workbench.render import gain_texts
+from workbench.render import gain_texts, quantity_text
 from workbench.render.units import bytes_text, seconds_text, source_text, spec_text
 from workbench_widgets._operations import visible_rows
 from workbench_widgets.states import AdviceReport, Finding, Gain, SearchState, ShardingChoice
@@ -80,7 +80,7 @@ def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: 
 def _gain(gain: GainRecord) -> Gain:
     before, after, text = gain_texts(gain)
     return {
-        "quantity": gain.quantity,
+        "quantity": quantity_text(gain.quantity),
         "before": before,
         "after": after,
         "saved_share": gain.saved_share,

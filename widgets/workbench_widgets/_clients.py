@@ -109,7 +109,7 @@ def clients_view_state(
         ("seconds", "time", "seconds"): {c.client: c.seconds for c in run.clients},
         ("steps", "iterations of its inner loop", "count"): {c.client: c.steps for c in run.clients},
         ("sent", "bytes sent", "bytes"): {c.client: c.sent_bytes for c in run.clients},
-        ("measured_flops", "FLOPs executed", "flops"): {c.client: c.flops for c in run.clients},
+        ("measured_flops", "matrix FLOPs executed", "flops"): {c.client: c.flops for c in run.clients},
         ("measured_elementwise", "elementwise FLOPs executed", "flops"): {
             c.client: c.elementwise_flops for c in run.clients
         },

@@ -121,7 +121,7 @@ def _columns(
         clients = [by_client.get(client) for client in range(count)] if size == 1 else []
         figures = [
             ("examples", "examples", "count", "", [client.examples if client else None for client in clients]),
-            ("flops", "FLOPs", "flops", "predicted", [client.flops if client else None for client in clients]),
+            ("flops", "matrix FLOPs", "flops", "predicted", [client.flops if client else None for client in clients]),
             *_elementwise([client.elementwise_flops if client else None for client in clients]),
             ("bytes", "memory traffic", "bytes", "predicted", [c.accessed_bytes if c else None for c in clients]),
         ]
@@ -130,7 +130,7 @@ def _columns(
         figures.append(("estimate", "time", "seconds", "estimated", _estimated(record, stage, clients)))
     elif stage is not None and stage.flops_per_client is not None:
         figures = [
-            ("flops", "FLOPs", "flops", "predicted", np.full(rows, stage.flops_per_client)),
+            ("flops", "matrix FLOPs", "flops", "predicted", np.full(rows, stage.flops_per_client)),
             *_elementwise([stage.elementwise_flops_per_client] * rows),
         ]
         if stage.bytes_per_client is not None:

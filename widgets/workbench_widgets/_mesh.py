@@ -80,7 +80,7 @@ def mesh_state(
         choice("slice", "slice", "count", [device.slice_index or 0 for device in devices], "group")
     if holdings:
         choice("clients", "clients held", "count", [_count(holdings.get(d.id, ())) for d in devices])
-    for key, label in (("flops", "FLOPs"), ("elementwise_flops", "elementwise FLOPs")):
+    for key, label in (("flops", "matrix FLOPs"), ("elementwise_flops", "elementwise FLOPs")):
         load = _load(record, cost, key)
         if any(load.values()) or (load and key == "flops"):
             name = "load" if key == "flops" else "elementwise"

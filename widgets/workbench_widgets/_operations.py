@@ -227,7 +227,7 @@ def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str
         ("measured", "measured", "seconds", longest),
         ("predicted", "predicted", "seconds", lambda f: f.predicted_seconds),
         ("flops", "FLOPs", "flops", lambda f: f.flops),
-        ("matmul", "matmul", "flops", lambda f: f.flops_matmul),
+        ("matmul", "matrix FLOPs", "flops", lambda f: f.flops_matmul),
         ("traffic", "memory traffic", "bytes", lambda f: f.traffic_bytes),
         *((f"sent/{a}", f"sent over {a}", "bytes", lambda f, a=a: f.sent_bytes.get(a, 0.0)) for a in axes),
         ("peak", "at the peak", "bytes", lambda f: f.peak_bytes),

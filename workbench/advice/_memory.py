@@ -112,6 +112,8 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
     again = sum(node.own.flops for node in tree.nodes if node.pass_name == "remat")
     if not total or again < 0.15 * total:
         return
+    matrix = tree.nodes[0].total.flops_matmul
+    matrix_again = sum(node.own.flops_matmul for node in tree.nodes if node.pass_name == "remat")
     room = memory.available_bytes and memory.peak_bytes and memory.peak_bytes < 0.5 * memory.available_bytes
     yield FindingRecord(
         rule="recomputation",
@@ -125,8 +127,7 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
         weight=min(1.0, again / total) * (1.0 if room else 0.5),
         gain=estimated(
             "FLOPs",
-            total,
-            total - again,
+            *(matrix, matrix - matrix_again),
             "not compiled, because the checkpoint is inside the program; memory grows without the checkpoint",
         ),
     )

@@ -256,10 +256,8 @@ def _device_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
         _row("per device", "peak memory", (m.peak_bytes if m else None for m in memories), "bytes"),
         _row("per device", "bytes sent in collectives", map(_wire_bytes, modules), "bytes"),
         _row("per device", "predicted seconds", (cost.seconds if cost else None for cost in costs), "seconds"),
-        _row("per device", "FLOPs", (module.flops if module else None for module in modules), "flops"),
-        _row(
-            "per device", "elementwise", (module.elementwise_flops if module else None for module in modules), "flops"
-        ),
+        _row("per device", "FLOPs", map(_all_flops, modules), "flops"),
+        _row("per device", "elementwise FLOPs", (m.elementwise_flops if m else None for m in modules), "flops"),
         _row(
             "per device", "bytes accessed", (module.accessed_bytes if module else None for module in modules), "bytes"
         ),
@@ -269,6 +267,12 @@ def _device_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
         _row("per device", "fits", (_fits(m) for m in memories)),
         _row("per device", "layout padding at the peak", (m.padding_bytes if m else None for m in memories), "bytes"),
     ]
+
+
+def _all_flops(module: ModuleRecord | None) -> float | None:
+    if module is None or module.flops is None or module.elementwise_flops is None:
+        return None
+    return module.flops + module.elementwise_flops
 
 
 def _fits(memory: MemoryRecord | None) -> str | None:

@@ -1,7 +1,7 @@
 """Records as pictures, tables and text; does not depend on JAX."""
 
 from workbench.render import launch as launch, report as report, units as units
-from workbench.render._advice import gain_texts as gain_texts
+from workbench.render._advice import gain_texts as gain_texts, quantity_text as quantity_text
 from workbench.render._arrivals import (
     AxisChains as AxisChains,
     explain_axis as explain_axis,

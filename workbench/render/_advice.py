@@ -47,13 +47,23 @@ def amount_writer(quantity: str) -> Callable[[float], str]:
     return writers.get(quantity, bytes_text)
 
 
+def quantity_text(quantity: str) -> str:
+    """The name of a quantity; FLOPs of elementwise operations are listed separately.
+
+    Example:
+        >>> quantity_text("FLOPs"), quantity_text("peak bytes")
+        ('matrix FLOPs', 'peak bytes')
+    """
+    return "matrix FLOPs" if quantity == "FLOPs" else quantity
+
+
 def gain_texts(gain: GainRecord) -> tuple[str, str, str]:
     """The amounts of a gain before and after the change, and the gain in words, including whether it was verified."""
     before, after = map(amount_writer(gain.quantity), (gain.before, gain.after))
     if not gain.verified and before == after:  # unknown, or less than one digit
         return before, after, gain.how
     word = "verified" if gain.verified else "estimated"
-    return before, after, f"{gain.quantity} {before} -> {after} ({word}: {gain.how})"
+    return before, after, f"{quantity_text(gain.quantity)} {before} -> {after} ({word}: {gain.how})"
 
 
 def price_text(finding: FindingRecord) -> str:
@@ -62,7 +72,7 @@ def price_text(finding: FindingRecord) -> str:
     for cost in finding.costs:
         write = amount_writer(cost.quantity)
         more = f" (+{share_text(cost.after / cost.before - 1, 0)})" if cost.before else ""
-        texts.append(f"{cost.quantity} {write(cost.before)} -> {write(cost.after)}{more}")
+        texts.append(f"{quantity_text(cost.quantity)} {write(cost.before)} -> {write(cost.after)}{more}")
     return ", ".join(texts)
 
 
@@ -74,9 +84,8 @@ def _other_figures(finding: FindingRecord) -> str:
         if figure.quantity in (*named, "measured seconds") or not (figure.before or figure.after):
             continue
         before, after = map(amount_writer(figure.quantity), (figure.before, figure.after))
-        texts.append(
-            f"{figure.quantity} {before} -> {after}" if before != after else f"{figure.quantity} {before} (unchanged)"
-        )
+        change = f"{before} -> {after}" if before != after else f"{before} (unchanged)"
+        texts.append(f"{quantity_text(figure.quantity)} {change}")
     return ", ".join(texts)
 
 

@@ -17,7 +17,7 @@ from workbench.render.units import (
 )
 
 _MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[float | None], str]]] = {
-    "flops": ("FLOPs", lambda f: f.flops_matmul, flops_text),
+    "flops": ("matrix FLOPs", lambda f: f.flops_matmul, flops_text),
     "elementwise": ("elementwise", lambda f: f.flops_elementwise, flops_text),
     "traffic": ("traffic", lambda f: f.traffic_bytes, bytes_text),
     "sent": ("sent", lambda f: f.sent, bytes_text),
@@ -43,7 +43,7 @@ def describe_call_tree(tree: CallTreeRecord) -> str:
         >>> work = CallFiguresRecord(flops_matmul=2e6, traffic_bytes=2048.0)
         >>> root = CallNodeRecord(id=0, parent=None, kind="root", name="step", total=work)
         >>> describe_call_tree(CallTreeRecord(made_from="jaxpr", nodes=(root,)))
-        'Call tree of step before compilation, all devices together: FLOPs 2 MFLOP, traffic 2 KiB'
+        'Call tree of step before compilation, all devices together: matrix FLOPs 2 MFLOP, traffic 2 KiB'
     """
     total = tree.root.total
     parts = [f"{title} {write(read(total))}" for title, read, write in _MEASURES.values() if read(total)]

@@ -35,7 +35,9 @@ def plot_roofline(
     chip = cost.chip
     points = [(stage, place) for stage in cost.stages if (place := _roofline_point(stage)) is not None]
     if chip is None or not points:
-        say_nothing(axes, dark, "a roofline needs a chip; none was chosen" if chip is None else "no stage has FLOPs")
+        say_nothing(
+            axes, dark, "a roofline needs a chip; none was chosen" if chip is None else "no stage has matrix FLOPs"
+        )
         return figure
     named = dtype if dtype in chip.peak_flops_per_second else next(iter(chip.peak_flops_per_second))
     peak = chip.peak_flops_per_second[named] / chip.devices_per_chip
@@ -65,7 +67,7 @@ def plot_roofline(
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(min(low * bandwidth, *(y for _, (_, y) in points)) / 2, peak * 5)
-    axes.set_xlabel("arithmetic intensity (FLOP per byte of HBM traffic)")
+    axes.set_xlabel("arithmetic intensity (matrix FLOP per byte of HBM traffic)")
     axes.set_ylabel("predicted FLOP/s per device")
     axes.yaxis.set_major_formatter(lambda value, _: _rate(value))
     title(axes, f"Roofline of one {chip.name} device (predicted)", dark)

@@ -28,7 +28,7 @@ def render_hlo_svg(module: ModuleRecord, *, width: float = 880.0, dark: bool | N
     y = _MARGIN
     sections = (
         ("Collectives, by the bytes that one device sends in one call", _collectives(module.collectives)),
-        ("Stages, by the FLOPs of one device in one call", _stages(module.instructions)),
+        ("Stages, by the matrix FLOPs of one device in one call", _stages(module.instructions)),
     )
     for title, rows in sections:
         if rows:

@@ -92,7 +92,7 @@ def plot(record: object, **options: Option) -> "Figure":
     Example:
         >>> record = wb.inspect(lambda x: x @ x, on="v5e")(jnp.ones((64, 64)))
         >>> plot(record.cost).axes[0].get_xlabel()
-        'arithmetic intensity (FLOP per byte of HBM traffic)'
+        'arithmetic intensity (matrix FLOP per byte of HBM traffic)'
     """
     message = (
         f"`plot` received an object of type {type(record).__name__}. `plot` draws costs, finished rounds, tables of "

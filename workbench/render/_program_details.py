@@ -57,13 +57,13 @@ def _facts(stage: StageRecord) -> list[tuple[str, str]]:
         rows.append(("moves", f"{bytes_text(stage.moved_bytes)} between server and clients"))
     suffix = " per client" if stage.kind == "clients" else ""
     if stage.flops_per_client:
-        rows.append((f"FLOPs{suffix}", f"{flops_text(stage.flops_per_client)} (predicted)"))
+        rows.append((f"matrix FLOPs{suffix}", f"{flops_text(stage.flops_per_client)} (predicted)"))
         if stage.flops != stage.flops_per_client:
-            rows.append(("FLOPs in all", f"{flops_text(stage.flops)} (predicted)"))
+            rows.append(("matrix FLOPs in all", f"{flops_text(stage.flops)} (predicted)"))
     if stage.elementwise_flops_per_client:
-        rows.append((f"elementwise{suffix}", f"{flops_text(stage.elementwise_flops_per_client)} (predicted)"))
+        rows.append((f"elementwise FLOPs{suffix}", f"{flops_text(stage.elementwise_flops_per_client)} (predicted)"))
         if stage.elementwise_flops != stage.elementwise_flops_per_client:
-            rows.append(("elementwise in all", f"{flops_text(stage.elementwise_flops)} (predicted)"))
+            rows.append(("elementwise FLOPs in all", f"{flops_text(stage.elementwise_flops)} (predicted)"))
     if stage.bytes_per_client:
         rows.append((f"memory traffic{suffix}", f"{bytes_text(stage.bytes_per_client)} (predicted)"))
     return rows
@@ -129,8 +129,8 @@ def _cost(path: str, cost: CostRecord | None) -> Block | None:
     if stage_cost is None or cost is None:
         return None
     rows = [
-        ("FLOPs per device", flops_text(stage_cost.flops)),
-        ("elementwise", flops_text(stage_cost.elementwise_flops)),
+        ("matrix FLOPs per device", flops_text(stage_cost.flops)),
+        ("elementwise FLOPs", flops_text(stage_cost.elementwise_flops)),
     ]
     rows += [("memory traffic", bytes_text(stage_cost.accessed_bytes))]
     rows += [(f"sent over {axis}", bytes_text(amount)) for axis, amount in stage_cost.collective_bytes.items()]

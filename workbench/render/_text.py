@@ -86,7 +86,7 @@ def render_module_text(module: ModuleRecord) -> str:
         f"{count_text(len(module.instructions))} instructions, {work_text(module.flops, module.elementwise_flops)}, "
         f"{bytes_text(module.accessed_bytes)} of memory traffic per device per call.",
         f"  attributed to a stage: {share_text(module.attributed_instructions)} of instructions, "
-        f"{share_text(module.attributed_flops)} of FLOPs, {share_text(module.attributed_bytes)} of bytes",
+        f"{share_text(module.attributed_flops)} of matrix FLOPs, {share_text(module.attributed_bytes)} of bytes",
     ]
     for collective in module.collectives:
         times = (

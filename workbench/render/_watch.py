@@ -133,7 +133,7 @@ def _work(record: WatchRecord) -> str:
     if record.flops is not None:
         rate = "" if record.flops_per_second is None else f", {flops_text(record.flops_per_second)}/s"
         share = "" if record.peak_flops_share is None else f", {share_text(record.peak_flops_share)} of the peak"
-        parts.append(f"{flops_text(record.flops)} per step and device{rate}{share}")
+        parts.append(f"{flops_text(record.flops)} in matrix products per step and device{rate}{share}")
     if record.bytes_per_second is not None:
         share = (
             "" if record.peak_bandwidth_share is None else f", {share_text(record.peak_bandwidth_share)} of the peak"

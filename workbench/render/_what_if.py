@@ -56,8 +56,8 @@ def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
     if record.compiled is not None and before is not None and after is not None:
         rows.append(("sent per device", _sent_bytes(before), _sent_bytes(after), bytes_text))
         rows.append(("peak memory per device", before.memory.peak_bytes, after.memory.peak_bytes, bytes_text))
-        rows.append(("FLOPs per device", before.flops, after.flops, flops_text))
-        rows.append(("elementwise per device", before.elementwise_flops, after.elementwise_flops, flops_text))
+        rows.append(("matrix FLOPs per device", before.flops, after.flops, flops_text))
+        rows.append(("elementwise FLOPs per device", before.elementwise_flops, after.elementwise_flops, flops_text))
         rows.append(("predicted per call", _seconds(record.before), _seconds(record.after), seconds_text))
     return [(name, write(a), write(b)) for name, a, b, write in rows if a is not None and b is not None]
 

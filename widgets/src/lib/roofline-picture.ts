@@ -72,7 +72,7 @@ export function rooflinePicture({ dots, chip, frame, what, spoken, choose }: Roo
     },
     grid.flat(),
     roofs,
-    s("text", { x: width - 10, y: height - 4, "text-anchor": "end" }, "FLOPs per byte of memory traffic"),
+    s("text", { x: width - 10, y: height - 4, "text-anchor": "end" }, "matrix FLOPs per byte of memory traffic"),
     marks,
   );
   const pick = (mark: SVGElement) => {

@@ -157,7 +157,8 @@ class Measured {
     const known = dotsOf(context.array("intensity"), context.array("rate"), this.seconds);
     const dots = known.filter(({ index }) => !this.program || of[index] === this.program).slice(0, MOST_DOTS);
     if (!dots.length) {
-      const text = "The profile has no operation whose FLOPs and bytes are both known, so there are no dots to draw.";
+      const text =
+        "The profile has no operation whose matrix FLOPs and bytes are both known, so there are no dots to draw.";
       return replace(this.picture, h("p", { class: "wb-note" }, text));
     }
     const svg = rooflinePicture({
@@ -180,7 +181,7 @@ class Measured {
     const peak = chip ? this.peakOf(dot.index, chip) : 0;
     const share = chip && peak ? `, ${(100 * shareOfRoof(dot, chip, peak)).toFixed(0)} % of the roof` : "";
     return (
-      `${this.names[dot.index]}: ${dot.intensity.toPrecision(3)} FLOPs per byte, ${formatFlops(dot.rate)}/s measured` +
+      `${this.names[dot.index]}: ${dot.intensity.toPrecision(3)} matrix FLOPs per byte, ${formatFlops(dot.rate)}/s measured` +
       `${share}, ${formatSeconds(dot.seconds)} in all`
     );
   }

@@ -152,8 +152,8 @@ export function sideBySide(
           ? "unknown"
           : formatBytes(each.peak) + (each.available === null ? "" : ` of ${formatBytes(each.available)}`),
     ],
-    ["FLOPs per device", (each) => formatFlops(each.flops)],
-    ["elementwise", (each) => formatFlops(each.elementwise)],
+    ["matrix FLOPs per device", (each) => formatFlops(each.flops)],
+    ["elementwise FLOPs", (each) => formatFlops(each.elementwise)],
     ["one call, predicted", (each) => formatSeconds(each.seconds)],
     ...axesOf(targets.flatMap(({ stages }) => stages)).map(
       (axis): Row => [`sent over ${axis}`, (each) => formatBytes(wire(each, axis))],

@@ -21,7 +21,7 @@ export function spokenLine(lines: LinesRoofline, dot: Dot): string {
   const bound = dot.intensity < peak / chip.bandwidth ? "memory" : "compute";
   const share = (100 * shareOfRoof(dot, chip, peak)).toFixed(0);
   return (
-    `${place}: ${formatSeconds(dot.seconds)} predicted, bound by ${bound}; ${dot.intensity.toPrecision(3)} FLOPs per ` +
+    `${place}: ${formatSeconds(dot.seconds)} predicted, bound by ${bound}; ${dot.intensity.toPrecision(3)} matrix FLOPs per ` +
     `byte, ${formatFlops(dot.rate)}/s in ${dtype}, ${share} % of the roof`
   );
 }
@@ -70,7 +70,7 @@ export function stageRoofline(
 ): HTMLElement {
   const dots = stageDots(stages);
   const without = stages.some(({ flops }) => flops !== 0)
-    ? "No stage can be drawn: its FLOPs, memory traffic or time is unknown."
+    ? "No stage can be drawn: its matrix FLOPs, memory traffic or time is unknown."
     : "No stage has matrix products.";
   if (!dots.length) return h("p", { class: "wb-note" }, without);
   const svg = selectable(context, {
@@ -81,7 +81,7 @@ export function stageRoofline(
       const { kind, stage, name, bound } = stages[index];
       const role =
         kind === "program" ? "the whole program" : `${kind} stage ${stage}${name === kind ? "" : ` ${name}`}`;
-      return `${role}: ${intensity.toPrecision(3)} FLOPs per byte, bound by ${bound}`;
+      return `${role}: ${intensity.toPrecision(3)} matrix FLOPs per byte, bound by ${bound}`;
     },
     choose: ({ index }) => context.select({ stage: stages[index].stage }),
     isChosen: ({ stage }, index) => stages[index].stage === stage,

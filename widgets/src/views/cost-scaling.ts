@@ -188,10 +188,10 @@ class WhatIf {
         made.fits === false,
       ),
       this.tile(
-        estimated("FLOPs per device"),
+        estimated("matrix FLOPs per device"),
         formatFlops(made.flops),
         compared("flops", made.flops),
-        `in matrix products, and ${formatFlops(made.elementwise)} elementwise; ${formatCount(made.per_device)} ` +
+        `and ${formatFlops(made.elementwise)} elementwise; ${formatCount(made.per_device)} ` +
           `${this.scaling.placement} on the fullest device`,
       ),
       this.tile(estimated("sent by one device"), formatBytes(made.sent), compared("sent", made.sent), idle),

@@ -217,8 +217,8 @@ class Cost {
     const column = (name: Child) => h("th", { scope: "col" }, name || h("span", { class: "wb-hidden" }, "value"));
     const titles = [
       "stage",
-      `${timed ? "time" : "FLOPs"}, ${known}`,
-      ...(timed ? ["", "bound", "FLOPs"] : [""]),
+      `${timed ? "time" : "matrix FLOPs"}, ${known}`,
+      ...(timed ? ["", "bound", "matrix FLOPs"] : [""]),
       "elementwise",
       "memory traffic",
       ...(axes.length ? [axes.length > 1 ? "sent" : `sent over ${axes[0]}`] : []),

@@ -197,8 +197,14 @@ export class Instructions {
         this.index(node) >= 0 ? badge(this.context, "instructions", module.names[this.index(node)]) : null,
       columns: [
         { key: "opcode", title: "opcode", text: text((i) => module.opcodes[module.opcode[i]]), width: "120px" },
-        number("flops", "FLOPs", "flops", runs(module.flops), "Of one device in one call."),
-        number("elementwise", "elementwise", "flops", runs(module.elementwise), "FLOPs of elementwise operations."),
+        number("flops", "matrix FLOPs", "flops", runs(module.flops), "Of one device in one call."),
+        number(
+          "elementwise",
+          "elementwise FLOPs",
+          "flops",
+          runs(module.elementwise),
+          "FLOPs of elementwise operations.",
+        ),
         number("traffic", "memory traffic", "bytes", runs(module.traffic), "Bytes read and written in one call."),
         ...(module.collectives.length
           ? [number("sent", "sent", "bytes", (i) => module.sentBy(i), "Bytes that one device sends in one call.")]

@@ -13,7 +13,7 @@ const LINKED = "wb-cm-linked";
 
 type Figure = readonly [keyof LineCost, string, string, (value: number) => string];
 const FIGURES: readonly Figure[] = [
-  ["flops", "FLOPs", "FLOPs of one device in one call", formatFlops],
+  ["flops", "matrix FLOPs", "matrix FLOPs of one device in one call", formatFlops],
   ["elementwise", "elementwise FLOPs", "elementwise FLOPs of one device in one call", formatFlops],
   ["sent", "sent", "bytes that one device sends in one call", formatBytes],
   ["traffic", "memory traffic", "memory traffic of one device in one call", formatBytes],

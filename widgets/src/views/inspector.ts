@@ -122,8 +122,8 @@ export class Inspector {
     const rows: [string, string][] = [
       ["source", module.placeOf(i) || "unknown"],
       ["stage", stage || "none"],
-      ["FLOPs", formatFlops(module.flops[i])],
-      ["elementwise", formatFlops(module.elementwise[i])],
+      ["matrix FLOPs", formatFlops(module.flops[i])],
+      ["elementwise FLOPs", formatFlops(module.elementwise[i])],
       ["memory traffic", formatBytes(module.traffic[i])],
       ["size", formatBytes(module.size[i])],
       ["executions", Number.isFinite(module.times[i]) ? formatCount(module.times[i]) : "unknown"],
@@ -147,8 +147,8 @@ export class Inspector {
   private ofLine(module: Module, line: string): Shown {
     const cost = module.costOfLines().get(line);
     const rows: [string, string][] = [
-      ["FLOPs", formatFlops(cost?.flops ?? 0)],
-      ["elementwise", formatFlops(cost?.elementwise ?? 0)],
+      ["matrix FLOPs", formatFlops(cost?.flops ?? 0)],
+      ["elementwise FLOPs", formatFlops(cost?.elementwise ?? 0)],
       ["memory traffic", formatBytes(cost?.traffic ?? 0)],
       ["sent", formatBytes(cost?.sent ?? 0)],
     ];
