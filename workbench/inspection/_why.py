@@ -1317,19 +1317,21 @@ class _Reader:
 
     def _stack_of(self, value: PlannedValueRecord) -> PlannedValueRecord | None:
         """The argument of which a value is one slice along dimension 0, such as the weights of scanned layers."""
-        operands = self._operands(value)
-        if value.operation == "reshape" and [operand.operation for operand in operands] == ["dynamic_slice"]:
-            (cut,) = operands
-            stack = next(iter(self._operands(cut)), None)
-            if stack is not None and stack.operation == "while carry":
-                stack = self._start_of(stack)
-            if (
-                stack is not None
-                and stack.operation == "input"
-                and (1, *stack.shape[1:]) == cut.shape == (1, *value.shape)
-            ):
-                return stack
+        cut = self._before_requests(next(iter(self._operands(value)), None))
+        if value.operation != "reshape" or cut is None or cut.operation != "dynamic_slice":
+            return None
+        stack = self._before_requests(next(iter(self._operands(cut)), None))
+        while stack is not None and stack.operation == "while carry":
+            stack = self._before_requests(self._start_of(stack))
+        if stack is not None and stack.operation == "input" and (1, *stack.shape[1:]) == cut.shape == (1, *value.shape):
+            return stack
         return None
+
+    def _before_requests(self, value: PlannedValueRecord | None) -> PlannedValueRecord | None:
+        """A value before the constraints that JAX adds with explicit axes."""
+        while value is not None and value.operation == "sharding_constraint" and not is_constraint(value):
+            value = next(iter(self._operands(value)), None)
+        return value
 
     def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
         """The initial value of a loop's carry, if this value is an argument."""
