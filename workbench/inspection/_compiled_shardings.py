@@ -15,6 +15,7 @@ from workbench.records.sharding import PlannedValueRecord
 Spec = tuple[tuple[str, ...], ...]
 COMPILER = "compiler"  # origin of an axis that only the compiled program uses
 EXCHANGES = frozenset("all-gather all-reduce reduce-scatter all-to-all collective-permute".split())
+_LAYOUT = re.compile(r"\{([\d,]+)")
 _SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 _OPCODES = {"dot_general": "dot", "broadcast_in_dim": "broadcast"}
 # Their results have parts of other shapes, or are cut out of a value of the same name.
@@ -130,6 +131,7 @@ def observed_spec(
 
     A choice may contain parts of the `divided` axes, and has all axes over which each `gathered` dimension is gathered.
     """
+    shapes = [shape for shape in shapes if not _is_transposed(shape)]
     parts = {part for shape in shapes if (part := _dimensions(shape)) is not None and len(part) == len(value.shape)}
     return _spec(value, [value], {"": parts}, _Axes(sizes, frozenset(divided), gathered or {}))
 
@@ -141,6 +143,13 @@ def _has_rank(value: PlannedValueRecord, shapes: dict[str, set[tuple[int, ...]]]
 def _dimensions(shape: str) -> tuple[int, ...] | None:
     match = _SHAPE.match(shape)
     return tuple(map(int, filter(None, match[1].split(",")))) if match else None
+
+
+def _is_transposed(shape: str) -> bool:
+    """Returns whether a layout may be that of a transposed value: its dimensions are not in descending order."""
+    match = _LAYOUT.search(shape)
+    order = match[1].split(",") if match else []
+    return order != sorted(order, key=int, reverse=True)
 
 
 def with_spec(value: PlannedValueRecord, spec: Spec) -> PlannedValueRecord:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from workbench.inspection._compiled_shardings import Place, place_of
 from workbench.records.compiled import InstructionRecord
@@ -49,21 +49,34 @@ class CompiledFlow:
 
     def maker(self, name: str, passing: frozenset[str] = _REARRANGING | _EXCHANGES) -> InstructionRecord | None:
         """The instruction or parameter that a value comes from, ignoring copies, casts and collectives."""
-        instruction = self.instructions.get(name)
-        while instruction is not None and (source := self._source_of(instruction, passing)) is not None:
-            instruction = self.instructions.get(source)
-        return instruction
+        return next(iter(reversed([*self._path(name, passing)])), None)
 
-    def makers(self, name: str) -> list[InstructionRecord]:
-        """Instructions that computed the operands of an instruction."""
+    def exchanges_before(self, name: str) -> list[str]:
+        """The exchanges that a value passes, in their order, before it reaches an exchange."""
+        operands = self.instructions[name].operands if name in self.instructions else ()
+        path = self._path(operands[0], _REARRANGING | _EXCHANGES) if operands else ()
+        return [at.name for at in reversed([*path]) if at.opcode in _EXCHANGES]
+
+    def _path(self, name: str, passing: frozenset[str]) -> Iterator[InstructionRecord]:
+        """A value, and the values of which it is a copy, a cast or an exchanged part."""
         instruction = self.instructions.get(name)
+        while instruction is not None:
+            yield instruction
+            if instruction.opcode == "all-to-all":
+                passing |= {"slice"}  # its operands are slices of one value
+            source = self._source_of(instruction, passing)
+            instruction = None if source is None else self.instructions.get(source)
+
+    def makers(self, name: str, slicing: frozenset[str] = frozenset()) -> list[InstructionRecord]:
+        """Instructions that computed the operands of an instruction, ignoring also the opcodes in `slicing`."""
+        instruction, passing = self.instructions.get(name), _REARRANGING | _EXCHANGES | slicing
         if instruction is None:
             return []
         if instruction.opcode.startswith("all-to-all"):  # its operands are slices of one value
-            passing = _REARRANGING | _EXCHANGES | {"slice"}
+            passing |= {"slice"}
             sliced = [self.maker(operand, passing) for operand in instruction.operands]
             return [self._last_computed(maker, passing) for maker in sliced if maker is not None]
-        makers = [self.maker(operand) for operand in instruction.operands]
+        makers = [self.maker(operand, passing) for operand in instruction.operands]
         return [maker for maker in makers if maker is not None]
 
     def _last_computed(self, instruction: InstructionRecord, passing: frozenset[str]) -> InstructionRecord:
@@ -108,6 +121,13 @@ class CompiledFlow:
         inside = [inner for at in around if at.opcode == "fusion" for inner in self._inside.get(at.calls[0], ())]
         return {place_of(operation) for operation in (*around, *inside) if operation.op_name}
 
+    def is_cut(self, instruction: InstructionRecord) -> bool:
+        """Returns whether an instruction takes one device's part of a value."""
+        at = instruction
+        if instruction.opcode == "fusion":
+            at = self._last_computed(instruction, _REARRANGING)
+        return at.opcode == "dynamic-slice"
+
     def is_result(self, name: str) -> bool:
         """Returns whether a value's only use is as a result, ignoring copies, casts and slices."""
         users, instruction = self._users.get(name, ()), self.instructions.get(name)
@@ -132,23 +152,28 @@ class CompiledFlow:
 
     def _source_of(self, instruction: InstructionRecord, passing: frozenset[str] = _REARRANGING) -> str | None:
         """The operand that an instruction only rearranges; None if the instruction computes."""
-        if not instruction.operands:
-            return None
-        if instruction.opcode in passing:
+        source = self.instructions.get(instruction.operands[0]) if instruction.operands else None
+        if not instruction.operands or (instruction.op_name and source is not None and _is_sum(source)):
+            return None  # the result of a combined sum has the name of its own sum
+        if instruction.opcode in passing or ("all-to-all" in passing and self._is_joined(instruction)):
             return instruction.operands[0]
         if instruction.opcode != "fusion" or not instruction.calls:
             return None
         inside = self._inside.get(instruction.calls[0], [])
-        if not inside or any(inner.opcode not in passing for inner in inside):
-            return None
-        if len(instruction.operands) == 1:
-            return instruction.operands[0]
         names = {inner.name: inner for inner in inside}
-        at = inside[-1]
-        while at.operands and at.operands[0] in names:
+        at = inside[-1] if inside else instruction
+        while at.opcode in passing and at.operands and at.operands[0] in names:
             at = names[at.operands[0]]
-        match = _PARAMETER.match(at.name)
+        match = _PARAMETER.match(at.name) if at.opcode == "parameter" else None
         return instruction.operands[int(match[1])] if match and int(match[1]) < len(instruction.operands) else None
+
+    def _is_joined(self, instruction: InstructionRecord) -> bool:
+        """Returns whether an instruction joins the results of an exchange."""
+        parts = [self.instructions.get(name) for name in instruction.operands]
+        return instruction.opcode == "concatenate" and all(
+            part is not None and part.opcode == "get-tuple-element" and part.operands == parts[0].operands  # pyright: ignore[reportOptionalMemberAccess]
+            for part in parts
+        )
 
     def _fill(self, instructions: Sequence[InstructionRecord]) -> None:
         masks: dict[str, int] = {}
@@ -169,6 +194,10 @@ class CompiledFlow:
                 count += 1
             self._arguments[instruction.name], masks[instruction.name] = arguments, mask
         self._products = {name: mask.bit_count() for name, mask in masks.items()}
+
+
+def _is_sum(instruction: InstructionRecord) -> bool:
+    return instruction.opcode.removesuffix("-start") in ("all-reduce", "reduce-scatter") and "(" in instruction.shape
 
 
 def planned_origins(values: Sequence[PlannedValueRecord]) -> dict[str, Origins]:

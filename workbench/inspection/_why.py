@@ -242,6 +242,7 @@ class _Reader:
     ) -> None:
         self.propagation = propagation
         self._collectives = collectives
+        self._by_name = {collective.name: collective for collective in collectives}
         self._call_tree = call_tree
         self._nodes: dict[str, list[CallNodeRecord]] = {}  # nodes of the call tree, by instruction name
         for node in () if call_tree is None else call_tree.nodes:
@@ -285,6 +286,7 @@ class _Reader:
                 or self._other(collective, axes)
             )
         causes = causes or self._returned(collective, axes) or self._elsewhere(collective, axes)
+        causes = [cause for cause in causes if not self._is_refuted(cause, collective, axes)]
         reader = self
         if not all(_covers(cause, axes) for cause in causes[:1]) or not causes:
             observed = self._as_compiled(collective, axes)
@@ -501,6 +503,34 @@ class _Reader:
             for shape in compiled.difference(map(self._shard, peers))
         )
 
+    def _is_refuted(self, cause: _Cause, collective: CollectiveRecord, axes: Sequence[str]) -> bool:
+        """Returns whether a sentence names a sharding over `axes`, or moves an array, that the compiled program lacks."""
+        if cause.value is None or cause.reason == "program" or not self._flow.instructions:
+            return False
+        told = [o for o in self._operands(cause.value) if self.named(o) in cause.sentence]
+        compiled, does = self._of_compiled, _DOES.get(collective.kind)
+        for moved in told if collective.kind in ("all-gather", "all-to-all") else ():
+            if f"{does} {self.named(moved)}" in cause.sentence and self._has_other_size(moved, collective):
+                return True
+        return any(
+            value.name in compiled._confirmed and self._is_elsewhere(value, compiled.values[value.name].spec, axes)
+            for value in (*told, *([cause.value] if cause.on_result else ()))
+        )
+
+    def _has_other_size(self, value: PlannedValueRecord, collective: CollectiveRecord) -> bool:
+        """Returns whether no exchanged array is one device's part of a value."""
+        least = math.prod(value.shape) // math.prod(self._sizes.values())
+        sizes = [size * 8 // _bits(dtype) for dtype, size in self._exchanged(collective)]
+        return sum(sizes) < least or max(sizes, default=0) > math.prod(value.shape)
+
+    def _is_elsewhere(self, value: PlannedValueRecord, compiled: Spec, axes: Sequence[str]) -> bool:
+        """Returns whether the compiled program shards other dimensions over `axes` than the propagation."""
+        used = set(axes)
+        pairs = [(set(_axes_of(value.spec, dim)) & used, set(_axes_of(compiled, dim)) & used) for dim in range(len(value.shape))]
+        if "reduction={" in value.rule and all(cut <= planned for planned, cut in pairs):
+            return False  # the compiled instruction computes partial sums, which are cut when they are added
+        return any(planned != cut for planned, cut in pairs)
+
     def _shard(self, value: PlannedValueRecord) -> tuple[int, ...]:
         """The shape of one device's part of a value."""
         parts = [math.prod(axis_size(axis, self._sizes) for axis in axes) for axes in value.spec]
@@ -592,6 +622,14 @@ class _Reader:
         joins = [self._joined(value, axes, collective.kind) for value in makers_of]
         largest = [cause for cause in joins if cause and cause.value and self._has_size(collective, cause.value)]
         return largest[:1] or _best(fits)
+
+    def _origins(self, collective: CollectiveRecord, slicing: frozenset[str] = frozenset()) -> list[Place]:
+        """The names and lines of the operations, or arguments, that a collective exchanges.
+
+        The compiled program has fewer columns than the propagation, so places are compared by line.
+        """
+        makers = self._flow.makers(collective.name, slicing)
+        return [(maker.op_name, None if maker.opcode == "parameter" else _line_of(maker)) for maker in makers]
 
     def _joined(self, value: PlannedValueRecord, axes: Sequence[str], kind: str) -> _Cause | None:
         """Returns why a concatenation is redistributed: the compiler joins it unsharded along its dimension."""
@@ -750,7 +788,8 @@ class _Reader:
                     "on other devices."
                 )
             advice = _other_dimension(operand, dim)
-            return _Cause(value, "whole dimension", f"`{_called(value)}`{at} {need}", advice)
+            sentence = f"`{_called(value)}`{at} {need}"
+            return _Cause(value, "whole dimension", sentence, advice, on_result=False, on_peers=False)
         peers = [
             (peer, there, f)
             for i, (peer, factors) in enumerate(zip(operands, rule.inputs, strict=True))
@@ -864,8 +903,11 @@ class _Reader:
         """Returns the reason why a loop's initial value is sharded differently from the loop's carry."""
         if operand.spec == value.spec or not axis_set & _axis_set(operand):
             return None
+        carried = value.name.replace("#", ".1#")
+        reader = next((user for user in self.users.get(carried, ()) if user.source is not None), None)
+        to = f" to `{_called(reader)}`{_at(reader)}" if reader is not None else ""
         sentence = (
-            f"The loop{_at(value)} carries {self.named(operand)} as {spec_text(value.spec)}, but the value arrives "
+            f"The loop{_at(value)} carries {self.named(operand)} as {spec_text(value.spec)}{to}, but the value arrives "
             f"as {spec_text(operand.spec)}: the compiler {does} the value before the loop."
         )
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
@@ -975,6 +1017,8 @@ class _Reader:
         if collective.kind in _SUMS:
             sentence = f"Each device along {over} holds a part of {name}, and the exchange adds the parts."
             return [_Cause(None, "compiler", f"{sentence} {_DEPARTED}", "")]
+        if (change := self._change(collective, makers, consumers)) is not None:
+            return [change]
         does = _DOES.get(collective.kind, "exchanges parts of")
         spread = next((m for m in makers if m.op_name in collective.op_names and m.source in collective.sources), None)
         if spread is not None:
@@ -994,6 +1038,62 @@ class _Reader:
         cut = f"which the compiled program shards over {over}" if len(dims) == 1 else f"over {over}"
         sentence = f"`{user}`{where} needs {needs}, {cut}: the compiler {does} it. {_DEPARTED}"
         return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
+
+    def _change(
+        self, collective: CollectiveRecord, makers: Sequence[InstructionRecord], consumers: Sequence[InstructionRecord]
+    ) -> _Cause | None:
+        """Explains an exchange by the shardings that a value has where it is computed and where it is read."""
+        values = {
+            v.name: v
+            for v in self.propagation.values
+            if v.operation != "output"
+            for o in self._origins(collective)
+            if _is_of(v, *o)
+        }
+        specs = {
+            (v.shape, self._read_as(v, maker.shape, ()))
+            for v in values.values()
+            for maker in makers
+            if len(v.shape) == len(shape_of(maker) or ())
+        }
+        specs = {(shape, spec) for shape, spec in specs if spec is not None}
+        if len(specs) != 1:
+            return None
+        shape, computed = specs.pop()
+        value = next(v for v in values.values() if v.shape == shape)
+        spec: Spec | None = computed
+        for name in (*self._flow.exchanges_before(collective.name), collective.name):
+            spec = None if spec is None else self._exchanged_spec(self._by_name[name], value, spec)
+        reader = next((c for c in consumers if (c.op_name, _line_of(c)) != place_of(value)), None)
+        if reader is not None and self._flow.is_cut(reader):  # every device keeps a part of the gathered value
+            spec = spec and self._read_as(value, reader.shape, ())
+        if spec is None or spec == computed:
+            return None
+        where = f" at {_place(reader.source)}" if reader is not None and reader.source else ""
+        reads = "uses the value" if reader is None else f"`{last_name(reader.op_name)}`{where} reads the value"
+        verb = "receives" if value.operation == "input" else "computes"
+        sentence = (
+            f"The compiled program {verb} {self.named(value)} as {spec_text(computed)}, but {reads} as "
+            f"{spec_text(spec)}: the compiler {_DOES[collective.kind]} the value."
+        )
+        return _Cause(None, "disagreement", sentence, _CONSTRAIN)
+
+    def _read_as(self, value: PlannedValueRecord, shape: str, divided: Collection[str]) -> Spec | None:
+        return observed_spec(value, [shape], self._sizes, divided)
+
+    def _exchanged_spec(self, collective: CollectiveRecord, value: PlannedValueRecord, spec: Spec) -> Spec | None:
+        """The sharding of a value after an exchange; None if unknown."""
+        axes = set(collective.axes)
+        dims = [dim for dim, entry in enumerate(spec) if axes & set(entry)]
+        kept = tuple(tuple(axis for axis in entry if axis not in axes) for entry in spec)
+        if not axes or sum(map(len, spec)) - sum(map(len, kept)) != len(axes):
+            return None
+        if collective.kind == "all-gather":
+            return kept
+        others = [dim for dim, size in enumerate(value.shape) if size > 1 and dim not in dims]
+        if collective.kind != "all-to-all" or len(dims) != 1 or len(others) != 1:
+            return None
+        return tuple((*entry, *collective.axes) if dim == others[0] else entry for dim, entry in enumerate(kept))
 
     def _made_name(self, maker: InstructionRecord) -> str:
         if maker.opcode == "parameter" and not maker.op_name:
@@ -1168,7 +1268,7 @@ class _Reader:
                         f"`{_called(value)}`{_at(value)} needs the full dimension {dim} of {self.named(operand)}, "
                         f"which is sharded over {_listed(here)}."
                     )
-                    return _Cause(value, "whole dimension", sentence, _other_dimension(operand, dim))
+                    return _Cause(value, "whole dimension", sentence, _other_dimension(operand, dim), on_result=False)
                 clauses = [
                     f"the corresponding dimension of {self.named(peer)} {_by(_axes_of(peer.spec, place))}"
                     for peer, factors in zip(operands, rule.inputs, strict=True)
@@ -1211,9 +1311,9 @@ class _Reader:
                 f"which is sharded over {_listed(axis_set)}."
             )
             if len(needed) == len(sharded[0].shape):
-                return _Cause(value, "whole dimension", sentence, _NO_OTHER)
+                return _Cause(value, "whole dimension", sentence, _NO_OTHER, on_result=False)
             advice = f"Shard dimensions other than {' and '.join(map(str, needed))}, inside `jax.shard_map`."
-            return _Cause(value, "whole dimension", sentence, advice)
+            return _Cause(value, "whole dimension", sentence, advice, on_result=False)
         if sharded and (value.operation in _UNSPLIT or len(alike) == len(sharded)):
             sentence = (
                 f"`{_called(value)}`{_at(value)} is not split by the compiler's partitioner, so every device computes "
@@ -1221,7 +1321,7 @@ class _Reader:
                 f"{'is' if len(sharded) == 1 else 'are'} sharded over {_listed(axis_set)}."
             )
             advice = "Call the operation inside `jax.shard_map`, where every device computes its own part."
-            return _Cause(value, "unsplit operation", sentence, advice)
+            return _Cause(value, "unsplit operation", sentence, advice, on_result=False)
         if sharded:
             inputs_text = " and ".join(f"{self.named(o)} as {spec_text(o.spec)}" for o in sharded)
             sentence = (
