@@ -646,6 +646,20 @@ def assemble_mapped(names: Sequence[str], wrappers: Sequence[str], *, whole: boo
     return Program(name, jax.pmap(together, axis_name="a", in_axes=in_axes), args, tuple(parts), tuple(wrappers))
 
 
+def _is_moved_before_a_loop(each: WhyCollectiveRecord, program: Program) -> bool:
+    """Whether the compiler exchanges an argument once, before the loop that reads it, and `why` says so.
+
+    The sentence must give the argument's own sharding, and the line of the part that reads the argument.
+    """
+    number = re.search(r"argument `args\[(\d+)\]`", each.sentence)
+    spec = re.search(r"arrives as P\((.*?)\)|receives argument .*? as P\((.*?)\)", each.sentence)
+    line = next((p.line for p in program.parts if f"reasons.py:{p.line}" in each.sentence), None)
+    if number is None or spec is None or line is None or each.executions != 1 or " loop" not in each.sentence:
+        return False
+    axes = [axis or None for axis in re.findall(r"'(\w+)'|None", spec[1] or spec[2])]
+    return axes == list(program.args[int(number[1])].sharding.spec)
+
+
 def faults(program: Program, mesh: Mesh | None) -> Iterator[tuple[str, WhyCollectiveRecord]]:
     """What `why` says of the program that is not so: "wrong" or "unknown", and the collective."""
     with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
@@ -663,6 +677,8 @@ def faults(program: Program, mesh: Mesh | None) -> Iterator[tuple[str, WhyCollec
             yield "unknown", each
         elif each.reason == "compiler" and "a" not in each.axes:
             continue  # no part is sharded over these axes: the compiler spread the work
+        elif _is_moved_before_a_loop(each, program):
+            continue
         elif part is None or each.reason not in program.reasons(part):
             yield "wrong", each
         elif each.reason == part.reason and not all(word in each.sentence for word in part.words):

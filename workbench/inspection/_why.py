@@ -269,6 +269,10 @@ class _Reader:
             if value.operation not in ("input", "output"):
                 self.by_op_name.setdefault(value.op_name, []).append(value)
                 self._by_line.setdefault(_line_of(value), []).append(value)
+        self._lines: dict[str, set[tuple[str, int] | None]] = {}  # of operations and arguments, by name
+        for value in propagation.values:
+            if value.op_name and value.operation != "output":
+                self._lines.setdefault(value.op_name, set()).add(_line_of(value))
         self._order = {value.name: number for number, value in enumerate(propagation.values)}
 
     # Collectives.
@@ -510,7 +514,9 @@ class _Reader:
         told = [o for o in self._operands(cause.value) if self.named(o) in cause.sentence]
         compiled, does = self._of_compiled, _DOES.get(collective.kind)
         for moved in told if collective.kind in ("all-gather", "all-to-all") else ():
-            if f"{does} {self.named(moved)}" in cause.sentence and self._has_other_size(moved, collective):
+            if f"{does} {self.named(moved)}" in cause.sentence and (
+                self._has_other_size(moved, collective) or not self._may_exchange(collective, moved)
+            ):
                 return True
         return any(
             value.name in compiled._confirmed and self._is_elsewhere(value, compiled.values[value.name].spec, axes)
@@ -630,6 +636,33 @@ class _Reader:
         """
         makers = self._flow.makers(collective.name, slicing)
         return [(maker.op_name, None if maker.opcode == "parameter" else _line_of(maker)) for maker in makers]
+
+    def _may_exchange(self, collective: CollectiveRecord, *values: PlannedValueRecord) -> bool:
+        """Returns whether a collective exchanges one of the values, or comes from an unknown operation."""
+        origins = self._origins(collective, _SLICING)
+        if not origins or not all(self._is_planned(*origin) for origin in origins):
+            return True
+        same = [v for value in values for v in self._same(value)]
+        return any(_is_of(v, *origin) for v in same for origin in origins)
+
+    def _is_planned(self, op_name: str, line: tuple[str, int] | None) -> bool:
+        """Returns whether the propagation has an operation or argument of a compiled instruction's name and line."""
+        lines = self._lines.get(op_name, ())
+        return bool(lines) and (line is None or line in lines or None in lines)
+
+    def _same(self, value: PlannedValueRecord | None) -> Iterable[PlannedValueRecord]:
+        """A value, and the values of which it is a part, a copy or a rearrangement."""
+        while value is not None:
+            yield value
+            operands = self._operands(value)
+            if value.operation == "while carry":
+                value = self._start_of(value)
+            elif value.operation == "optimization_barrier":
+                value = self._before_barrier(value)
+            elif value.operation in _SAME and operands:
+                value = operands[0]
+            else:
+                value = self._stack_of(value)
 
     def _joined(self, value: PlannedValueRecord, axes: Sequence[str], kind: str) -> _Cause | None:
         """Returns why a concatenation is redistributed: the compiler joins it unsharded along its dimension."""
@@ -903,14 +936,17 @@ class _Reader:
         """Returns the reason why a loop's initial value is sharded differently from the loop's carry."""
         if operand.spec == value.spec or not axis_set & _axis_set(operand):
             return None
-        carried = value.name.replace("#", ".1#")
-        reader = next((user for user in self.users.get(carried, ()) if user.source is not None), None)
+        reader = self._loop_reader(value.name)
         to = f" to `{_called(reader)}`{_at(reader)}" if reader is not None else ""
         sentence = (
             f"The loop{_at(value)} carries {self.named(operand)} as {spec_text(value.spec)}{to}, but the value arrives "
             f"as {spec_text(operand.spec)}: the compiler {does} the value before the loop."
         )
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
+
+    def _loop_reader(self, result: str) -> PlannedValueRecord | None:
+        """The first operation in the body of a loop that reads a carry, by the name of the loop's result."""
+        return next((user for user in self.users.get(result.replace("#", ".1#"), ()) if user.source is not None), None)
 
     def _body_end(self, value: PlannedValueRecord, axes: Sequence[str], kind: str) -> _Cause | None:
         """Returns the reason why a value computed in a loop body is resharded to match the loop's carry."""
@@ -1071,6 +1107,11 @@ class _Reader:
             return None
         where = f" at {_place(reader.source)}" if reader is not None and reader.source else ""
         reads = "uses the value" if reader is None else f"`{last_name(reader.op_name)}`{where} reads the value"
+        loop = next((user for user in self.users.get(value.name, ()) if user.operation == "while"), None)
+        if reader is not None and last_name(reader.op_name) == "while" and loop is not None:
+            carry = f"{loop.name.partition('#')[0]}#{loop.operands.index(value.name)}"
+            if (inner := self._loop_reader(carry)) is not None:
+                reads = f"the loop{where} reads the value, at `{_called(inner)}`{_at(inner)},"
         verb = "receives" if value.operation == "input" else "computes"
         sentence = (
             f"The compiled program {verb} {self.named(value)} as {spec_text(computed)}, but {reads} as "
@@ -1588,6 +1629,8 @@ _REDUCTIONS = {
 }
 _REDUCED = {"sums over": "summed", **dict.fromkeys((words[0] for words in _REDUCTIONS.values()), "reduced")}
 _REDUCTION = re.compile(r"(?:reduce_|arg|scatter[-_])(max|min|prod|mul|and|or)$")
+_SLICING = frozenset(("slice", "dynamic-slice"))
+_SAME = REARRANGING | frozenset(("slice", "dynamic_slice", "sharding_constraint", "reshard", "copy"))
 _OPCODES = {"max": "maximum", "min": "minimum", "prod": "multiply", "mul": "multiply", "and": "and", "or": "or"}
 _PLANNED_DTYPES = {"pred": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
 _FLOATS = ("bf16", "f16", "f32", "f64")
