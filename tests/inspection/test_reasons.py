@@ -363,7 +363,45 @@ def test_the_end_of_a_loop_body_in_another_sharding_is_no_constraint_of_the_same
     by_executions = {each.executions: each.sentence for each in found.collectives}
     assert "ends with the result of `sharding_constraint`" in by_executions[3.0]
     assert "as P('a'), but the loop carries the value as P(None, 'a')" in by_executions[3.0]
-    assert "carries argument `x` (f32[64,64]) as P(None, 'a'), but the value arrives as P('a')" in by_executions[1.0]
+    assert "carries argument `x` (f32[64,64]) as P(None, 'a') to `transpose`" in by_executions[1.0]
+
+
+def test_weights_of_scanned_layers_are_named_in_nested_loops_and_with_explicit_axes() -> None:
+    for number, wrapper in ((1, "in a loop"), (len(MESHES) - 1, "in a scan"), (len(MESHES) - 1, "in jit")):
+        mesh = mesh_of(number)
+        program = assemble(["weights of scanned layers"], [wrapper], mesh)
+        assert [(kind, each.sentence) for kind, each in faults(program, mesh)] == [], program.name
+
+
+def test_a_sentence_moves_no_array_whose_parts_are_larger_than_the_exchange() -> None:
+    def step(params, tokens):
+        def loss(params):
+            h = params["embed"][tokens[:, :-1]]
+            for layer in params["layers"]:
+                scaled = h * jax.lax.rsqrt((h * h).mean(-1, keepdims=True) + 1e-6) * layer["norm"][None, None]
+                q, k, v = (scaled @ layer[name] for name in "qkv")
+                h = h + jax.nn.softmax(q @ k.mT) @ v @ layer["o"]
+                h = h + jax.nn.gelu(h @ layer["up"]) @ layer["down"]
+            logits = h @ params["head"]
+            return -jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 1:, None], -1).mean()
+
+        return jax.tree.map(lambda p, g: p - g, params, jax.grad(loss)(params))
+
+    mesh = mesh_with(replica=2, fsdp=4)
+    weight = sharded(mesh)
+    square = {name: weight((64, 64), "fsdp") for name in "qkvo"}
+    rest = {"norm": weight((64,), "fsdp"), "up": weight((64, 256), "fsdp"), "down": weight((256, 64), "fsdp")}
+    layers = [square | rest] * 2
+    params = {"embed": weight((512, 64), "fsdp"), "layers": layers, "head": weight((64, 512), "fsdp")}
+    with jax.set_mesh(mesh):
+        record = wb.inspect(step)(params, sharded(mesh)((32, 65), ("replica", "fsdp"), dtype="int32"))
+    assert record.module is not None
+    seen = 0
+    for each in wb.why(record).collectives:
+        for dims in re.findall(r"the compiler (?:gathers|redistributes) .*? \(f32\[([\d,]+)\]", each.sentence):
+            seen += 1
+            assert each.payload_bytes >= 4 * np.prod(list(map(int, dims.split(",")))) / 8, each.sentence
+    assert seen > 3
 
 
 def test_many_collectives_are_told_by_reason_and_all_of_them_with_details() -> None:
@@ -556,7 +594,7 @@ def test_an_exchange_of_another_kind_at_a_written_one_is_the_partitioner_s() -> 
     assert {(each.kind, each.axes, each.reason) for each in found.collectives} >= {("all-to-all", ("ep",), "program")}
     others = [each for each in found.collectives if each.axes == ("data",)]
     assert others
-    assert all(each.kind == "all-gather" and each.reason == "compiler" for each in others)
+    assert all(each.kind == "all-gather" and "reads the value as P('ep')" in each.sentence for each in others)
 
 
 def test_combined_gradients_of_a_shard_map_have_the_lines_of_their_sums() -> None:

@@ -508,15 +508,17 @@ class _Reader:
         )
 
     def _is_refuted(self, cause: _Cause, collective: CollectiveRecord, axes: Sequence[str]) -> bool:
-        """Returns whether a sentence names a sharding over `axes`, or moves an array, that the compiled program lacks."""
+        """Returns whether the compiled program has other shardings over `axes`, or moves another array, than stated."""
         if cause.value is None or cause.reason == "program" or not self._flow.instructions:
             return False
         told = [o for o in self._operands(cause.value) if self.named(o) in cause.sentence]
         compiled, does = self._of_compiled, _DOES.get(collective.kind)
         for moved in told if collective.kind in ("all-gather", "all-to-all") else ():
-            if f"{does} {self.named(moved)}" in cause.sentence and (
-                self._has_other_size(moved, collective) or not self._may_exchange(collective, moved)
-            ):
+            is_named = f"{does} {self.named(moved)}" in cause.sentence
+            if is_named and self._has_other_size(moved, collective):
+                return True
+            is_passed = collective.kind == "all-to-all" and cause.reason == "whole dimension"
+            if (is_named or is_passed) and not self._may_exchange(collective, *told, cause.value):
                 return True
         return any(
             value.name in compiled._confirmed and self._is_elsewhere(value, compiled.values[value.name].spec, axes)
@@ -532,7 +534,10 @@ class _Reader:
     def _is_elsewhere(self, value: PlannedValueRecord, compiled: Spec, axes: Sequence[str]) -> bool:
         """Returns whether the compiled program shards other dimensions over `axes` than the propagation."""
         used = set(axes)
-        pairs = [(set(_axes_of(value.spec, dim)) & used, set(_axes_of(compiled, dim)) & used) for dim in range(len(value.shape))]
+        pairs = [
+            (set(_axes_of(value.spec, dim)) & used, set(_axes_of(compiled, dim)) & used)
+            for dim in range(len(value.shape))
+        ]
         if "reduction={" in value.rule and all(cut <= planned for planned, cut in pairs):
             return False  # the compiled instruction computes partial sums, which are cut when they are added
         return any(planned != cut for planned, cut in pairs)
