@@ -228,6 +228,8 @@ def test_program_that_was_only_planned_is_refused():
 class Given:
     """Variants of a call for a target, or for the devices of this process."""
 
+    references = ()
+
     def __init__(self, target=None):
         self.options, self.fn, self.chunk_size, self.asked = {"target": target}, None, "auto", []
 
