@@ -111,6 +111,7 @@ def test_constraint_that_undoes_a_sharding_is_named_with_its_line(shape, mesh):
     assert collective.source.line == line_of(constrained, "# asks")
     assert "requests P()" in collective.sentence
     assert "arrives as P('data')" in collective.sentence
+    assert collective.sentence.endswith("The compiler applies it before `multiply`.")
 
 
 def looped(x, mesh, spec):

@@ -52,9 +52,9 @@ PROFILE = ProfileRecord(
 def test_dot_of_the_roofline_selects_its_operation(harness: Harness):
     made = workbench_widgets.ProfileView(PROFILE, view="measured")
     view = harness.mount(made)
-    dot = view.get_by_role("button", name="dot.1: 200 FLOPs per byte")
+    dot = view.get_by_role("button", name="dot.1: 200 matrix FLOPs per byte")
     expect(dot).to_have_attribute(
-        "aria-label", "dot.1: 200 FLOPs per byte, 20 TFLOP/s measured, 20 % of the roof, 2 ms in all"
+        "aria-label", "dot.1: 200 matrix FLOPs per byte, 20 TFLOP/s measured, 20 % of the roof, 2 ms in all"
     )
     dot.focus()
     harness.page.keyboard.press("Enter")

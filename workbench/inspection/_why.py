@@ -290,7 +290,7 @@ class _Reader:
                 or self._other(collective, axes)
             )
         causes = causes or self._returned(collective, axes) or self._elsewhere(collective, axes)
-        causes = [cause for cause in causes if not self._is_refuted(cause, collective, axes)]
+        causes = [checked for cause in causes if (checked := self._checked(cause, collective, axes)) is not None]
         reader = self
         if not all(_covers(cause, axes) for cause in causes[:1]) or not causes:
             observed = self._as_compiled(collective, axes)
@@ -507,22 +507,43 @@ class _Reader:
             for shape in compiled.difference(map(self._shard, peers))
         )
 
+    def _checked(self, cause: _Cause, collective: CollectiveRecord, axes: Sequence[str]) -> _Cause | None:
+        """A cause that the compiled program does not contradict; None if it does.
+
+        The compiler may apply a constraint earlier, to the operands of the operation whose result is constrained.
+        """
+        value, compiled = cause.value, self._of_compiled
+        if value is None or not self._is_refuted(cause, collective, axes):
+            return cause
+        computed = next(iter(self._operands(value)), None)
+        if cause.reason != "constraint" or computed is None or computed.name not in compiled._confirmed:
+            return None
+        is_early = not self._is_elsewhere(value, compiled.values[computed.name].spec, axes)
+        if not is_early or not self._is_read_by(collective, computed):
+            return None
+        sentence = f"{cause.sentence} The compiler applies it before `{_called(computed)}`."
+        return dataclasses.replace(cause, sentence=sentence)
+
+    def _is_read_by(self, collective: CollectiveRecord, value: PlannedValueRecord) -> bool:
+        """Returns whether an operation reads what a collective exchanges."""
+        return any(_is_of(value, c.op_name, _line_of(c)) for c in self._flow.consumers(collective.name))
+
     def _is_refuted(self, cause: _Cause, collective: CollectiveRecord, axes: Sequence[str]) -> bool:
         """Returns whether the compiled program has other shardings over `axes`, or moves another array, than stated."""
         if cause.value is None or cause.reason == "program" or not self._flow.instructions:
             return False
-        told = [o for o in self._operands(cause.value) if self.named(o) in cause.sentence]
+        named = [o for o in self._operands(cause.value) if self.named(o) in cause.sentence]
         compiled, does = self._of_compiled, _DOES.get(collective.kind)
-        for moved in told if collective.kind in ("all-gather", "all-to-all") else ():
+        for moved in named if collective.kind in ("all-gather", "all-to-all") else ():
             is_named = f"{does} {self.named(moved)}" in cause.sentence
             if is_named and self._has_other_size(moved, collective):
                 return True
             is_passed = collective.kind == "all-to-all" and cause.reason == "whole dimension"
-            if (is_named or is_passed) and not self._may_exchange(collective, *told, cause.value):
+            if (is_named or is_passed) and not self._may_exchange(collective, *named, cause.value):
                 return True
         return any(
             value.name in compiled._confirmed and self._is_elsewhere(value, compiled.values[value.name].spec, axes)
-            for value in (*told, *([cause.value] if cause.on_result else ()))
+            for value in (*named, *([cause.value] if cause.on_result else ()))
         )
 
     def _has_other_size(self, value: PlannedValueRecord, collective: CollectiveRecord) -> bool:
@@ -647,8 +668,8 @@ class _Reader:
         origins = self._origins(collective, _SLICING)
         if not origins or not all(self._is_planned(*origin) for origin in origins):
             return True
-        same = [v for value in values for v in self._same(value)]
-        return any(_is_of(v, *origin) for v in same for origin in origins)
+        copies = [v for value in values for v in self._same(value)]
+        return any(_is_of(v, *origin) for v in copies for origin in origins)
 
     def _is_planned(self, op_name: str, line: tuple[str, int] | None) -> bool:
         """Returns whether the propagation has an operation or argument of a compiled instruction's name and line."""
@@ -1131,15 +1152,15 @@ class _Reader:
         """The sharding of a value after an exchange; None if unknown."""
         axes = set(collective.axes)
         dims = [dim for dim, entry in enumerate(spec) if axes & set(entry)]
-        kept = tuple(tuple(axis for axis in entry if axis not in axes) for entry in spec)
-        if not axes or sum(map(len, spec)) - sum(map(len, kept)) != len(axes):
+        rest = tuple(tuple(axis for axis in entry if axis not in axes) for entry in spec)
+        if not axes or sum(map(len, spec)) - sum(map(len, rest)) != len(axes):
             return None
         if collective.kind == "all-gather":
-            return kept
+            return rest
         others = [dim for dim, size in enumerate(value.shape) if size > 1 and dim not in dims]
         if collective.kind != "all-to-all" or len(dims) != 1 or len(others) != 1:
             return None
-        return tuple((*entry, *collective.axes) if dim == others[0] else entry for dim, entry in enumerate(kept))
+        return tuple((*entry, *collective.axes) if dim == others[0] else entry for dim, entry in enumerate(rest))
 
     def _made_name(self, maker: InstructionRecord) -> str:
         if maker.opcode == "parameter" and not maker.op_name:
