@@ -1,8 +1,8 @@
 """The comparison view: several programs side by side, differences first."""
 
-from workbench.records.advice import ComparedRecord, ComparisonRecord
+from workbench.records.advice import ComparisonRecord
 from workbench.render import GLOSSARY
-from workbench.render.units import source_text
+from workbench.render.units import sources_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._compare_tree import compare_tree_state
 from workbench_widgets.states import ComparedRow, CompareState
@@ -29,7 +29,7 @@ class CompareView(WorkbenchWidget):
                 "values": list(row.values),
                 "unit": row.unit,
                 "status": row.status,
-                "place": _place(row),
+                "place": sources_text(row.lines),
             }
             for row in record.rows
         ]
@@ -43,9 +43,3 @@ class CompareView(WorkbenchWidget):
         }
         data = {**state, "glossary": GLOSSARY}
         super().__init__(data=data, arrays=arrays, label=f"{programs}: {sentence}", **values)
-
-
-def _place(row: ComparedRecord) -> str:
-    """The line that sends most of a collective's bytes, and the number of other lines."""
-    places = [source_text(line.file, line.line) for line in row.lines]
-    return " +".join([*places[:1], *([str(len(places) - 1)] if len(places) > 1 else [])])

@@ -229,6 +229,7 @@ def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str
         ("flops", "FLOPs", "flops", lambda f: f.flops),
         ("matmul", "matrix FLOPs", "flops", lambda f: f.flops_matmul),
         ("traffic", "memory traffic", "bytes", lambda f: f.traffic_bytes),
+        *([("sent", "sent", "bytes", lambda f: f.sent)] if len(axes) > 1 else []),
         *((f"sent/{a}", f"sent over {a}", "bytes", lambda f, a=a: f.sent_bytes.get(a, 0.0)) for a in axes),
         ("peak", "at the peak", "bytes", lambda f: f.peak_bytes),
         ("constants", "constants", "bytes", lambda f: f.constant_bytes),
@@ -244,6 +245,7 @@ TIPS = {
     "flops": "Matrix products, convolutions and elementwise operations.",
     "matmul": "FLOPs of matrix products and convolutions only.",
     "traffic": "Bytes read from and written to main memory.",
+    "sent": "Bytes that one device sends over all mesh axes in one call.",
     "peak": "Bytes of values created here that are alive at the memory peak.",
     "constants": "Bytes of compile-time constants.",
 }

@@ -7,7 +7,7 @@ from workbench.records.compiled import CollectiveRecord, ProgramRecord
 from workbench.records.hardware import MeshRecord
 from workbench.records.run import PlayedStageRecord, PlayRecord
 from workbench.render import GLOSSARY
-from workbench.render.units import bytes_text, source_text
+from workbench.render.units import bytes_text, source_text, sources_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets.states import PlayedCollective, PlayedRound, PlayedStage, PlayerState
 
@@ -110,7 +110,6 @@ def _collectives(program: ProgramRecord, first: str) -> list[PlayedCollective]:
 def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> PlayedCollective:
     axes = " and ".join(collective.axes)
     members = _members(collective)
-    source = collective.sources[0] if collective.sources else None
     over = f" over {axes}" if axes else ""
     return {
         "label": f"{collective.kind} of {bytes_text(collective.payload_bytes)}{over}",
@@ -125,7 +124,7 @@ def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> Played
             if sender in members
         ],
         "executions": collective.executions,
-        "line": None if source is None else source_text(source.file, source.line),
+        "line": sources_text(collective.sources) or None,
     }
 
 

@@ -3,7 +3,7 @@
 from workbench import render
 from workbench.records.compiled import TrafficRecord, WhatIfRecord
 from workbench.render import change_sign, what_if_amounts
-from workbench.render.units import bytes_text, count_text, source_text
+from workbench.render.units import bytes_text, count_text, sources_text
 from workbench_widgets._propagation import propagation_state
 from workbench_widgets.states import PropagationState, TrialResult, TrialRow
 
@@ -37,8 +37,8 @@ def _row(row: TrafficRecord) -> TrialRow:
         "stage_name": row.stage_name,
         "runs": (_count(row.runs_before), _count(row.runs_after)),
         "bytes": (bytes_text(row.before_bytes), bytes_text(row.after_bytes)),
-        "line": None if row.source is None else f"{row.source.file}:{row.source.line}",
-        "source": "" if row.source is None else source_text(row.source.file, row.source.line),
+        "line": f"{row.sources[0].file}:{row.sources[0].line}" if row.sources else None,
+        "source": sources_text(row.sources),
     }
 
 

@@ -400,7 +400,7 @@ class TrafficRecord(Record):
     runs_after: float | None = 0.0
     before_bytes: float | None = 0.0
     after_bytes: float | None = 0.0
-    source: SourceLine | None = None
+    sources: tuple[SourceLine, ...] = ()  # lines of the changed program, or of the former one; most bytes first
 
     @property
     def change(self) -> Literal["added", "removed", "more", "less", "same"]:

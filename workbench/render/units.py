@@ -118,6 +118,17 @@ def source_text(file: str, line: int) -> str:
     return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
 
 
+def sources_text(sources: Iterable[SourceLine]) -> str:
+    """The first of several lines, and how many more there are; empty without lines.
+
+    Example:
+        >>> sources_text([SourceLine(file="lab/fedavg.py", line=12), SourceLine(file="lab/fedavg.py", line=14)])
+        'fedavg.py:12 +1'
+    """
+    places = list(dict.fromkeys(source_text(source.file, source.line) for source in sources))
+    return " +".join([*places[:1], *([str(len(places) - 1)] if len(places) > 1 else [])])
+
+
 def line_text(line: SourceLine) -> str:
     """A source line with its full path, which terminals can open; a notebook cell is named by its number.
 

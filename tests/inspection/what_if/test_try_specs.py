@@ -110,7 +110,7 @@ def test_plan_alone_names_axis_stage_and_line(mesh):
     assert tried.after.module is None
     (added,) = [row for row in tried.traffic if row.change == "added"]
     assert (added.kind, added.axes, added.stage_name) == ("all-reduce", ("model",), "layer")
-    assert added.source.file == __file__
+    assert added.sources[0].file == __file__
 
 
 def test_abstract_mesh_needs_no_devices_to_be_compiled_for():

@@ -16,6 +16,7 @@ import { sparkHeights } from "./layers";
 
 const LESSER = new Set(["matmul", "constants"]); // figures that go first where there is no room for all
 const FIRST_ROWS = 24;
+const LEAST_OPEN = 0.01; // a share of the program; smaller nodes are folded at first
 const LEVELS = 9;
 const LEAST_WIDTH = 0.004;
 const GLYPHS: Record<string, string> = {
@@ -67,7 +68,7 @@ class Operations {
     this.table.expandTo(
       FIRST_ROWS,
       (i) => this.value(i),
-      (i) => i in this.calls.layers,
+      (i) => i in this.calls.layers || this.value(i) < LEAST_OPEN * this.value(0),
     );
     this.zoom = skipChain(this.calls.tree, 0, (i) => this.value(i));
     context.onSelection(() => this.follow());
@@ -83,6 +84,7 @@ class Operations {
 
   private makeTable(): TreeTable {
     const { calls } = this;
+    const isSummed = calls.columns.some(({ key }) => key === "sent");
     const columns: Column[] = this.calls.columns.map(({ key, title, unit, tip }, i) => ({
       key,
       title,
@@ -92,7 +94,7 @@ class Operations {
       atLeast: (node) => calls.isLeast(i, node),
       full: this.calls.totals[i][0] || undefined,
       width: `${Math.max(104, 30 + 7.4 * title.length)}px`,
-      lesser: LESSER.has(key),
+      lesser: LESSER.has(key) || (isSummed && key.startsWith("sent/")),
     }));
     const place: Column = {
       key: "place",

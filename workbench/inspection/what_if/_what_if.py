@@ -39,7 +39,7 @@ Key = tuple[PlannedCollectiveKind, tuple[str, ...], str | None]
 class _Sum:
     runs: float | None = 0.0
     size_bytes: float | None = 0.0
-    source: SourceLine | None = None
+    by_line: dict[SourceLine, float] = dataclasses.field(default_factory=dict)  # bytes
 
     def add(self, runs: float | None, each_bytes: float, source: SourceLine | None) -> None:
         if runs is None or self.runs is None or self.size_bytes is None:
@@ -47,7 +47,12 @@ class _Sum:
         else:
             self.runs += runs
             self.size_bytes += runs * each_bytes
-        self.source = self.source or source
+        if source is not None:
+            self.by_line[source] = self.by_line.get(source, 0.0) + each_bytes * (1.0 if runs is None else runs)
+
+    @property
+    def sources(self) -> tuple[SourceLine, ...]:
+        return tuple(sorted(self.by_line, key=lambda source: -self.by_line[source]))
 
 
 def compare_compiled(
@@ -107,7 +112,7 @@ def _compare(
                 runs_after=new.runs,
                 before_bytes=old.size_bytes,
                 after_bytes=new.size_bytes,
-                source=new.source or old.source,
+                sources=new.sources or old.sources,
             )
         )
     return tuple(rows)
