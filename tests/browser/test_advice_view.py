@@ -9,6 +9,7 @@ from harness import Harness
 from playwright.sync_api import Locator, expect
 from visitor import open_tab
 
+from workbench.advice import rule_sentences
 from workbench.records.advice import (
     AdviceRecord,
     FindingRecord,
@@ -61,9 +62,11 @@ def open_advice(harness: Harness) -> tuple[workbench_widgets.Explorer, Locator]:
 
 
 def test_tab_says_what_advice_is_before_it_is_asked_for(harness: Harness):
-    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, view="advice"))
+    made = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, rules=rule_sentences(), view="advice")
+    view = harness.mount(made)
     expect(view.get_by_text("changes are compiled to verify their gains")).to_be_visible()
     expect(view.get_by_text("No advice has been requested yet.")).to_be_visible()
+    expect(view.get_by_role("listitem")).to_have_text([rule.replace("`", "") for rule in rule_sentences()])
 
 
 def test_advice_is_sought_when_it_is_asked_for(harness: Harness, monkeypatch: pytest.MonkeyPatch):

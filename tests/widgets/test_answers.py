@@ -40,7 +40,7 @@ def flushed(view):
 
 def test_findings_arrive_with_figures_written_out():
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises)
-    assert view.data["advice"] == {"can_advise": True, "can_search": False, "missing": None}
+    assert view.data["advice"] == {"can_advise": True, "can_search": False, "missing": None, "rules": []}
     view.answers.start_advice()
     live = flushed(view)
     assert live["advice/job"]["status"] == "done"

@@ -41,6 +41,7 @@ class Explorer(RunController):
             `workbench.inspection.what_if.WhatIf`.
         play: Evaluates the program and returns the values of every stage, so that the round can be played.
         advise: Finds advice about the program on request.
+        rules: What `advise` looks for, one sentence per rule.
         dock: "right" shows the explorer next to the notebook, if JupyterLab has the package's extension.
         search: Searches shardings of the program's arguments on request.
         explain: Explains why each collective is there, on request.
@@ -70,6 +71,7 @@ class Explorer(RunController):
         what_if: TriesSpecs | None = None,
         play: Callable[[], PlayRecord] | None = None,
         advise: Advises | None = None,
+        rules: Sequence[str] = (),
         dock: Literal["right"] | None = None,
         search: Searches | None = None,
         explain: Callable[[], WhyRecord] | None = None,
@@ -95,6 +97,7 @@ class Explorer(RunController):
             timeline=timeline,
             runs=runs,
             can=frozenset(name for name, function in functions.items() if function is not None),
+            rules=rules,
         )
         tabs, parts, arrays = tab_states(sources)
         if view is not None and view not in parts:

@@ -1,7 +1,7 @@
 """Chooses the live view that shows a record."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.records import Record
@@ -63,7 +63,9 @@ def views_of(record: Record) -> tuple[str, ...]:
 
 # Kernel functions that a view of a program can call.
 _ASKING = {
-    **dict.fromkeys(("explorer", *_TABS), ("compile_for", "what_if", "tap", "play", "advise", "search", "explain")),
+    **dict.fromkeys(
+        ("explorer", *_TABS), ("compile_for", "what_if", "tap", "play", "advise", "rules", "search", "explain")
+    ),
     "clients": ("tap",),
     "cost": ("compile_for",),
     "sharding": ("what_if",),
@@ -79,6 +81,7 @@ def show_record(
     tap: Tap | None = None,
     play: Callable[[], PlayRecord] | None = None,
     advise: Advises | None = None,
+    rules: Sequence[str] = (),
     search: Searches | None = None,
     explain: Callable[[], WhyRecord] | None = None,
 ) -> WorkbenchWidget:
@@ -93,6 +96,7 @@ def show_record(
         tap: Evaluates the program and returns the values of a client opened in the view.
         play: Evaluates the program and returns the values of every stage, for the player.
         advise: Finds advice about the program when the view requests it.
+        rules: What `advise` looks for, one sentence per rule.
         search: Searches shardings of the program's arguments when the view requests it.
         explain: Explains why each collective is there when the view requests it.
 
@@ -123,7 +127,7 @@ def show_record(
     if isinstance(record, ProgramRecord):
         options = {
             "compile_for": compile_for, "what_if": what_if, "tap": tap, "play": play, "advise": advise,
-            "search": search, "explain": explain,
+            "rules": rules, "search": search, "explain": explain,
         }  # fmt: skip
         return _PROGRAM[view_name](record, **{name: options[name] for name in _ASKING.get(view_name, ())})
     return views[view_name](record)

@@ -43,6 +43,7 @@ class Sources:
 
     Attributes:
         can: The names of the functions that the explorer was given, such as "advise".
+        rules: What advice looks for, one sentence per rule.
     """
 
     record: ProgramRecord
@@ -54,6 +55,7 @@ class Sources:
     timeline: TimelineRecord | None
     runs: RunOverlayRecord | None
     can: frozenset[str]
+    rules: Sequence[str] = ()
 
     @functools.cached_property
     def clients(self) -> tuple[ClientsState, Arrays]:
@@ -167,7 +169,12 @@ def _advice(sources: Sources) -> State | None:
     if record.module is None and record.mesh is None:  # only a plan
         return None
     missing = None if can_advise else _NOT_COMPILED if record.module is None else _NO_PROGRAM
-    state: AdviceState = {"can_advise": can_advise, "can_search": "search" in sources.can, "missing": missing}
+    state: AdviceState = {
+        "can_advise": can_advise,
+        "can_search": "search" in sources.can,
+        "missing": missing,
+        "rules": list(sources.rules) if can_advise else [],
+    }
     return state, {}
 
 

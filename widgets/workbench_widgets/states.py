@@ -996,11 +996,12 @@ class SearchState(TypedDict):
 
 
 class AdviceState(TypedDict):
-    """State of the advice view; `missing` explains why there is no advice."""
+    """State of the advice view; `missing` explains why there is no advice, `rules` are sentences."""
 
     can_advise: bool
     can_search: bool
     missing: str | None
+    rules: list[str]
 
 
 class AdviceLive(TypedDict):

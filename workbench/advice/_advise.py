@@ -4,7 +4,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from workbench._open_types import Progress
@@ -287,6 +287,16 @@ def _overlaps(findings: list[FindingRecord]) -> list[str]:
     ]
 
 
+def rule_sentences(rules: Iterable[Rule] = RULES) -> tuple[str, ...]:
+    """One sentence per rule: what it looks for.
+
+    Example:
+        >>> rule_sentences()[0]
+        'A collective in a loop that has the same operand in every iteration.'
+    """
+    return tuple((rule.__doc__ or rule.__name__.replace("_", " ")).strip().splitlines()[0] for rule in rules)
+
+
 def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:
     """The record of the findings so far, ranked."""
     # A change that brings no gain is dropped.
@@ -297,7 +307,7 @@ def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule
         name=record.name,
         target=record.target,
         findings=tuple(sorted(selection, key=lambda finding: _rank(finding, available))),
-        checked=tuple((rule.__doc__ or rule.__name__.replace("_", " ")).strip().splitlines()[0] for rule in checked),
+        checked=rule_sentences(checked),
         notes=(*notes, *_overlaps(selection), *_unknown_loops(program)),
         error_bar="" if record.cost is None or record.cost.seconds is None else record.cost.error_bar,
     )

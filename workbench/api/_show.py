@@ -12,7 +12,7 @@ import jax
 from workbench import render
 from workbench._open_types import Option
 from workbench._types import PyTree
-from workbench.advice import advise_call, advise_record
+from workbench.advice import advise_call, advise_record, rule_sentences
 from workbench.api._options import Layout, inspect_options
 from workbench.api._things import record_of_thing, refuse_options
 from workbench.api._traced_program import TracedProgram
@@ -224,6 +224,7 @@ def _kernel_side(traced: TracedProgram, options: dict[str, Any], record: Program
         "tap": _opener(traced),
         "play": None if _opener(traced) is None else lambda: play(*_flat(traced._replayed("play"))),
         "advise": _adviser(traced, options, record),
+        "rules": rule_sentences(),
         "search": _searcher(traced, options),
         "explain": lambda: explain_program(record),
     }
@@ -271,6 +272,7 @@ def view_of_thing(
         return laid_out(_widget(question, record, view), layout)
     callbacks = {
         "advise": lambda **waiting: advise_record(record, **waiting),
+        "rules": rule_sentences(),
         "explain": lambda: explain_program(record),
     }
     if view in (None, "explorer"):

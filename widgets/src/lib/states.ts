@@ -464,11 +464,12 @@ export interface ShardingState {
   sentence: string;
 }
 
-/** State of the advice view; `missing` explains why there is no advice. */
+/** State of the advice view; `missing` explains why there is no advice, `rules` are sentences. */
 export interface AdviceState {
   can_advise: boolean;
   can_search: boolean;
   missing: string | null;
+  rules: readonly string[];
 }
 
 /** Bytes per second, and FLOP/s by dtype, of one device. */

@@ -2,7 +2,7 @@
 import { onReport, reportOf } from "../lib/badges";
 import { type Block, blockOf, codeWords } from "../lib/details";
 import { button, type Child, h, replace } from "../lib/dom";
-import { asSentence } from "../lib/format";
+import { asSentence, formatCount } from "../lib/format";
 import { rove } from "../lib/keyboard";
 import { split } from "../lib/split";
 import type { AdviceReport, Finding, Gain } from "../lib/states";
@@ -85,7 +85,14 @@ class Advice {
     this.sentence.textContent = this.context.state("missing") ?? text;
     this.list.hidden = true;
     const asked = this.context.hasKernel ? "No advice has been requested yet." : NOT_ASKED;
-    replace(this.detail, can ? h("p", { class: "wb-note" }, asked) : null);
+    const rules = this.context.state("rules");
+    const list = h(
+      "ul",
+      { class: "wb-evidence" },
+      rules.map((rule) => h("li", {}, codeWords(rule))),
+    );
+    const looks = rules.length ? [h("h3", {}, `What ${formatCount(rules.length)} rules look for`), list] : null;
+    replace(this.detail, can ? [h("p", { class: "wb-note" }, asked), looks] : null);
   }
 
   private item(finding: Finding): HTMLElement {
