@@ -172,7 +172,8 @@ def changed(name: str, finding: Any, fn: Any, args: tuple[Any, ...]) -> tuple[An
     """The program with the finding's change; None if the text does not state the change."""
     from tests.public_programs.programs import PROGRAMS
 
-    if finding.rule == "costly constraint":
+    is_constraint = finding.rule == "gathered results" and "out_shardings" not in finding.code
+    if finding.rule == "costly constraint" or is_constraint:
         return module_of(without_constraint(finding.sources[0].line)).PROGRAMS[name]()[1:]
     if finding.rule == "activations without the batch axis":
         if " = " not in finding.code:  # the value has no name

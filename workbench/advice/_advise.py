@@ -19,6 +19,7 @@ from workbench.advice._collectives import (
     wide_collective,
 )
 from workbench.advice._evidence import with_evidence
+from workbench.advice._gathered_results import RULE as GATHERED, gathered_results
 from workbench.advice._host import host_in_loop, retraces
 from workbench.advice._links import device_order, slow_axis
 from workbench.advice._loops import many_small_instructions, small_loop_body, unrolled_layers
@@ -66,6 +67,7 @@ RULES: tuple[Rule, ...] = (
     axis_without_name,
     gather_outside_checkpoint,
     gathered_for_one_use,
+    gathered_results,
     missing_donation,
     one_buffer_peak,
     kept_activations,
@@ -367,12 +369,13 @@ def _is_unknown(gain: GainRecord) -> bool:
 
 
 def _without_effects(findings: list[FindingRecord]) -> list[FindingRecord]:
-    """Drops findings that follow from other findings: constraints whose gather could be moved out of its loop."""
-    loops = {(s.file, s.line) for f in findings if f.rule == "loop-invariant collective" for s in f.sources}
+    """Drops constraints that another finding explains: their gather runs in a loop, or serves only a result."""
+    causes = ("loop-invariant collective", GATHERED)
+    explained = {(s.file, s.line) for f in findings if f.rule in causes for s in f.sources}
     return [
         finding
         for finding in findings
-        if finding.rule != "costly constraint" or not loops.intersection((s.file, s.line) for s in finding.sources)
+        if finding.rule != "costly constraint" or not explained.intersection((s.file, s.line) for s in finding.sources)
     ]
 
 

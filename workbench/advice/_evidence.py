@@ -1,8 +1,10 @@
 """Evidence for a finding: call-tree nodes, bytes and execution time of its instructions."""
 
+from collections.abc import Mapping
+
 from workbench.advice._module import Compiled
 from workbench.cost import seconds_of_collective
-from workbench.records.advice import FindingRecord
+from workbench.records.advice import FindingRecord, Spec
 from workbench.records.compiled import ProgramRecord
 from workbench.records.sharding import pattern_of
 from workbench.render import placement_code
@@ -34,15 +36,15 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
         size_bytes=size,
         axes=axes,
         seconds=seconds,
-        code=finding.code or _placement(finding, program.record),
+        code=finding.code or placing_code(finding.specs, program.record),
     )
 
 
-def _placement(finding: FindingRecord, record: ProgramRecord) -> str:
+def placing_code(specs: Mapping[str, Spec], record: ProgramRecord) -> str:
     """Code that places the arguments according to the advised specs; empty if no specs are advised."""
-    if not finding.specs or record.mesh is None:
+    if not specs or record.mesh is None:
         return ""
-    by_pattern = {pattern_of(path): spec for path, spec in finding.specs.items()}
+    by_pattern = {pattern_of(path): spec for path, spec in specs.items()}
     return placement_code(by_pattern, record.mesh.axes, others_stay=True)
 
 

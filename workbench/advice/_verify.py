@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import AnyMesh, Argument
 from workbench.advice._accumulation import RULE as REPEATED
 from workbench.advice._batch_axis import RULE as LOST, CandidateLine, code_in, lost_axes
+from workbench.advice._gathered_results import RULE as GATHERED, TRADE, UNCOMPILED, read_gathered
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
@@ -46,7 +47,7 @@ from workbench.inspection import (
 )
 from workbench.inspection.what_if import WhatIf
 from workbench.plan import ChunkSize
-from workbench.records.advice import FindingRecord, GainRecord
+from workbench.records.advice import FindingRecord, GainRecord, Spec
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import SourceLine
 from workbench.render.units import bytes_text, flops_text, seconds_text, spec_text
@@ -61,6 +62,7 @@ class TimeLimitError(RuntimeError):
 
 
 Recompile = Callable[..., ProgramRecord]
+Rewrite = Callable[[ClosedJaxpr, Any], tuple[ClosedJaxpr, int]]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
 _FREE = 1.01  # maximum factor by which a change that is advised as free may increase the bytes sent
 
@@ -278,6 +280,32 @@ def _used(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
     return finding
 
 
+def _in_shards(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """Returns results in their computed shardings; for a trade, also shards the arguments that they replace."""
+    names, is_trade = set(finding.instructions), bool(finding.specs)
+    results = [r for r in read_gathered(program) if bool(r.replicated) == is_trade]
+    results = [r for r in results if names.issuperset(collective.name for collective in r.collectives)]
+    lines = {(r.constraint.file, r.constraint.line) for r in results if r.constraint is not None}
+    change: dict[str, Any] = {"results": {r.at: r.computed for r in results}}
+    if lines:
+        change["rewrite"] = lambda closed, _: unconstrained(closed, lines)
+    if not is_trade:
+        return _with_bytes_sent(finding, program, recompile(**change), "compiled with the results in shards")
+    after = recompile(specs=finding.specs, **change)
+    rows = compared(program, after)
+    figures = [row for name in ("bytes sent", "peak bytes") for row in rows if row.quantity == name]
+    gain = next((row for row in figures if row.saved_share > _CLEAR), max(figures, key=lambda row: row.saved_share))
+    changed = finding.replace(
+        change=finding.change.replace(UNCOMPILED, ""),
+        gain=gain.replace(how="compiled with the arguments and the results in shards"),
+        compared=rows,
+    )
+    if changed.costs:
+        return changed
+    rest = changed.change.removeprefix(TRADE)
+    return changed.replace(change=rest[:1].upper() + rest[1:])  # no figure gets worse
+
+
 def _lines(finding: FindingRecord) -> frozenset[tuple[str, int]]:
     return frozenset((source.file, source.line) for source in finding.sources)
 
@@ -441,6 +469,7 @@ _CHECKS: dict[str, Check] = {
     "operation that is not split": _own_shards,
     "gather before the checkpoint": _written_gathers,
     "order of devices": _ordered,
+    GATHERED: _in_shards,
 }
 
 
@@ -680,7 +709,8 @@ class Variants:
     def recompile(self, **change: Any) -> ProgramRecord:
         """Inspects the call with one change, given as an option of `_changed`."""
         if change.get("specs") is not None:
-            tried = WhatIf(self.traced, mesh=self.options.get("mesh"), target=self.options.get("target"))
+            call = self._rewritten(change.get("rewrite"), change.get("results"))
+            tried = WhatIf(call, mesh=self.options.get("mesh"), target=self.options.get("target"))
             with UNUSED_DONATIONS_ARE_FINE:  # another spec than the result that would reuse the memory
                 return tried.compile(tried.plan(change["specs"])).after
         return self._changed(self._inspect, **change)
@@ -697,7 +727,8 @@ class Variants:
             if not isinstance(mesh, Mesh):
                 message = "Specs need a mesh of attached devices to run on: set one with `jax.set_mesh`."
                 raise EngineError(message)
-            return with_specs(self.traced, mesh, change["specs"], self.chunk_size)
+            call = self._rewritten(change.get("rewrite"), change.get("results"))
+            return with_specs(call, mesh, change["specs"], self.chunk_size)
         return self._changed(self._compile, **change)
 
     def _changed(
@@ -707,7 +738,8 @@ class Variants:
         donate: int | tuple[int, ...] | str = (),
         chunk_size: ChunkSize | AsGiven = AS_GIVEN,
         policy: Callable[..., object] | AsGiven | None = None,
-        rewrite: Callable[[ClosedJaxpr, Any], tuple[ClosedJaxpr, int]] | None = None,
+        rewrite: Rewrite | None = None,
+        results: Mapping[int, Spec] | None = None,
         static: bool = False,
         partitionable: bool = False,
         ordered: bool = False,
@@ -721,14 +753,8 @@ class Variants:
         if static:
             fn, args = _with_static_numbers(self)
             return finish(self._trace(fn, args, self.kwargs))
-        if rewrite is not None:
-            call = self.traced
-            mesh = self.options.get("mesh") or call.mesh or mesh_of_values(call.leaves) or current_mesh()
-            closed, count = rewrite(call.closed, mesh)
-            if not count:
-                message = "the traced program has no operation to change at this place"
-                raise NothingToChangeError(message)
-            return finish(call.rewritten(closed))
+        if rewrite is not None or results:
+            return finish(self._rewritten(rewrite, results))
         if policy is not None:
             fn = _written_again(self.fn)
             with contextlib.nullcontext() if policy is AS_GIVEN else checkpoints_with(policy):
@@ -744,6 +770,18 @@ class Variants:
             fn = _donating(fn, donate)
         with UNUSED_DONATIONS_ARE_FINE:  # failed donations are visible in the compiled module's memory
             return finish(self._trace(fn, args, kwargs))
+
+    def _rewritten(self, rewrite: Rewrite | None, results: Mapping[int, Spec] | None) -> TracedCall:
+        """The traced call with other equations, and with other shardings of results by position."""
+        call = self.traced
+        if rewrite is not None:
+            mesh = self.options.get("mesh") or call.mesh or mesh_of_values(call.leaves) or current_mesh()
+            closed, count = rewrite(call.closed, mesh)
+            if not count:
+                message = "the traced program has no operation to change at this place"
+                raise NothingToChangeError(message)
+            call = call.rewritten(closed)
+        return call.with_results(results) if results else call
 
     def _trace(self, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> TracedCall | LoweredCall:
         return trace_call(fn, args, kwargs, self.options.get("mesh"))

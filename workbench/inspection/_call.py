@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Wrapped
 
 from workbench import _jax_compat
@@ -28,6 +28,7 @@ from workbench._open_types import Option
 from workbench._types import AnyMesh, Argument, PyTree, PyTreeDef
 from workbench.errors import InspectionError
 from workbench.inspection._call_tree._jaxpr import read_jaxpr_tree
+from workbench.inspection._compiled_shardings import Spec
 from workbench.inspection._retarget import RebaseError, mesh_of_program, retarget
 from workbench.mesh import check_axis_names
 from workbench.plan import (
@@ -114,6 +115,7 @@ class TracedCall:
         self.result_name: Callable[[str], str] = "result{}".format  # path of a result -> the user's name for the result
         self._versions: dict[Any, Version] = {}
         self._is_rewritten = False
+        self.result_specs: dict[int, Spec] = {}  # by position, in place of the jit's `out_shardings`
         self.references: tuple[int, ...] = ()  # leaves that are references in the user's program, and arrays here
 
     @functools.cached_property
@@ -239,6 +241,12 @@ class TracedCall:
         copy.closed, copy._again, copy._is_rewritten = closed, None, True
         return copy
 
+    def with_results(self, specs: Mapping[int, Spec]) -> "TracedCall":
+        """The same call with other specs of some results, by position."""
+        copy = self._copy()
+        copy.result_specs, copy._is_rewritten = {**self.result_specs, **specs}, True
+        return copy
+
     def with_one_chunk_at_once(self) -> "TracedCall":
         """The same call with one chunk per client-loop iteration, so that clients can be distinguished."""
         if self.form.unroll == 1:
@@ -351,8 +359,12 @@ class Version:
         if shardings and any(s is not None for s in options_of_jit["in_shardings"]) and not self.of.kwargs:
             moved = [self._moved(sharding) for sharding in options_of_jit["in_shardings"]]
             options["in_shardings"] = jax.tree.unflatten(structure, moved)[0]
-        if any(s is not None for s in options_of_jit["out_shardings"]):
+        if self.of.result_specs or any(s is not None for s in options_of_jit["out_shardings"]):
             moved = [self._moved(sharding) for sharding in options_of_jit["out_shardings"]]
+            mesh = self.mesh or mesh_of_values([*moved, *self.of.leaves])
+            if mesh is not None:
+                for at, spec in self.of.result_specs.items():
+                    moved[at] = NamedSharding(mesh, PartitionSpec(*(tuple(axes) or None for axes in spec)))
             options["out_shardings"] = jax.tree.unflatten(self.of.out_tree, moved)
         return options
 
