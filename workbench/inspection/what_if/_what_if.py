@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -41,14 +41,16 @@ class _Sum:
     size_bytes: float | None = 0.0
     by_line: dict[SourceLine, float] = dataclasses.field(default_factory=dict)  # bytes
 
-    def add(self, runs: float | None, each_bytes: float, source: SourceLine | None) -> None:
+    def add(self, runs: float | None, each_bytes: float, sources: Sequence[SourceLine]) -> None:
+        """Adds a collective; the line of its largest part comes first in `sources`."""
         if runs is None or self.runs is None or self.size_bytes is None:
             self.runs = self.size_bytes = None  # a loop of unknown length, so the sum is unknown
         else:
             self.runs += runs
             self.size_bytes += runs * each_bytes
-        if source is not None:
-            self.by_line[source] = self.by_line.get(source, 0.0) + each_bytes * (1.0 if runs is None else runs)
+        size_bytes = each_bytes * (1.0 if runs is None else runs)
+        for number, source in enumerate(sources):
+            self.by_line[source] = self.by_line.get(source, 0.0) + (0.0 if number else size_bytes)
 
     @property
     def sources(self) -> tuple[SourceLine, ...]:
@@ -80,9 +82,8 @@ def _compiled(collectives: Iterable[CollectiveRecord]) -> dict[Key, _Sum]:
             {**collective.stage_shares} if len(collective.stage_shares) > 1 else {only: 1.0}
         )
         for stage, share in shares.items():
-            source = collective.sources[0] if collective.sources else None
             sums[collective.kind, collective.axes, stage].add(
-                collective.executions, collective.payload_bytes * share, source
+                collective.executions, collective.payload_bytes * share, collective.sources
             )
     return sums
 
@@ -91,7 +92,9 @@ def _planned(collectives: Iterable[PlannedCollectiveRecord]) -> dict[Key, _Sum]:
     sums: dict[Key, _Sum] = collections.defaultdict(_Sum)
     for collective in collectives:
         size = collective.device_bytes if collective.device_bytes is not None else collective.size_bytes
-        sums[collective.kind, collective.axes, collective.stage].add(1.0, size, collective.source)
+        sums[collective.kind, collective.axes, collective.stage].add(
+            1.0, size, [collective.source] if collective.source else []
+        )
     return sums
 
 
