@@ -92,6 +92,26 @@ export class Calls {
     return parts.length ? `${parts.join(", ")}.` : "";
   }
 
+  /** The figures of all nodes that match, added; a node inside of another match is part of it. */
+  together(matches: (node: number) => boolean): string {
+    const inside = new Uint8Array(this.names.length);
+    const outermost: number[] = [];
+    for (const node of this.tree.order) {
+      const parent = this.tree.parent[node];
+      const isPart = parent >= 0 && inside[parent] === 1;
+      if (!isPart && matches(node)) outermost.push(node);
+      inside[node] = isPart || outermost.at(-1) === node ? 1 : 0;
+    }
+    const parts = this.columns.map(({ key, title, unit }, i) => {
+      const sum = outermost.reduce((amount, node) => amount + this.totals[i][node], 0);
+      const least = outermost.some((node) => this.isLeast(i, node)) ? "at least " : "";
+      const isPartial = key.startsWith("sent/") && this.columns.some((column) => column.key === "sent");
+      if (!sum || isPartial || key === "matmul" || key === "constants") return "";
+      return `${least}${formatAs(unit, sum)}${unit === "flops" ? "" : ` ${title}`}`;
+    });
+    return parts.filter(Boolean).join(", ");
+  }
+
   /** What a node stands in, from the outside in, without the program itself. */
   path(node: number): number[] {
     return pathTo(this.tree, node).filter((each) => this.kinds[each] !== "root");

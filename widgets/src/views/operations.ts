@@ -198,6 +198,7 @@ class Operations {
   }
 
   private passesFilter(node: number): boolean {
+    if (node in this.calls.layers) return false; // each layer answers for itself
     if (this.pass && this.calls.passes[node] !== this.pass) return false;
     if (
       this.only === "*" &&
@@ -214,7 +215,10 @@ class Operations {
   private filter(): void {
     const on = Boolean(this.words.length || this.only || this.pass);
     const count = this.table.filter(on ? (node) => this.passesFilter(node) : null);
-    this.status.textContent = on ? `${formatCount(count)} of ${formatCount(this.calls.names.length)}` : "";
+    const among = `${formatCount(count)} of ${formatCount(this.calls.names.length)}`;
+    const together = on ? this.calls.together((node) => this.passesFilter(node)) : "";
+    const rows = count ? "; the rows above a match count everything inside" : "";
+    this.status.textContent = on ? `${among}${together && `, together ${together}`}${rows}` : "";
   }
 
   private choose(node: number): void {
