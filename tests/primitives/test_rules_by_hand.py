@@ -370,7 +370,8 @@ def test_types_of_explicit_programs() -> None:
     ("dtype", "total", "accumulator"),
     [("bool", "int32", "int32"), ("int8", "int32", "int32"), ("uint16", "uint32", "uint32"),
      ("int32", "int32", "int32"),
-     ("bfloat16", "bfloat16", "float32"), ("float16", "float16", "float32"), ("float32", "float32", "float32"),
+     ("float8_e5m2", "float8_e5m2", "float32"), ("bfloat16", "bfloat16", "float32"),
+     ("float16", "float16", "float32"), ("float32", "float32", "float32"),
      ("complex64", "complex64", "complex64")],
 )  # fmt: skip
 def test_dtypes_of_sums(dtype: str, total: str, accumulator: str) -> None:
@@ -394,7 +395,8 @@ def test_sums_of_large_arrays_are_products(columns: int, product: bool, dtype: s
 
 @pytest.mark.parametrize(
     ("dtype", "largest", "smallest"),
-    [("float32", np.inf, -np.inf), ("bfloat16", np.inf, -np.inf), ("int8", 127, -128), ("uint8", 255, 0),
+    [("float32", np.inf, -np.inf), ("bfloat16", np.inf, -np.inf), ("float8_e5m2", np.inf, -np.inf),
+     ("float8_e4m3fn", 448, -448), ("int8", 127, -128), ("uint8", 255, 0),
      ("int32", 2**31 - 1, -(2**31)), ("bool", True, False)],
 )  # fmt: skip
 def test_absent_clients_in_extremes(dtype: str, largest: Any, smallest: Any) -> None:

@@ -159,6 +159,24 @@ def test_reduce_by_key_under_vmap_equals_one_after_the_other(values_batched: boo
     np.testing.assert_allclose(got, np.stack(one, 1), rtol=1e-6)
 
 
+@BOTH
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_gradients_by_narrow_keys_reach_all_groups(how: Any, dtype: str) -> None:
+    # 300 groups: in 8 bits, 300 wraps to 44, and keys from 44 would belong to no group.
+    keys = jnp.array([43, 44, 120], dtype)
+    total = THREE(lambda x: (wb.reduce_by_key(x, keys, 300) ** 2).sum())
+    assert how(jax.grad(total))(jnp.array([1.0, 2.0, 3.0])).tolist() == [2, 4, 6]
+
+
+@BOTH
+def test_eight_bit_floats_are_added_up_in_float32_and_have_extremes(how: Any) -> None:
+    # 16 + 0.5 + 0.5 is 16 in float8_e4m3fn, which has 4 bits of precision and no infinity.
+    x = jnp.array([16.0, 0.5, 1.5], jnp.float8_e4m3fn)
+    both = how(THREE(lambda x: (wb.reduce_sum(x), wb.reduce_max(x), wb.reduce_min(x))))(x)
+    assert [y.dtype for y in both] == [jnp.float8_e4m3fn] * 3
+    assert [float(y) for y in both] == [18, 16, 0.5]
+
+
 def test_select_takes_rows_and_gives_gradients_back() -> None:
     x, cohort = jnp.array([1.0, 2.0, 3.0]), jnp.array([2, 0, 2])
     assert THREE(wb.select)(x, cohort).tolist() == [3, 1, 3]
@@ -272,3 +290,28 @@ def test_extremes_of_a_mesh_are_nan_where_a_client_is_and_exact_elsewhere(compil
         largest, smallest = compiled(both)(x)
     np.testing.assert_array_equal(largest.astype(np.float32), x.astype(np.float32).max(0))
     np.testing.assert_array_equal(smallest.astype(np.float32), x.astype(np.float32).min(0))
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4)], ids=str)
+def test_scatters_of_uneven_shards_ignore_their_padding(shape: tuple[int, int]) -> None:
+    """XLA adds the padding of 13 rows, or of a cohort of 5, to the first group or row of a mesh with two axes."""
+    mesh = jax.make_mesh(shape, ("clients", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    x, numbers, cohort = jnp.ones((13, 2)), jnp.arange(13.0), jnp.array([1, 1, 7, 3, 12])
+
+    @wb.program(clients=13)
+    def sums(x: Any) -> Any:
+        rows = wb.map_fn(lambda row, number: row + number, (x, numbers))
+        keys = wb.map_fn(lambda number: 1 + (number % 2).astype(jnp.int32), (numbers,))
+        return wb.reduce_by_key(rows, keys, 3)[:, 0], (wb.select(rows, cohort) * jnp.arange(5.0)[:, None]).sum()
+
+    with jax.set_mesh(mesh):
+        totals = jax.jit(lambda x: sums(x)[0])(x)
+        slope = jax.jit(jax.grad(lambda x: sums(x)[1]))(x)[:, 0]
+    assert totals.tolist() == [0, 49, 42]  # 1 + 3 + … + 13 and 2 + 4 + … + 12
+    assert slope.tolist() == [0, 1, 0, 3, 0, 0, 0, 2, 0, 0, 0, 0, 4]
+
+
+def test_rows_without_elements_are_computed_by_the_compilers_partitions() -> None:
+    program = wb.program(clients=8)(lambda x: wb.reduce_sum(wb.map_fn(lambda row: 2 * row, x)))
+    with jax.set_mesh(jax.make_mesh((4,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))):
+        assert wb.jit(program, spread="vmap")(jnp.zeros((8, 3, 0))).shape == (3, 0)

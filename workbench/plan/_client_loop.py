@@ -293,7 +293,7 @@ def _spread_by_vmap(
         return row_outputs, _merged(shard, totals, _SHARDS)
 
     def everywhere(rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
-        apart = [x.reshape(size, -1, *x.shape[1:]) for x in rows]
+        apart = [x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in rows]
         index = sum(first, jnp.arange(size, dtype=jnp.int32))
         mapped = jax.vmap(
             per_shard,
@@ -304,7 +304,7 @@ def _spread_by_vmap(
             spmd_axis_name=layout.entry,
         )
         row_outputs, totals = mapped(index, apart, shared)
-        return [x.reshape(-1, *x.shape[2:]) for x in row_outputs], totals
+        return [x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in row_outputs], totals
 
     if not layout.explicit:
         return everywhere(list(rows), list(shared))

@@ -18,7 +18,7 @@ from workbench import _jax_compat
 from workbench._types import Aval, Param, PyTree
 from workbench.errors import PlacementError
 from workbench.primitives._checks import as_arrays, check_clients
-from workbench.primitives._layout import Layout, align, find_layout, spread
+from workbench.primitives._layout import Layout, align, find_layout, pad_rows, spread
 from workbench.primitives._linear import accumulator_of, bind_broadcast, sum_dtype, typed
 from workbench.primitives._map import bind_map, map_fn
 from workbench.primitives._placement import Placement, resolve
@@ -48,8 +48,7 @@ def reduce_by_key(
         num_keys: Number of groups.
         op: "sum" or "mean".
         over: Name of the placement; needed only if there are several placements.
-        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
-            result.
+        accumulator: Dtype of the accumulator. Default: float32 for narrower floats, otherwise the dtype of the result.
 
     Returns:
         The same pytree at the server, each leaf `[num_keys, *shape]`, with dtypes as in `reduce_sum` and `reduce_mean`.
@@ -219,9 +218,13 @@ def _evaluate(
     batch_dims: int,
 ) -> jax.Array:
     some = functools.partial(sum_by_key, num_keys=num_keys, accumulator=accumulator, batch_dims=batch_dims)
-    values, keys = spread(values, layout), spread(keys, layout)
-    if layout is None or placement.size % layout.size:
+    if layout is None:
         return some(values, keys).astype(values.dtype)
+    if placement.size % layout.size:
+        # On a mesh with another axis, XLA adds the padding of uneven shards to the first group (jaxlib 0.10 to 0.12).
+        keys = pad_rows(_group_numbers(keys, num_keys), layout, num_keys)
+        values = pad_rows(values, layout)
+    values, keys = spread(values, layout), spread(keys, layout)
     # A scatter over all devices would gather all rows first, so each device sums its own clients.
     total = jax.shard_map(
         lambda rows, groups: jax.lax.psum(some(rows, groups), layout.axes),
@@ -282,8 +285,9 @@ def _transpose(
         return [_jax_compat.zero_cotangent(values.aval), None]
 
     def back(groups: jax.Array, pulled: jax.Array) -> jax.Array:
-        inside = (groups >= 0) & (groups < num_keys)
-        gathered = jnp.take(pulled, jnp.where(inside, groups, jnp.zeros_like(groups)), axis=0, mode="clip")
+        numbers = _group_numbers(groups, num_keys)
+        inside = numbers < num_keys
+        gathered = jnp.take(pulled, jnp.where(inside, numbers, jnp.zeros_like(numbers)), axis=0, mode="clip")
         return jnp.where(
             inside.reshape(inside.shape + (1,) * (gathered.ndim - inside.ndim)), gathered, jnp.zeros_like(gathered)
         )

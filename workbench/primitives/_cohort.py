@@ -17,7 +17,7 @@ from workbench import _jax_compat
 from workbench._types import Aval, Param, PyTree
 from workbench.errors import PlacementError
 from workbench.primitives._checks import as_arrays, check_clients
-from workbench.primitives._layout import Layout, align, find_layout, gather, spread
+from workbench.primitives._layout import Layout, align, find_layout, gather, pad_rows, spread
 from workbench.primitives._linear import rows_of, typed
 from workbench.primitives._map import map_fn
 from workbench.primitives._placement import Placement, resolve
@@ -220,6 +220,9 @@ def _place(
         nothing = jnp.zeros((placement.size, *rows.shape[1:]), rows.dtype)
         return nothing.at[_clipped(numbers, placement)].add(rows)
 
+    if cohort_layout is not None and x.shape[0] % cohort_layout.size:
+        # On a mesh with another axis, XLA adds the padding of uneven shards to the first row (jaxlib 0.10 to 0.12).
+        x, indices = spread(pad_rows(x, cohort_layout), cohort_layout), pad_rows(indices, cohort_layout)
     return spread(_over_batch(put, params["batch_dims"])(gather(x, cohort_layout), indices), layout)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad
@@ -33,6 +34,9 @@ def absent_value(primitive: Primitive, dtype: DTypeLike) -> float | int | bool:
     """
     is_max = primitive is max_p
     if jnp.issubdtype(dtype, jnp.floating):
+        limits = jnp.finfo(dtype)
+        if not np.isinf(np.asarray(np.inf, jnp.dtype(dtype))):  # some 8-bit floats have no infinity
+            return float(limits.min if is_max else limits.max)
         return -jnp.inf if is_max else jnp.inf
     if jnp.dtype(dtype) == jnp.bool_:
         return not is_max

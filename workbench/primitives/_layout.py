@@ -156,6 +156,12 @@ def reveal(x: jax.Array, layout: Layout | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, P(*(P.UNCONSTRAINED,) * x.ndim)))
 
 
+def pad_rows(x: jax.Array, layout: Layout, value: int = 0) -> jax.Array:
+    """Appends rows of `value`, so that all devices have the same number of rows."""
+    missing = -x.shape[0] % layout.size
+    return jax.numpy.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)], constant_values=value)
+
+
 def gather(x: jax.Array, layout: Layout | None) -> jax.Array:
     """Replicates explicitly sharded rows where their types require it; other rows are unchanged."""
     if layout is None or not layout.explicit:

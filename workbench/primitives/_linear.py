@@ -132,7 +132,8 @@ def _is_small(dtype: DTypeLike) -> bool:
 def accumulator_of(dtype: DTypeLike, accumulator: DTypeLike | None) -> np.dtype:
     if accumulator is not None:
         return jnp.dtype(accumulator)
-    return jnp.dtype(jnp.float32) if dtype in (jnp.bfloat16, jnp.float16) else jnp.dtype(dtype)
+    is_narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
+    return jnp.dtype(jnp.float32) if is_narrow else jnp.dtype(dtype)
 
 
 def sum_rows(x: jax.Array, accumulator: DTypeLike, *, by_product: bool = False) -> jax.Array:

@@ -34,8 +34,7 @@ def reduce_sum(
         x: Pytree of arrays `[clients, *shape]`.
         over: Name of the placement; needed only if there are several placements.
         where: Which clients take part, bool `[clients]`; the values of all other clients are ignored. Default: all.
-        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
-            result.
+        accumulator: Dtype of the accumulator. Default: float32 for narrower floats, otherwise the dtype of the result.
 
     Returns:
         The sum at the server, `[*shape]`, with the dtype of `x` (small integers and bools widen as in `jnp.sum`).

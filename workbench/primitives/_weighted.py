@@ -36,8 +36,7 @@ def reduce_mean(
         over: Name of the placement; needed only if there are several placements.
         where: Which clients take part, bool `[clients]`; all other clients are ignored. If no client takes part, the
             mean is 0.
-        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
-            result.
+        accumulator: Dtype of the accumulator. Default: float32 for narrower floats, otherwise the dtype of the result.
 
     Returns:
         The mean at the server, `[*shape]`, with the dtype of `x` (for integers, the default float dtype).
@@ -77,8 +76,7 @@ def reduce_weighted_mean(
         weight: Non-negative weight of each client, `[clients]`, numbers or bools; or a pytree of such vectors that is a
             prefix of `x`. In federated averaging, this is the number of examples.
         over: Name of the placement; needed only if there are several placements.
-        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
-            result.
+        accumulator: Dtype of the accumulator. Default: float32 for narrower floats, otherwise the dtype of the result.
 
     Returns:
         The mean at the server, `[*shape]`, with the dtype of `x`. If all weights are zero, the mean and its gradient
