@@ -105,7 +105,7 @@ def cohort(w: Any, data: Any) -> Any:
 def together(w: Any, data: Any) -> Any:
     """Clients that talk to each other in their function."""
     x, _ = data
-    return wb.reduce_sum(
+    return wb.reduce_mean(
         wb.map_fn(lambda v, row: row * v[None] / (1 + jax.lax.psum(row, "clients") ** 2), (wb.broadcast(w), x))
     )
 

@@ -220,3 +220,16 @@ def test_batches_that_share_their_first_client_are_separate_and_a_client_has_one
     found = {client.client: (client.seconds, client.steps, client.received_bytes) for client in run.clients}
     assert len(run.clients) == 4
     assert found == {3: (1 + 2 + 1 + 4, 4, 4 + 4 + 8 + 4), 5: (1, 1, 4), 7: (2, 1, 4), 4: (4, 1, 4)}
+
+
+def test_reductions_of_clients_that_communicate_are_finished_once() -> None:
+    @wb.program(clients=4)
+    def program(x: Any) -> Any:
+        rows = wb.map_fn(lambda row: row + jax.lax.psum(row, "clients"), x)
+        means = wb.reduce_mean(rows), wb.reduce_by_key(rows, jnp.array([0, 1, 1, 0]), 2, op="mean")
+        return wb.reduce_sum(rows), means, wb.reduce_max(rows), wb.reduce_min(rows), rows
+
+    total, (mean, groups), largest, smallest, rows = Sequential().run(program, jnp.array([1.0, 2, 3, 0])).results
+    assert rows.tolist() == [7, 8, 9, 6]
+    assert (float(total), float(mean), groups.tolist()) == (30, 7.5, [6.5, 8.5])
+    assert (float(largest), float(smallest)) == (9, 6)

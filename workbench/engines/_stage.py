@@ -1,5 +1,6 @@
 """Exportable functions that compute a batch of clients; the batch size is fixed, and all values are plain arrays."""
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Literal, Var
 
 from workbench import _jax_compat
 from workbench._types import AnyArray, Atom, Aval, type_of
@@ -83,10 +85,22 @@ class WholeFunction(BatchFunction):
 
     def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
-        count = len(self.phase.rows)
-        results = self.run_phase(self.phase, values[:count], values[count:])
-        outputs = [step.equation.outvars[0] for step in self.phase.reductions]
-        return [*(to_edge(results[v]) for v in self.phase.kept), *(results[v] for v in outputs)]
+        count, reductions = len(self.phase.rows), [step.equation for step in self.phase.reductions]
+        # The server finishes reductions, so this function returns their accumulators, like any other batch.
+        reduced = [v for equation in reductions for v in equation.invars if isinstance(v, Var)]
+        steps = tuple(step for step in self.phase.steps if step.kind != "reduce")
+        phase = dataclasses.replace(self.phase, steps=steps, kept=(*self.phase.kept, *reduced))
+        rows = self.run_phase(phase, values[:count], values[count:])
+        totals = [
+            REDUCTION_OF[e.primitive].add(
+                e,
+                REDUCTION_OF[e.primitive].start(e),
+                [v.val if isinstance(v, Literal) else rows[v] for v in e.invars],
+                None,
+            )
+            for e in reductions
+        ]
+        return [*(to_edge(rows[v]) for v in self.phase.kept), *totals]
 
 
 def exported_stage(
