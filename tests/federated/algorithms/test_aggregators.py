@@ -72,6 +72,21 @@ def test_two_byzantine_clients_of_eight_move_a_robust_mean_no_further_than_hones
         assert (np.asarray(found[name]) >= np.asarray(x)[2:].min(0)).all()
 
 
+@pytest.mark.parametrize("sent", [1e20, -1e30, np.inf, np.nan], ids=str)
+@pytest.mark.parametrize(
+    "aggregator",
+    [algorithms.krum(2), algorithms.krum(2, chosen=4), algorithms.bulyan(1), algorithms.geometric_median()],
+    ids=lambda aggregator: aggregator.name,
+)
+def test_updates_whose_distances_are_not_finite_are_far_away(aggregator: Any, sent: float) -> None:
+    update = jax.tree.map(lambda x: x.at[3].set(sent).at[5].set(jnp.nan), rows())
+    found = combined(aggregator, update, [1.0, 1, 1, 1, 1, 0, 1, 1])  # client 5 is absent
+    for name, x in update.items():
+        honest = np.delete(np.asarray(x), [3, 5], axis=0)
+        np.testing.assert_array_less(found[name], honest.max(0) + 1e-5)
+        np.testing.assert_array_less(honest.min(0) - 1e-5, found[name])
+
+
 def test_clipping_bounds_what_one_client_adds_and_absent_clients_add_nothing() -> None:
     update = jax.tree.map(lambda x: x.at[0].set(1e6), rows())
     aggregator = algorithms.gaussian_mean(clip=0.5, noise_multiplier=0.0, expected=2)
@@ -82,6 +97,23 @@ def test_clipping_bounds_what_one_client_adds_and_absent_clients_add_nothing() -
     with_it, without = (combined(aggregator, update, [here] + [1.0] * 7) for here in (1.0, 0.0))
     difference = jax.tree.map(jnp.subtract, with_it, without)
     assert float(jnp.linalg.norm(ravel_pytree(difference)[0])) == pytest.approx(0.25, rel=1e-4)
+
+
+def test_a_clip_of_bfloat16_counts_every_small_leaf() -> None:
+    # 1 + 1/300 is 1 in bfloat16, so a sum in 16 bits would miss all 40 small squares: an eighth of the total.
+    update = {"large": jnp.ones((1, 1), jnp.bfloat16)} | {
+        str(n): jnp.full((1, 1), 300**-0.5, jnp.bfloat16) for n in range(40)
+    }
+    clipped = combined(algorithms.gaussian_mean(clip=1.0, noise_multiplier=0.0), update, [1.0])
+    norm_after = np.linalg.norm([float(x[0]) for x in jax.tree.leaves(clipped)])
+    assert norm_after == pytest.approx(1.0, rel=1e-2)
+
+
+def test_a_clip_of_float16_keeps_updates_whose_squares_overflow() -> None:
+    clipped = combined(
+        algorithms.gaussian_mean(clip=1.0, noise_multiplier=0.0), jnp.full((1, 4), 300.0, "float16"), [1.0]
+    )
+    assert clipped.tolist() == [0.5] * 4
 
 
 def test_noise_has_the_promised_size_and_is_fresh_in_every_round() -> None:
@@ -169,6 +201,26 @@ def test_quantised_means_are_right_on_average() -> None:
     assert not np.array_equal(means[0], means[1])
     # One client's coin has a deviation of at most 1/2; the mean of 4 × 200 of them, 0.018.
     np.testing.assert_allclose(np.mean(means, axis=(0, 1)), [1.0, 0.3, -0.7], atol=4 * 0.018)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_quantised_means_of_narrow_floats_are_right_on_average_and_keep_their_dtype(dtype: str) -> None:
+    # In bfloat16, 0.7 of 511 levels is a multiple of 2, and adding a random number below 1 rounds up half of the time.
+    update = {"x": jnp.full((4, 4000), 0.7, dtype).at[:, 0].set(1), "nothing": jnp.ones((4, 0), dtype)}
+    mean = combined(algorithms.quantized_mean(10), update, [1.0] * 4)["x"]
+    assert mean.dtype == jnp.dtype(dtype)
+    assert float(mean.astype(jnp.float32)[1:].mean()) == pytest.approx(float(update["x"][0, 1]), abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [algorithms.power_sgd_mean(1), algorithms.compressed_mean(algorithms.low_rank(1))],
+    ids=["PowerSGD", "low rank"],
+)
+def test_low_rank_means_accept_bfloat16(aggregator: Any) -> None:
+    mean = combined(aggregator, jnp.full((2, 4, 4), 3.0, jnp.bfloat16), [1.0, 1.0])
+    assert mean.dtype == jnp.bfloat16
+    np.testing.assert_allclose(mean.astype(np.float32), 3.0, rtol=2e-2)
 
 
 def test_rounding_is_the_identity_in_derivatives() -> None:

@@ -288,6 +288,14 @@ def test_ftrl_noise_of_a_prefix_has_as_many_draws_as_its_number_has_ones() -> No
     np.testing.assert_allclose(prefix.std(axis=1), expected, rtol=0.03)
 
 
+def test_ftrl_noise_never_ends_after_the_rounds_of_its_tree() -> None:
+    aggregator = algorithms.ftrl_mean(1.0, 1.0, rounds=4)
+    found, _ = combined(aggregator, jnp.zeros((1, 20000)), times=10)
+    prefix = np.cumsum([np.asarray(x) for x in found], axis=0)
+    # Of every complete tree of 4 rounds one draw remains; the rounds of the third tree add up to two.
+    np.testing.assert_allclose(prefix[[3, 7, 8, 9]].std(axis=1) ** 2, [1, 2, 3, 3], rtol=0.06)
+
+
 def test_ftrl_epsilon_falls_with_noise_and_is_worse_than_one_release() -> None:
     pytest.importorskip("dp_accounting", reason="needs the extra `privacy`")
     little, much = (algorithms.ftrl_epsilon(z, rounds=64, delta=1e-5) for z in (2.0, 8.0))

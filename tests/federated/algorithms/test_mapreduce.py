@@ -62,6 +62,29 @@ def test_quantile_is_numpys(q: float) -> None:
     assert float(algorithms.quantile(jnp.asarray(x), q)) == pytest.approx(float(expected), abs=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bfloat16"])
+def test_statistics_of_narrow_values_are_numpys(dtype: str) -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(30, 12, size=(5, 400)).clip(0, 60)).astype(dtype)
+    plain = np.asarray(x).astype(np.float64)
+    counts = algorithms.histogram(x, bins=7, low=0, high=60)
+    assert counts.tolist() == np.histogram(plain, bins=7, range=(0, 60))[0].tolist()
+    for q in (0.0, 0.1, 0.5, 0.999, 1.0):
+        answer = algorithms.quantile(x, q)
+        assert answer.dtype == x.dtype
+        assert float(answer) == np.quantile(plain, q, method="inverted_cdf")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "uint32"])
+def test_words_of_narrow_integers_are_counted_once(dtype: str) -> None:
+    words = np.random.default_rng(0).integers(0, 256, size=(90, 20))
+    expected = np.stack([np.bincount(row, minlength=256) for row in words], axis=1)  # 256 × 90 exceeds 16 bits
+    index = algorithms.inverted_index(jnp.asarray(words, dtype), 256)
+    np.testing.assert_array_equal(index, expected)
+    counts = algorithms.word_count(jnp.asarray(words, dtype), 256)
+    np.testing.assert_array_equal(counts, expected.sum(1))
+    assert (index.dtype, counts.dtype) == (jnp.int32, jnp.int32)
+
+
 def test_word_count_is_counters() -> None:
     random = np.random.default_rng(0)
     words = random.integers(-1, 6, size=(4, 50)).astype(np.int32)

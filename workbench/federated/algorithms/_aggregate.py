@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 from workbench._types import PyTree
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
@@ -71,6 +71,18 @@ def of_present(update: ClientParams, weight: Weights) -> tuple[PyTree[Array], We
         return jax.tree.map(lambda x: jnp.where(weight > 0, x, jnp.zeros_like(x)), row)
 
     return map_fn(replace, (update, weight)), weight
+
+
+def wide(x: Array) -> Array:
+    """Converts narrow floats to float32: the square of a small float16 is 0, and sums in 16 bits omit small terms."""
+    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+
+
+def squared_norm(tree: PyTree[Array]) -> Float[Array, ""]:
+    """Computes the squared norm of a pytree, in at least float32."""
+    leaves = [wide(leaf) for leaf in jax.tree.leaves(tree)]
+    squares = [jnp.vdot(leaf, leaf).real for leaf in leaves]
+    return sum(squares[1:], squares[0])
 
 
 def at_every_client(value: object, clients: int) -> PyTree[Array]:

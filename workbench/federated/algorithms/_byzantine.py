@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.federated.algorithms._aggregate import Aggregator, gather_rows, of_present
+from workbench.federated.algorithms._aggregate import Aggregator, gather_rows, of_present, wide
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
@@ -127,13 +127,13 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
 
     def nearness(row: object, point: object, weight: jax.Array) -> jax.Array:
         pairs = zip(jax.tree.leaves(row), jax.tree.leaves(point), strict=True)
-        squares = [(_wide(a - b) ** 2).sum() for a, b in pairs]
+        squares = [(wide(a - b) ** 2).sum() for a, b in pairs]
         total = sum(squares[1:], squares[0])
         distance = jnp.sqrt(jnp.maximum(total, jnp.full_like(total, smoothing**2)))  # sqrt has no derivative at 0
         return weight.astype(distance.dtype) / distance
 
     def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
-        update, weight = of_present(update, weight)
+        update, weight = of_present(update, map_fn(_finite_weight, (update, weight)))
         point = reduce_weighted_mean(update, weight)
         for _ in range(iterations):
             closer = map_fn(nearness, (update, broadcast(point), weight))
@@ -143,9 +143,10 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
     return Aggregator("geometric median", lambda params: (), combine)
 
 
-def _wide(x: jax.Array) -> jax.Array:
-    """Converts 16-bit floats to float32, because the square of a small distance is 0 in float16."""
-    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+def _finite_weight(row: PyTree[Array], weight: jax.Array) -> jax.Array:
+    """Returns a client's weight, or 0 if its update is not finite."""
+    finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(row)]
+    return jnp.where(jnp.stack(finite).all(), weight, jnp.zeros_like(weight))
 
 
 def _check(name: str, clients: int, byzantine: int, needed: int, rule: str) -> None:
@@ -170,6 +171,7 @@ def _flat_rows(update: PyTree[Array], weight: jax.Array) -> tuple[jax.Array, jax
 def _squared_distances(rows: jax.Array) -> jax.Array:
     # Use differences, not a Gram matrix: for long vectors that are close together, the Gram matrix loses precision by
     # cancellation.
+    rows = wide(rows)
     return jax.lax.map(lambda row: ((rows - row[None, :]) ** 2).sum(-1), rows)
 
 
@@ -177,8 +179,11 @@ def _scores(distances: jax.Array, present: jax.Array, byzantine: int) -> jax.Arr
     """Computes the Krum scores of present clients; absent clients have score infinity."""
     clients = len(present)
     pair_mask = present[None, :] & present[:, None] & ~jnp.eye(clients, dtype=bool)
-    near = jnp.sort(jnp.where(pair_mask, distances, jnp.full_like(distances, jnp.inf)), axis=1)
-    count = jnp.maximum(present.sum() - byzantine - 2, 1)
-    counted = (jnp.arange(clients) < count)[None, :] & jnp.isfinite(near)
-    score = jnp.where(counted, near, jnp.zeros_like(near)).sum(1)
+    # Distances that overflow or are NaN count as large: such an update must not appear close to its neighbours.
+    largest = float(jnp.finfo(distances.dtype).max) / clients
+    bounded = jnp.where(distances <= largest, distances, jnp.full_like(distances, largest))
+    near = jnp.sort(jnp.where(pair_mask, bounded, jnp.full_like(distances, jnp.inf)), axis=1)
+    count = jnp.clip(present.sum() - byzantine - 2, 1, jnp.maximum(present.sum() - 1, 0))
+    counted = (jnp.arange(clients) < count)[None, :]
+    score = jnp.where(counted & jnp.isfinite(near), near, jnp.zeros_like(near)).sum(1)
     return jnp.where(present, score, jnp.full_like(score, jnp.inf))

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.federated.algorithms._aggregate import Aggregator, of_present
+from workbench.federated.algorithms._aggregate import Aggregator, of_present, wide
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_sum
 
@@ -113,11 +113,12 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
         update, weight = of_present(update, weight)
         total_weight = jnp.maximum(reduce_sum(weight), 1e-30)
         shares = map_fn(
-            lambda row, w: jax.tree.map(lambda x: x * (w / total_weight).astype(x.dtype), row),
+            lambda row, w: jax.tree.map(lambda x: wide(x) * (w / total_weight).astype(wide(x).dtype), row),
             (update, weight),
         )
         key = jax.random.fold_in(jax.random.key(seed), round)
-        return _integer_sum(bits, shares, key), round + 1
+        mean = _integer_sum(bits, shares, key)
+        return jax.tree.map(lambda x, like: x.astype(like.dtype), mean, update), round + 1
 
     return Aggregator(f"{bits}-bit mean", lambda params: jnp.int32(0), combine)
 
@@ -164,7 +165,7 @@ def _sum_of_words(bits: int, room: int, shares: PyTree[Array], key: jax.Array) -
         return (padded << shifts[None, :]).sum(-1, dtype=jnp.uint32)
 
     with program(clients=clients):
-        largest = reduce_max(map_fn(lambda row: jax.tree.map(lambda x: jnp.abs(x).max(), row), (shares,)))
+        largest = reduce_max(map_fn(lambda row: jax.tree.map(lambda x: jnp.abs(x).max(initial=0), row), (shares,)))
         numbers = jnp.arange(clients, dtype=jnp.int32)
         words = reduce_sum(map_fn(pack, (shares, broadcast(largest), numbers, broadcast(key))))
     size, unravel = _flat_form(shares)

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.federated.algorithms._aggregate import Aggregator, gather_rows, of_present
+from workbench.federated.algorithms._aggregate import Aggregator, gather_rows, of_present, wide
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -298,10 +298,10 @@ def low_rank(rank: int) -> Compressor:
         def of_leaf(number: int, leaf: jax.Array) -> PyTree[Array]:
             if (shape := matrix(leaf.shape)) is None:
                 return leaf
-            wide = leaf.reshape(shape)
+            matrix_form = leaf.reshape(shape)
             start = jax.random.normal(jax.random.fold_in(key, number), (shape[1], rank), leaf.dtype)
-            basis = jnp.linalg.qr(wide @ start)[0]
-            return basis, wide.T @ basis
+            basis = jnp.linalg.qr(wide(matrix_form @ start))[0].astype(leaf.dtype)
+            return basis, matrix_form.T @ basis
 
         return [of_leaf(number, leaf) for number, leaf in enumerate(jax.tree.leaves(row))]
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import squared_norm
 from workbench.federated.algorithms._algorithm import Loss, optimizer_step
 from workbench.federated.algorithms._types import Batch, Batches, ClientBatches, Params, Weights
 from workbench.federated.data import Cohort
@@ -31,8 +32,7 @@ class Trained(NamedTuple):
     @property
     def squared_drift(self) -> Float[Array, ""]:
         """Squared distance between the client's and the server's parameters; it is not differentiated."""
-        squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(jax.lax.stop_gradient(self.update))]
-        return sum(squares[1:], squares[0])
+        return squared_norm(jax.lax.stop_gradient(self.update))
 
 
 def train_locally(

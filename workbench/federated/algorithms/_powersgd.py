@@ -8,7 +8,7 @@ from jax import Array
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.federated.algorithms._aggregate import Aggregator
+from workbench.federated.algorithms._aggregate import Aggregator, wide
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
@@ -78,7 +78,7 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
                 continue
             shape = _matrix(leaf.shape[1:])
             left = map_fn(lambda x, q, shape=shape: x.reshape(shape) @ q, (leaf, broadcast(next(factors))))
-            basis = jnp.linalg.qr(reduce_weighted_mean(left, weight))[0]
+            basis = jnp.linalg.qr(wide(reduce_weighted_mean(left, weight)))[0].astype(leaf.dtype)
             right = map_fn(lambda x, p, shape=shape: x.reshape(shape).T @ p, (leaf, broadcast(basis)))
             factor = reduce_weighted_mean(right, weight)
             means.append((basis @ factor.T).reshape(leaf.shape[1:]))

@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError, check_settings, needs_library
-from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
+from workbench.federated.algorithms._aggregate import Aggregator, squared_norm, weighted_mean, wide
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import emit, map_fn, reduce_sum
 
@@ -106,13 +106,17 @@ def _check_noise(clip: float, noise_multiplier: float | Array, inner: Aggregator
 def clip_to_norm(tree: PyTree[Array], limit: float | jax.Array) -> PyTree[Array]:
     """Scales a pytree down to norm `limit` if its norm is larger."""
     # The square root has no derivative at 0; an update of 0 is not scaled.
-    squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)]
-    total = sum(squares[1:], squares[0])
+    total = squared_norm(tree)
     still = total == 0
     norm = jnp.where(still, jnp.zeros_like(total), jnp.sqrt(jnp.where(still, jnp.ones_like(total), total)))
     emit("client norm", norm)
     scale = limit / jnp.maximum(norm, jnp.full_like(norm, limit))
-    return jax.tree.map(lambda x: x * scale.astype(x.dtype), tree)
+
+    def scaled(x: jax.Array) -> jax.Array:
+        exact = wide(x)  # a scale in 16 bits may be too large
+        return (exact * scale.astype(exact.dtype)).astype(x.dtype)
+
+    return jax.tree.map(scaled, tree)
 
 
 def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta: float) -> float:

@@ -9,7 +9,7 @@ from jax import Array
 
 from workbench._types import PyTree
 from workbench.errors import check_settings, needs_library
-from workbench.federated.algorithms._aggregate import Aggregator
+from workbench.federated.algorithms._aggregate import Aggregator, squared_norm
 from workbench.federated.algorithms._privacy import clip_to_norm
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, reduce_sum
@@ -28,7 +28,8 @@ def ftrl_mean(
     Args:
         clip: The largest norm of one client's update.
         noise_multiplier: z, the standard deviation of one tree node's noise divided by `clip`.
-        rounds: Number of rounds, which determines the depth of the tree.
+        rounds: Number of rounds of a tree, which determines its depth. Later rounds start new trees; `ftrl_epsilon`
+            still bounds ε for clients that join one round.
         expected: Number of clients in a round, by which the sum is divided. Default: all clients.
         seed: Seed for the noise in all rounds.
 
@@ -64,8 +65,10 @@ def ftrl_mean(
             _clipped_sum(update, weight, jnp.asarray(clip, jnp.float32)),
             float(expected or weight.shape[0]),
         )
+        tree, place = round // rounds, round % rounds
         key = jax.random.key(seed)
-        after, before = (_tree_noise(key, at, levels, total) for at in (round + 1, round))
+        key = jax.lax.select(tree == 0, key, jax.random.fold_in(key, -tree))  # leaves have the numbers from 0
+        after, before = (_tree_noise(key, at, levels, total) for at in (place + 1, place))
 
         def noisy(x: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
             return (x + noise_multiplier * clip * (new - old)) / client_count
@@ -204,8 +207,7 @@ def adaptive_clip_mean(
 
 
 def _is_below(row: object, weight: jax.Array, clip: jax.Array) -> jax.Array:
-    squares = [jnp.vdot(leaf, leaf).real.astype(clip.dtype) for leaf in jax.tree.leaves(row)]
-    return ((sum(squares[1:], squares[0]) <= clip**2) & (weight > 0)).astype(clip.dtype)
+    return ((squared_norm(row).astype(clip.dtype) <= clip**2) & (weight > 0)).astype(clip.dtype)
 
 
 def _clipped_sum(update: PyTree[Array], weight: jax.Array, clip: jax.Array) -> PyTree[Array]:

@@ -1,14 +1,17 @@
 """Statistics of values that stay with their clients, as MapReduce programs."""
 
+import math
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Int, Int32, Real
 
 from workbench.errors import ProgramError, check_settings
 from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_min, reduce_sum
 
 
-def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high: float) -> Int[Array, " bins"]:
+def histogram(x: Real[Array, " clients *items"], *, bins: int, low: float, high: float) -> Int[Array, " bins"]:
     """Counts the values of all clients in bins of equal width.
 
     Every client sends one count per bin.
@@ -37,10 +40,12 @@ def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high
         (bins >= 1, f"bins={bins}", "Pass at least 1 bin."),
         (low < high, f"low={low} and high={high}", "Pass `low` below `high`."),
     )
-    edges = jnp.linspace(low, high, bins + 1, dtype=x.dtype)
+    # Edges between the values of a narrow dtype would be rounded to these values.
+    dtype = _wide(x.dtype)
+    edges = jnp.linspace(low, high, bins + 1, dtype=dtype)
 
-    def keys_of(row: Float[Array, " *items"]) -> Int[Array, " items"]:
-        values = row.reshape(-1)
+    def keys_of(row: Real[Array, " *items"]) -> Int[Array, " items"]:
+        values = row.reshape(-1).astype(dtype)
         place = jnp.minimum(jnp.searchsorted(edges, values, side="right").astype(jnp.int32) - 1, bins - 1)
         inside = (values >= edges[0]) & (values <= edges[-1])
         return jnp.where(inside, place, bins)  # one additional group, for values outside all bins
@@ -50,7 +55,7 @@ def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high
         return reduce_by_key(map_fn(jnp.ones_like, (keys,)), keys, bins + 1)[:bins]
 
 
-def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) -> Float[Array, ""]:
+def quantile(x: Real[Array, " clients *items"], q: float, *, rounds: int = 30) -> Real[Array, ""]:
     """Finds a quantile of the values of all clients by bisection.
 
     Clients send only the number of values that do not exceed a guess. In each round, every client receives and sends
@@ -82,22 +87,32 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
         )
         raise ProgramError(message)
     # At least one value is at most the answer, so the 0-quantile is the minimum.
-    rank = max(q * x.size, 1.0)
+    rank = max(math.ceil(q * x.size * (1 - 1e-12)), 1)  # 0.1 × 30 is slightly above 3
+
+    def count(at: jax.Array) -> jax.Array:
+        return reduce_sum(map_fn(lambda row, at: (row <= at).sum(dtype=jnp.int32), (x, broadcast(at))))
 
     def halve(interval: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], None]:
         low, high = interval
         guess = low + (high - low) / 2
-        below = reduce_sum(map_fn(lambda row, at: (row <= at).sum(), (x, broadcast(guess))))
-        enough = below.astype(x.dtype) >= rank
+        enough = count(guess) >= rank
         return (jnp.where(enough, low, guess), jnp.where(enough, guess, high)), None
 
     with program(clients=x.shape[0]):
-        x = jax.lax.stop_gradient(x)
+        x, dtype = jax.lax.stop_gradient(x), x.dtype
+        x = x.astype(_wide(dtype))  # a narrow dtype rounds the guesses
         low = reduce_min(map_fn(jnp.min, (x,)))
         high = reduce_max(map_fn(jnp.max, (x,)))
-        at_most_low = reduce_sum(map_fn(lambda row, at: (row <= at).sum(), (x, broadcast(low)))).astype(x.dtype)
         (_, bound), _ = jax.lax.scan(halve, (low, high), None, length=rounds)
-        return jnp.where(at_most_low >= rank, low, bound)
+        answer = jnp.where(count(low) >= rank, low, bound)
+        # The bound is slightly above the value.
+        return (jnp.floor(answer) if jnp.issubdtype(dtype, jnp.integer) else answer).astype(dtype)
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    """Returns a float dtype in which bins and guesses are exact enough."""
+    is_wide = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize >= 4
+    return dtype if is_wide else jnp.dtype(jnp.float32)
 
 
 def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary"]:
@@ -119,11 +134,18 @@ def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Arr
     References:
         Dean and Ghemawat, "MapReduce", OSDI 2004, section 2.1.
     """
+    words = _int32(words)
     with program(clients=words.shape[0]):
         word_ids = map_fn(
             lambda row: jnp.where((row >= 0) & (row < vocabulary), row, jnp.full_like(row, vocabulary)), (words,)
         )
         return reduce_by_key(map_fn(jnp.ones_like, (word_ids,)), word_ids, vocabulary + 1)[:vocabulary]
+
+
+def _int32(words: Int[Array, " clients *words"]) -> Int32[Array, " clients *words"]:
+    """Converts word indices to int32, because the numbers of groups may not fit into the dtype of stored tokens."""
+    outside = words > jnp.iinfo(jnp.int32).max if jnp.iinfo(words.dtype).max > jnp.iinfo(jnp.int32).max else False
+    return jnp.where(outside, jnp.int32(-1), words.astype(jnp.int32))
 
 
 def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary clients"]:
@@ -148,7 +170,7 @@ def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int
     References:
         Dean and Ghemawat, "MapReduce", OSDI 2004, section 2.3.
     """
-    documents = words.shape[0]
+    words, documents = _int32(words), words.shape[0]
 
     def keys_of(row: Int[Array, " *words"], document: Int[Array, ""]) -> Int[Array, " *words"]:
         mask = (row >= 0) & (row < vocabulary)
