@@ -82,6 +82,11 @@ def test_fairness_has_deciles_and_the_worst_tenth_of_the_clients() -> None:
     assert (found["worst 10 %"], found["best 10 %"]) == (18.5, 0.5)
 
 
+def test_fairness_leaves_out_runs_that_ended_early() -> None:
+    found = compare({"a": [run((1.0, 1.0), (1.0, 3.0)), run((9.0, 9.0))]}, metric="loss").fairness()
+    assert found.set_index("statistic")["mean"]["mean"] == 2.0
+
+
 def test_runs_that_diverged_or_ended_early_are_counted_and_left_out() -> None:
     table = compare({"a": [run(1.0, 1.0), run(1.0, float("nan")), run(1.0)]}, metric="loss").table()
     assert (table["seeds"][0], table["left_out"][0], table["mean"][0]) == (1, 2, 1.0)
@@ -90,6 +95,21 @@ def test_runs_that_diverged_or_ended_early_are_counted_and_left_out() -> None:
 def test_a_metric_that_nothing_has_is_refused_with_those_there_are() -> None:
     with pytest.raises(DataError, match="'loss'"):
         compare({"a": run(1.0)}, metric="accuracy")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"confidence": 95}, "confidence=95"),
+        ({"last": 0}, "last=0"),
+        ({"test": "t-test"}, "'permutation', 't', 'wilcoxon'"),
+        ({"correction": "bonferroni"}, "'holm' or 'benjamini-hochberg'"),
+    ],
+    ids=["percent", "no rounds", "test", "correction"],
+)
+def test_options_that_do_not_exist_are_refused(options: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        compare({"a": three(0.0), "b": three(1.0)}, **options)
 
 
 def test_something_else_than_runs_is_refused() -> None:

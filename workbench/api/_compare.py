@@ -66,7 +66,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
 
     Raises:
         InspectionError: if fewer than two programs were given, or an argument is neither a program nor runs.
-        DataError: if no run has the metric.
+        DataError: if no run has the metric, or an option for runs is out of range.
         ProgramError: if options for runs were given with programs.
 
     Example:

@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from workbench._open_types import Option
-from workbench.errors import DataError
+from workbench.errors import DataError, check_settings
 from workbench.measurement._history import History
 from workbench.measurement._intervals import Correction, Test
 from workbench.measurement._rounds import Run
@@ -69,7 +69,7 @@ def compare_runs(
         out of means and tests and counted as `left_out`.
 
     Raises:
-        DataError: if a result has a wrong type, or no result has the metric.
+        DataError: if a result has a wrong type, no result has the metric, or an option is out of range.
 
     Example:
         >>> from workbench.records.live import RoundRecord
@@ -84,6 +84,18 @@ def compare_runs(
         Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
         (arXiv 2108.13264), on intervals for few runs.
     """
+    check_settings(
+        "compare",
+        (last >= 1, f"last={last}", "`last` is a number of rounds: pass at least 1."),
+        (0 < confidence < 1, f"confidence={confidence}", "Pass a `confidence` between 0 and 1, such as 0.95."),
+        (test in get_args(Test), f"test={test!r}", f"Pass one of {', '.join(map(repr, get_args(Test)))} as `test`."),
+        (
+            correction in get_args(Correction),
+            f"correction={correction!r}",
+            f"Pass {' or '.join(map(repr, get_args(Correction)))} as `correction`.",
+        ),
+        error=DataError,
+    )
     named_results = named_runs(results)
     metric = first_metric(named_results) if metric is None else metric
     named = _histories(named_results)

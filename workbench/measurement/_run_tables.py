@@ -45,13 +45,15 @@ class RunTables:
         self._last, self._resamples = last, resamples
         self._test: Test = test
         self._correction: Correction = correction
-        longest = max(len(history) for seeds in results.values() for history in seeds.values())
+        self._longest: int = max(len(history) for seeds in results.values() for history in seeds.values())
         self._values: dict[str, dict[int, np.ndarray]] = {}
         self._left_out: dict[str, int] = {}
         for name, seeds in results.items():
             curves = {seed: values_of(history, metric) for seed, history in seeds.items()}
             finals = {
-                s: v for s, v in curves.items() if v is not None and len(v) == longest and np.isfinite(v[-last:]).all()
+                s: v
+                for s, v in curves.items()
+                if v is not None and len(v) == self._longest and np.isfinite(v[-last:]).all()
             }
             self._values[name], self._left_out[name] = finals, len(seeds) - len(finals)
 
@@ -178,6 +180,8 @@ class RunTables:
     def fairness(self, metric: str | None = None) -> "pd.DataFrame":
         """Computes the spread of final values over clients, with mean, `low` and `high` over seeds.
 
+        Seeds that ended before the longest run are left out.
+
         Args:
             metric: Metric with a value per client. Default: the compared metric.
 
@@ -194,7 +198,8 @@ class RunTables:
         name_of = self.metric if metric is None else metric
         rows = []
         for name, seeds in self.results.items():
-            finals = [np.asarray(h[-1].metrics.get(name_of, 0.0), np.float64) for s, h in seeds.items() if len(h)]
+            complete = [history for history in seeds.values() if len(history) == self._longest]
+            finals = [np.asarray(history[-1].metrics.get(name_of, 0.0), np.float64) for history in complete]
             per_client = [f.reshape(len(f), -1).mean(axis=1) for f in finals if f.ndim and np.isfinite(f).all()]
             if not per_client:
                 continue

@@ -332,5 +332,22 @@ def test_a_function_that_returns_something_else_is_the_reason(options: Any, said
 
 @pytest.mark.parametrize("options", [{"rounds": 2.5}, {"seeds": 1.5}, {"seeds": [0, 0]}, {"rounds_per_call": 0}])
 def test_counts_that_are_not_whole_are_refused(options: Any) -> None:
-    with pytest.raises(MeasureError, match="and distinct ints as `seeds`"):
+    with pytest.raises(MeasureError, match="distinct ints of 32 bits"):
         small(**options)
+
+
+def test_a_state_of_integers_that_becomes_floats_fails_instead_of_being_rounded() -> None:
+    def make(lr: Any) -> Any:
+        return lambda params: params, lambda state, _: (state.astype(jnp.float32) * lr, {"loss": state.sum()})
+
+    result = small(make, {"lr": [0.25]}, params=jnp.float32(4))
+    assert result.trials["status"].tolist() == ["finished"]
+    result = small(make, {"lr": [0.25]}, params=jnp.int32(4))
+    assert result.trials["status"].tolist() == ["failed"]
+    assert "int32 became float32" in result.trials["reason"][0]
+
+
+@pytest.mark.parametrize("seed", [2**31, -(2**31) - 1])
+def test_seeds_that_do_not_fit_into_32_bits_are_refused(seed: int) -> None:
+    with pytest.raises(MeasureError, match=str(seed)):
+        small(seeds=[seed])

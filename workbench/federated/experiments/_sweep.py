@@ -151,11 +151,12 @@ def _check(
 ) -> None:
     positive = [rounds] if rounds_per_call is None else [rounds, rounds_per_call]
     are_integers = all(isinstance(count, int | np.integer) for count in (*positive, *seeds))
-    if not are_integers or min(positive) < 1 or not seeds or len(set(seeds)) < len(seeds):
+    fit = are_integers and all(-(2**31) <= seed < 2**31 for seed in seeds)
+    if not fit or min(positive) < 1 or not seeds or len(set(seeds)) < len(seeds):
         message = (
             f"`sweep` received rounds={rounds}, rounds_per_call={rounds_per_call} and seeds {list(seeds)}. Every trial "
             "runs at least one round with at least one seed, each seed once: pass positive ints as `rounds` and "
-            "`rounds_per_call`, and distinct ints as `seeds`."
+            "`rounds_per_call`, and distinct ints of 32 bits as `seeds`."
         )
         raise MeasureError(message)
     if not space:

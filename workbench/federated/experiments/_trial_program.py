@@ -143,6 +143,12 @@ def rounds_of(
 
 def _as_type(leaf: PyTree[Array], dtype: np.dtype) -> jax.Array:
     leaf = jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
+    if jnp.issubdtype(leaf.dtype, jnp.inexact) and not jnp.issubdtype(dtype, jnp.inexact):
+        message = (
+            f"`sweep` received a state whose array of dtype {dtype} became {leaf.dtype} in a round. The state must "
+            "have the same dtypes after every round, and rounding would stop the training: pass `params` of floats."
+        )
+        raise ProgramError(message)
     return leaf if leaf.dtype == dtype else leaf.astype(dtype)
 
 
