@@ -13,6 +13,7 @@ from workbench_widgets._clients import ClientsView
 from workbench_widgets._cost import CostView
 from workbench_widgets._picture import PictureView
 
+from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.records.live import ClientOutcomeRecord, SpanRecord, TimelineRecord
 from workbench.records.run import ClientRunRecord, RunRecord
 
@@ -285,3 +286,21 @@ def test_tabs_that_do_not_fit_are_in_a_menu_and_the_present_one_is_in_view(harne
     assert head["height"] < 180
     harness.page.set_viewport_size({"width": 1400, "height": 800})
     expect(more).to_be_hidden()
+
+
+def test_search_adds_a_module_that_stands_below_several_lines(harness: Harness):
+    work = [CallFiguresRecord(flops_matmul=flops) for flops in (7e6, 5e6, 2e6)]
+    module = {"kind": "scope", "name": "block_0", "scope": "block_0"}
+    nodes = (
+        CallNodeRecord(id=0, parent=None, kind="root", name="step", total=work[0]),
+        CallNodeRecord(id=1, parent=0, kind="line", name="model.py:3", total=work[1]),
+        CallNodeRecord(id=2, parent=1, own=work[1], total=work[1], **module),
+        CallNodeRecord(id=3, parent=0, kind="line", name="model.py:8", total=work[2]),
+        CallNodeRecord(id=4, parent=3, own=work[2], total=work[2], **module),
+    )
+    record = examples.fedavg_record()
+    tree = CallTreeRecord(made_from="compiled", nodes=nodes)
+    record = record.replace(module=record.module.replace(call_tree=tree))
+    view = harness.mount(workbench_widgets.Explorer(record, view="operations"))
+    view.get_by_role("searchbox", name="Search operations").fill("block_0")
+    expect(view.get_by_text("2 of 5, together 7 MFLOP; the rows above a match count everything inside")).to_be_visible()

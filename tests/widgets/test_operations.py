@@ -87,6 +87,20 @@ def layered(*names: str, flops: tuple[float, ...] = (), inside: tuple[str, ...] 
     return CallTreeRecord(made_from="compiled", nodes=(nodes[0].replace(total=total), *nodes[1:]))
 
 
+@pytest.mark.parametrize(
+    ("sent", "columns"),
+    [
+        ({"data": 3.0, "model": 4.0}, {"sent": 7.0, "sent/model": 4.0, "sent/data": 3.0}),
+        ({"data": 3.0}, {"sent/data": 3.0}),  # a total would say the same twice
+    ],
+)
+def test_bytes_sent_have_a_total_and_a_column_per_axis(sent: dict[str, float], columns: dict[str, float]):
+    root = CallNodeRecord(id=0, parent=None, kind="root", name="step", total=CallFiguresRecord(sent_bytes=sent))
+    state, arrays = operations_state(CallTreeRecord(made_from="compiled", nodes=(root,)))
+    keys = [column["key"] for column in state["columns"]]
+    assert {key: np.frombuffer(arrays[f"tree.{key}"], "<f4").item() for key in keys} == columns
+
+
 def test_equal_layers_are_one_row_with_the_sum_of_their_figures():
     state, arrays = operations_state(layered("blocks_0", "blocks_2", "blocks_1", flops=(1.0, 4.0, 2.0)))
     group = state["names"].index("3 × blocks_0…2")

@@ -169,10 +169,12 @@ class CompiledFlow:
 
     def _is_joined(self, instruction: InstructionRecord) -> bool:
         """Returns whether an instruction joins the results of an exchange."""
-        parts = [self.instructions.get(name) for name in instruction.operands]
-        return instruction.opcode == "concatenate" and all(
-            part is not None and part.opcode == "get-tuple-element" and part.operands == parts[0].operands  # pyright: ignore[reportOptionalMemberAccess]
-            for part in parts
+        parts = [self.instructions[name] for name in instruction.operands if name in self.instructions]
+        return (
+            instruction.opcode == "concatenate"
+            and len(parts) == len(instruction.operands)
+            and {part.opcode for part in parts} == {"get-tuple-element"}
+            and len({part.operands for part in parts}) == 1
         )
 
     def _fill(self, instructions: Sequence[InstructionRecord]) -> None:

@@ -104,6 +104,21 @@ def test_inspected_program_and_its_trial_have_the_same_stages_names_and_chip(mes
     assert named == {leaf.path for leaf in present.inputs.leaves}
 
 
+def two_products(x, first, second):
+    x = jnp.tanh(x @ first)  # small
+    return jnp.tanh(x @ second)  # large
+
+
+def test_row_of_several_collectives_names_all_lines_the_one_with_most_bytes_first(mesh):
+    line = two_products.__code__.co_firstlineno
+    x = jax.ShapeDtypeStruct((8, 32), jnp.float32)
+    first, second = (jax.ShapeDtypeStruct((32, size), jnp.float32) for size in (32, 256))
+    shards = {"first": P("model"), "second": P("model")}
+    tried = wb.trace(two_products)(x, first, second).what_if(specs=shards, on=mesh)
+    (sums,) = [row for row in tried.compiled if row.kind == "all-reduce"]
+    assert [source.line for source in sums.sources] == [line + 2, line + 1]
+
+
 def test_plan_alone_names_axis_stage_and_line(mesh):
     tried = wb.trace(mean_output)(W, DATA).what_if(specs=TENSOR_PARALLEL, on=mesh, compiled=False)
     assert tried.compiled is None

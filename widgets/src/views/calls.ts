@@ -7,6 +7,7 @@ import { type Tree, treeFrom } from "./icicle";
 import { extremes } from "./layers";
 
 const WHOLE = new Set(["measured", "peak", "constants"]); // what a loop of unknown length leaves whole
+const ADDED = new Set(["predicted", "flops", "traffic", "sent", "peak"]); // not the slowest device's measured seconds
 const PASS_WORDS: Record<string, string> = { transpose: "backward", remat: "recomputed", mixed: "" };
 const MOST_SHARES = 3; // in a sentence
 const LEAST_SHARE = 0.01;
@@ -102,11 +103,12 @@ export class Calls {
       if (!isPart && matches(node)) outermost.push(node);
       inside[node] = isPart || outermost.at(-1) === node ? 1 : 0;
     }
+    const isSummed = this.columns.some(({ key }) => key === "sent");
     const parts = this.columns.map(({ key, title, unit }, i) => {
       const sum = outermost.reduce((amount, node) => amount + this.totals[i][node], 0);
+      if (sum === 0 || !(ADDED.has(key) || (key.startsWith("sent/") && !isSummed))) return "";
+      if (Number.isNaN(sum)) return `${title} unknown`;
       const least = outermost.some((node) => this.isLeast(i, node)) ? "at least " : "";
-      const isPartial = key.startsWith("sent/") && this.columns.some((column) => column.key === "sent");
-      if (!sum || isPartial || key === "matmul" || key === "constants") return "";
       return `${least}${formatAs(unit, sum)}${unit === "flops" ? "" : ` ${title}`}`;
     });
     return parts.filter(Boolean).join(", ");

@@ -67,7 +67,8 @@ def quantile(x: Real[Array, " clients *items"], q: float, *, rounds: int = 30) -
         rounds: Number of bisections; 30 bisections reach float32 precision.
 
     Returns: The smallest value v such that at least a share `q` of all values is at most v (numpy's "inverted_cdf").
-        The error is at most the range of the values × 2^−rounds. The gradient of the quantile is zero.
+        The error is at most the range of the values × 2^−rounds; integers and narrow floats are compared in float32.
+        The gradient of the quantile is zero.
 
     Raises:
         ProgramError: if `q` is not between 0 and 1.
