@@ -35,6 +35,12 @@ def replicated(*leaves, memory=None, **fields):
     return compiled(inputs=leaves or (W, X), memory=memory, **fields)
 
 
+def argument_gain(saved):
+    """The estimated gain, with the 640 KiB of both arguments before the change."""
+    how = "counted from the shapes and specs"
+    return GainRecord(quantity="argument bytes", before=655360.0, after=655360.0 - saved, verified=False, how=how)
+
+
 LARGE = FindingRecord(
     rule="large replicated array",
     what="`w` (512 KiB) is stored in full on 8 devices.",
@@ -46,6 +52,7 @@ LARGE = FindingRecord(
     leaves=("w",),
     axes=("data",),
     size_bytes=524288.0,
+    gain=argument_gain(3 * 131072.0),
 )
 PART = FindingRecord(
     rule="large replicated array",
@@ -58,6 +65,7 @@ PART = FindingRecord(
     leaves=("x",),
     axes=("model",),
     size_bytes=131072.0,
+    gain=argument_gain(65536.0),
 )
 
 
@@ -104,6 +112,21 @@ def test_smallest_array_that_is_reported_has_64_kib_and_a_tenth_of_the_bytes():
     assert [f.weight for f in large_replicated(replicated(least, X, rest))] == [0.1]
     many = [leaf(name, (256, 256 + 64 * at)) for at, name in enumerate("abcd")]
     assert [f.leaves for f in large_replicated(replicated(*many))] == [("d",), ("c",), ("b",)]
+
+
+def test_groups_with_the_same_sizes_are_one_finding():
+    shapes = {"query": (128, 4, 32), "out": (4, 32, 128), "key": (128, 4, 32), "bias": (256, 128)}
+    leaves = [leaf(f"p['block_{at}']['{name}']", shapes[name]) for name in shapes for at in range(2)]
+    other, merged = large_replicated(replicated(*leaves))
+    assert merged.change == (
+        "Shard `p['block_*']['query']` and 1 similar, `p['block_*']['key']` and 1 similar as `P('data')`; "
+        "`p['block_*']['out']` and 1 similar as `P(None, None, 'data')`, over `data`."
+    )
+    assert len(merged.leaves) == 6
+    assert merged.specs["p['block_1']['out']"] == ((), (), ("data",))
+    assert merged.size_bytes == 6 * 128 * 128 * 4
+    assert merged.gain.before - merged.gain.after == 6 * 128 * 128 * 4 * 3 / 4
+    assert other.leaves == ("p['block_0']['bias']", "p['block_1']['bias']")
 
 
 def in_shard_map(part=(1, 64, 64), operation="manual_computation", operands=("%arg1", "%arg0"), **axes):

@@ -12,6 +12,7 @@ from workbench.advice._sharding import best_spec
 from workbench.inspection import order_of_jax
 from workbench.records.hardware import DeviceRecord
 from workbench.records.sharding import LeafShardingRecord
+from workbench.render.units import bytes_text
 
 
 def rules(advice):
@@ -77,8 +78,31 @@ def test_large_replicated_parameters_are_named_with_a_spec_to_paste(mesh):
     args = params(mesh), placed(mesh, jnp.ones((16, 256)), "data")
     advice = wb.advise(jax.jit(sgd, donate_argnums=0), verify=False)(*args)
     found = [f for f in advice.findings if f.rule == "large replicated array"]
-    assert {"up", "down"} <= {name for f in found for name in ("up", "down") if name in f.what}
+    assert {"up", "down"} <= {name for f in found for name in ("up", "down") if name in f.change}
     assert all("P(" in f.change for f in found)
+
+
+def test_replicated_parameters_that_cost_more_traffic_than_memory_are_a_trade(mesh):
+    def steps(w, x):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=6)[0]
+
+    args = placed(mesh, jnp.ones((256, 256))), placed(mesh, jnp.ones((1024, 256)), "data")
+    [found] = [f for f in wb.advise(jax.jit(steps), verify=False)(*args).findings if f.leaves == ("w",)]
+    freed = 256 * 256 * 4 * 3 // 4
+    assert f"A trade: one device stores {bytes_text(freed)} less, but sends" in found.change
+    assert "planned: one device sends 0 B per call now, and" in found.evidence[-1]
+    assert found.gain.how == "counted from the shapes and specs; not verified, because verify=False"
+    assert found.gain.before - found.gain.after == freed
+
+
+def test_advice_that_compiles_nothing_says_so(mesh):
+    args = params(mesh, **SHARDED), params(mesh, **SHARDED)
+    average = jax.jit(lambda old, new: jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, old, new))
+    [found] = [f for f in wb.advise(average, verify=False)(*args).findings if f.rule == "missing donation"]
+    assert found.gain.how == "not verified, because verify=False"
+    record = wb.inspect(average)(*args)
+    [found] = [f for f in advise_record(record).findings if f.rule == "missing donation"]
+    assert found.gain.how == "not verified, because a record cannot be compiled again"
 
 
 def test_spec_of_a_replicated_parameter_shards_a_dimension_that_the_devices_divide(mesh):

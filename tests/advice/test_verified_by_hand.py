@@ -11,6 +11,7 @@ from tests.advice.hand_written import GATHER, changed, compiled, leaf, line, mes
 from workbench.advice._batch_axis import RULE as LOST, CandidateLine, LostAxis
 from workbench.advice._links import crossed_links
 from workbench.advice._remat import KEPT
+from workbench.advice._sharding import large_replicated
 from workbench.advice._verify import (
     NothingToChangeError,
     TimeLimitError,
@@ -156,6 +157,30 @@ def test_specs_are_verified_by_the_peak():
     for traffic, peak in ((1010.0, 60), (1011.0, 100)):  # it was advised as free, up to one percent
         result = verified(part, program(), Recompiled(program(60, traffic)))
         assert result.gain == gain("peak bytes", 100, peak, "compiled with this spec")
+
+
+def test_replicated_arguments_with_a_price_are_left_out():
+    base = program(inputs=[leaf("up", (256, 512)), leaf("down", (512, 256))])
+    [both] = large_replicated(base)
+    slow, free = program(60, flops=80.0), program(70)
+    recompile = Recompiled(slow, slow, free)
+    result = verified(both.replace(change="Shard it. A trade: more bytes"), base, recompile)
+    assert [set(change["specs"]) for change in recompile.asked] == [{"up", "down"}, {"up"}, {"down"}]
+    assert result.leaves == ("down",)
+    assert result.gain == gain("peak bytes", 100, 70, "compiled with this spec")
+    assert result.costs == ()
+    assert result.evidence[-1] == "with `up` sharded as well: FLOPs +60 %"
+
+
+def test_replicated_arguments_stay_together_if_each_has_a_price_or_time_ends():
+    base = program(inputs=[leaf("up", (256, 512)), leaf("down", (512, 256))])
+    [both] = large_replicated(base)
+    slow = program(60, flops=80.0)
+    for rest in ((slow, slow), (slow, TimeLimitError("late"))):
+        result = verified(both.replace(change="Shard. A trade: more bytes"), base, Recompiled(slow, *rest))
+        assert result.leaves == ("up", "down")
+        assert result.change == "Shard."
+        assert [row.quantity for row in result.costs] == ["FLOPs"]
 
 
 def test_results_with_another_sharding_are_listed():

@@ -45,6 +45,7 @@ from workbench.advice._verify import (
     is_gradient,
     parameters_of,
     verified,
+    with_reason,
     wrapper_of,
 )
 from workbench.errors import InspectionError
@@ -109,6 +110,7 @@ def advise_record(
     found: Callable[[AdviceRecord], None] | None = None,
     until: float | None = None,
     compiling: float = 0.0,
+    unverified: str = "not verified, because a record cannot be compiled again",
 ) -> AdviceRecord:
     """Returns ranked findings about an inspected program.
 
@@ -164,7 +166,7 @@ def advise_record(
             if is_stopped("rule was checked"):
                 return advice()
             new = [_for_pmap(with_evidence(draft, program), program) for draft in rule(program)]
-            estimates += new
+            estimates += new if recompile is not None else [with_reason(one, program, unverified) for one in new]
             checked.append(rule)
             findings = sorted(_once(_without_effects(estimates)), key=lambda f: -f.weight)[:at_most]
             if new:
@@ -263,6 +265,7 @@ def advise_call(
         found=found,
         until=until,
         compiling=compiling,
+        unverified="not verified, because verify=False",
     )
 
 
@@ -358,7 +361,7 @@ def _rank(finding: FindingRecord, available: float | None = None) -> tuple[bool,
     makes_room = bool(available and peak is not None and peak.after <= available < peak.before)
     is_faster = saved is not None and saved > 0
     is_trade = bool(finding.costs) or finding.rule == KEPT
-    is_failed = gain is not None and _is_unknown(gain)
+    is_failed = gain is not None and _is_unknown(gain) and not gain.how.startswith("not verified")
     size = gain.saved_share if gain is not None and gain.verified else finding.weight
     return not makes_room, is_failed or (is_trade and not is_faster), -(size if saved is None else saved)
 

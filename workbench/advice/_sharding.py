@@ -2,60 +2,149 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from workbench.advice._module import Compiled
+from workbench.advice._module import Compiled, estimated
+from workbench.advice._planning import plan_with, planned_base, planned_bytes
 from workbench.advice._search._groups import ArgumentLeaf, group_leaves
-from workbench.records.advice import FindingRecord
+from workbench.records.advice import FindingRecord, Spec
 from workbench.records.compiled import ProgramRecord
-from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord
-from workbench.render.units import bytes_text, share_text, spec_text
+from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord, pattern_of
+from workbench.render.units import bytes_text, flops_text, share_text, spec_text
 
 _LARGE = 0.1  # of the arguments of one device
 _LARGE_BYTES = 1 << 16  # for smaller arrays, a collective is not worthwhile
 _LARGE_VALUES = 1 << 12  # number of entries; padding of smaller arrays is ignored
 _PADDED, _WAITED = 0.2, 0.3  # share of padding in client work; excess over the mean time
 _WASTE = 0.1  # of the entries
+_MOST = 3  # findings about replicated arguments
+TRADE = " A trade: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicated:
+    """Similar arguments that a spec would shard over a mesh axis."""
+
+    leaves: tuple[LeafShardingRecord, ...]
+    axis: str
+    spec: Spec
+    is_requested: bool  # by a `jax.shard_map` of the program
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(leaf.bytes_per_device for leaf in self.leaves)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """The groups with the same kind are one finding: `query` and `out` of attention, with their moments."""
+        leaf = self.leaves[0]
+        sizes = tuple(sorted(leaf.shape))
+        return self.axis, sizes, len(self.leaves), leaf.replication, leaf.bytes_per_device, self.is_requested
 
 
 def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
     """A large replicated argument that has a dimension divisible by a mesh axis."""
+    kinds: dict[object, list[Replicated]] = {}
+    for group in replicated_groups(program):
+        kinds.setdefault(group.kind, []).append(group)
+    for groups in list(kinds.values())[:_MOST]:
+        yield replicated_finding(program, groups)
+
+
+def replicated_groups(program: Compiled) -> list[Replicated]:
+    """The large replicated arguments that a mesh axis can shard, grouped by name and shape, largest first."""
     record = program.record
     if record.inputs is None or record.mesh is None:
-        return
+        return []
     sizes = {axis.name: axis.size for axis in record.mesh.axes if axis.size > 1}
     total = sum(leaf.bytes_per_device for leaf in record.inputs.leaves)
     memory = program.module.memory
     is_tight = bool(memory.available_bytes) and (memory.peak_bytes or 0) > 0.5 * (memory.available_bytes or 0)
-    for leaves in alike(record)[:3]:
+    groups = []
+    for leaves in alike(record):
         leaf, held_bytes = leaves[0], sum(member.bytes_per_device for member in leaves)
         requested = None if any(leaf.spec) else _of_shard_map(record.propagation, leaf, sizes)
         choice = requested or best_spec(leaf, sizes)
         if leaf.replication <= 1 or choice is None or held_bytes < max(_LARGE * total, _LARGE_BYTES):
             continue
-        is_whole = leaf.bytes_per_device >= leaf.size_bytes
-        if not is_whole and not is_tight:  # a batch over `data` is intentionally replicated over `model`
-            continue
+        if leaf.bytes_per_device < leaf.size_bytes and not is_tight:
+            continue  # a batch over `data` is intentionally replicated over `model`
         axis, spec = choice
-        stored = "in full" if is_whole else f"in parts of {bytes_text(leaf.bytes_per_device)}, each"
-        yield FindingRecord(
-            rule="large replicated array",
-            what=f"{named(leaves)} stored {stored} on {leaf.replication} devices.",
-            why="The array is passed unsharded, but a `jax.shard_map` of the program splits it."
-            if requested
-            else "No spec shards the array, and nothing in the program requests a shard of the array."
-            if is_whole
-            else f"The spec omits `{axis}`, and the program needs more than half of the memory.",
-            change=f"Shard {all_of(leaves)} as `{spec_text(spec)}`, over `{axis}`.",
-            evidence=(
-                f"{share_text(held_bytes / total, 0)} of one device's argument bytes",
-                f"sharded over {axis}, one device would store {bytes_text(held_bytes // sizes[axis])}",
-            ),
-            weight=held_bytes / total,
-            specs={member.path: spec for member in leaves},
-            leaves=tuple(member.path for member in leaves),
-            axes=(axis,),
-            size_bytes=float(held_bytes),
+        groups.append(Replicated(leaves=tuple(leaves), axis=axis, spec=spec, is_requested=requested is not None))
+    return groups
+
+
+def replicated_finding(program: Compiled, groups: Sequence[Replicated]) -> FindingRecord:
+    """The finding about groups of one kind; a trade if the plan sends more bytes than the change frees."""
+    record = program.record
+    sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
+    leaves = [leaf for group in groups for leaf in group.leaves]
+    leaf, axis, held_bytes = leaves[0], groups[0].axis, sum(group.held_bytes for group in groups)
+    total = 0 if record.inputs is None else sum(each.bytes_per_device for each in record.inputs.leaves)
+    is_whole = leaf.bytes_per_device >= leaf.size_bytes
+    stored = "in full" if is_whole else f"in parts of {bytes_text(leaf.bytes_per_device)}, each"
+    freed = held_bytes - held_bytes // sizes[axis]
+    evidence, price = _planned_price(program, groups, freed)
+    return FindingRecord(
+        rule="large replicated array",
+        what=f"{named(leaves)} stored {stored} on {leaf.replication} devices.",
+        why="The array is passed unsharded, but a `jax.shard_map` of the program splits it."
+        if groups[0].is_requested
+        else "No spec shards the array, and nothing in the program requests a shard of the array."
+        if is_whole
+        else f"The spec omits `{axis}`, and the program needs more than half of the memory.",
+        change=f"Shard {_with_specs(groups)}, over `{axis}`.{price}",
+        evidence=(
+            f"{share_text(held_bytes / total, 0)} of one device's argument bytes",
+            f"sharded over {axis}, one device would store {bytes_text(held_bytes // sizes[axis])}",
+            *evidence,
+        ),
+        weight=held_bytes / total * (0.5 if price else 1.0),
+        specs={member.path: group.spec for group in groups for member in group.leaves},
+        leaves=tuple(member.path for member in leaves),
+        axes=(axis,),
+        size_bytes=float(held_bytes),
+        gain=estimated("argument bytes", float(total), float(total - freed), "counted from the shapes and specs"),
+    )
+
+
+def _with_specs(groups: Sequence[Replicated]) -> str:
+    """The arguments of the groups with their specs; of several groups, the pattern of the first argument."""
+    if len(groups) == 1:
+        return f"{all_of(groups[0].leaves)} as `{spec_text(groups[0].spec)}`"
+    names: dict[Spec, list[str]] = {}
+    for group in groups:
+        rest = len(group.leaves) - 1
+        more = f" and {rest} similar" if rest else ""
+        names.setdefault(group.spec, []).append(f"`{pattern_of(group.leaves[0].path)}`{more}")
+    return "; ".join(f"{', '.join(patterns)} as `{spec_text(spec)}`" for spec, patterns in names.items())
+
+
+def _planned_price(program: Compiled, groups: Sequence[Replicated], freed: float) -> tuple[tuple[str, ...], str]:
+    """The planned bytes as evidence, and a sentence about them if they exceed the memory that the change frees."""
+    planner, base = planned_base(program)
+    specs = {leaf.path: group.spec for group in groups for leaf in group.leaves}
+    if planner is None or base is None:
+        return (), ""
+    tried = list(base.specs)
+    for at, group in enumerate(planner.groups):
+        paths = {planner.leaves[i].name for i in group.leaves}
+        if paths.intersection(specs) and not paths <= set(specs):  # the plan has one spec for all of them
+            return (), ""
+        if paths <= set(specs):
+            tried[at] = specs[next(iter(paths))]
+    after = plan_with(planner, tuple(tried))
+    if after is None:
+        return (), ""
+    before_bytes, after_bytes = sum(base.sent.values()), sum(after.sent.values())
+    price, flops = "", (base.flops or 0.0, after.flops or 0.0)
+    work = f", and computes {flops_text(flops[1])} instead of {flops_text(flops[0])}" * (flops[1] > 1.05 * flops[0])
+    if after_bytes - before_bytes > freed:
+        price = (
+            f"{TRADE}one device stores {bytes_text(freed)} less, but sends {bytes_text(after_bytes - before_bytes)} "
+            f"more per call{work}, according to the plan."
         )
+    return (planned_bytes(program, before_bytes, after_bytes),), price
 
 
 def _of_shard_map(

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.advice._module import Compiled, estimated, explained
+from workbench.advice._planning import divides, plan_with, planned_base, planned_bytes
 from workbench.advice._search._program import Priced, SearchProgram
 from workbench.advice._sharding import all_of, best_spec, named
-from workbench.errors import WorkbenchError
 from workbench.records.advice import FindingRecord
 from workbench.records.program import SourceLine
 from workbench.render.units import bytes_text, share_text, spec_text
@@ -22,7 +22,7 @@ _LARGE, _LARGE_BYTES = 0.1, 1 << 16  # share of the arguments on one device; sma
 
 def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
     """An argument whose transposed spec would cause much less communication."""
-    planner, base = _base(program)
+    planner, base = planned_base(program)
     before = 0.0 if base is None else sum(base.sent.values())
     if planner is None or base is None or before < _SMALL_BYTES:
         return
@@ -54,7 +54,7 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
             "devices must add. The number of bytes depends on the sharded dimension.",
             change=f"Shard {' and '.join(f'`{groups[at].pattern}` as `{spec_text(specs[at])}`' for at in specs)}.",
             specs=leaves,
-            evidence=(_planned_bytes(program, before, after),),
+            evidence=(planned_bytes(program, before, after),),
             weight=_weight(before, after),
             leaves=tuple(leaves),
             axes=tuple(axis for at in specs for axes in base.specs[at] for axis in axes),
@@ -70,11 +70,11 @@ def _transposed(
     options = []
     for at in places:
         permuted = {permutation for permutation in itertools.permutations(base.specs[at])} - {base.specs[at]}
-        options.append(sorted(p for p in permuted if _divides(p, planner.groups[at].shape, planner)))
+        options.append(sorted(p for p in permuted if divides(p, planner.groups[at].shape, planner)))
     best: tuple[float, dict[int, Any]] = math.inf, {}
     for choice in itertools.takewhile(lambda _: not program.is_late, itertools.product(*options)):
         specs = dict(zip(places, choice, strict=True))
-        priced = _planned(planner, tuple(specs.get(at, spec) for at, spec in enumerate(base.specs)))
+        priced = plan_with(planner, tuple(specs.get(at, spec) for at, spec in enumerate(base.specs)))
         # a spec with which devices repeat work is not better, even if it sends fewer bytes
         if priced is not None and (priced.flops or 0.0) <= _SAME_WORK * (base.flops or 0.0):
             best = min(best, (sum(priced.sent.values()), specs), key=lambda pair: pair[0])
@@ -83,7 +83,7 @@ def _transposed(
 
 def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
     """A sharded argument that could be sharded over another axis without more communication."""
-    planner, base = _base(program)
+    planner, base = planned_base(program)
     if planner is None or base is None or program.record.inputs is None or program.record.mesh is None:
         return
     sizes = {axis.name: axis.size for axis in program.record.mesh.axes if axis.size > 1}
@@ -103,7 +103,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
         ):
             continue
         axis, spec = choice
-        tried = _planned(planner, (*base.specs[:at], spec, *base.specs[at + 1 :]))
+        tried = plan_with(planner, (*base.specs[:at], spec, *base.specs[at + 1 :]))
         if tried is None or sum(tried.sent.values()) > before or (tried.seconds or 0.0) > (base.seconds or 0.0):
             continue
         yield FindingRecord(
@@ -115,7 +115,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_text(spec)}`.",
             evidence=(
                 f"{share_text(held_bytes / total, 0)} of one device's argument bytes",
-                _planned_bytes(program, before, sum(tried.sent.values())),
+                planned_bytes(program, before, sum(tried.sent.values())),
             ),
             weight=0.5 * held_bytes / total,
             specs={member.path: spec for member in leaves},
@@ -127,7 +127,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
 
 def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
     """A sharding constraint that causes a large amount of communication."""
-    planner, base = _base(program)
+    planner, base = planned_base(program)
     propagation = program.record.propagation
     if planner is None or base is None or propagation is None:
         return
@@ -144,10 +144,10 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
         if program.is_late:
             return
         value = values[numbers[0]]
-        without = _planned(planner, base.specs, without=tuple(numbers))
+        without = plan_with(planner, base.specs, without=tuple(numbers))
         before, after = planned, planned if without is None else sum(without.sent.values())
         slower = without is None or (without.seconds or 0.0) > (base.seconds or 0.0)
-        evidence = _planned_bytes(program, before, after)
+        evidence = planned_bytes(program, before, after)
         # The plan leaves out a constraint that the next value undoes.
         if not slower and (planned < _SMALL_BYTES or after > _LESS * planned):
             operands = {operand for number in numbers for operand in values[number].operands}
@@ -192,36 +192,3 @@ def _state(program: Compiled, planner: SearchProgram) -> set[str]:
 def _weight(before: float, after: float) -> float:
     """Weight of a finding, in the upper half of the scale so that causes rank before the collectives they cause."""
     return 0.5 + 0.5 * (1 - after / before)
-
-
-def _base(program: Compiled) -> tuple[SearchProgram | None, Priced | None]:
-    """The planned cost of the unchanged program, with the specs its arguments have after compilation."""
-    planner, inputs = program.planner, program.record.inputs
-    if planner is None or inputs is None or len(inputs.leaves) != len(planner.leaves):
-        return None, None
-    specs = []
-    for group in planner.groups:
-        leaf = inputs.leaves[group.leaves[0]]
-        spec = tuple(tuple(axes) for axes in leaf.spec)
-        spec = (*spec, *[()] * (len(group.shape) - len(spec)))
-        specs.append(spec if _divides(spec, group.shape, planner) else ((),) * len(group.shape))
-    return planner, _planned(planner, tuple(specs))
-
-
-def _planned_bytes(program: Compiled, before: float, after: float) -> str:
-    """Planned bytes before and after, or only their ratio if the length of a loop is unknown."""
-    if all(collective.executions is not None for collective in program.module.collectives):
-        return f"planned: one device sends {bytes_text(before)} per call now, and {bytes_text(after)} after the change"
-    saved = share_text(1 - after / before if before else 0.0, 0)
-    return f"planned: one device sends {saved} fewer bytes; the length of a loop is unknown"
-
-
-def _planned(planner: SearchProgram, specs: tuple, *, without: tuple[int, ...] = ()) -> Priced | None:
-    try:
-        return planner.plan(specs, without=without)
-    except WorkbenchError:  # jaxlib's Shardy rejects some programs, which then have no result
-        return None
-
-
-def _divides(spec: tuple[tuple[str, ...], ...], shape: tuple[int, ...], planner: SearchProgram) -> bool:
-    return planner.allows(spec, shape)

@@ -33,7 +33,13 @@ from workbench.advice._rewrite import unconstrained, with_constraints, with_own_
 from workbench.advice._search._program import SearchProgram
 from workbench.advice._search._run import Runnable, median_interval, run_interleaved, with_specs
 from workbench.advice._search._stand_in import as_accelerator
-from workbench.advice._sharding import best_spec
+from workbench.advice._sharding import (
+    TRADE as REPLICATED_TRADE,
+    Replicated,
+    best_spec,
+    replicated_finding,
+    replicated_groups,
+)
 from workbench.cost import estimate_cost
 from workbench.errors import EngineError, WorkbenchError
 from workbench.inspection import (
@@ -50,7 +56,8 @@ from workbench.plan import ChunkSize
 from workbench.records.advice import FindingRecord, GainRecord, Spec
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import SourceLine
-from workbench.render.units import bytes_text, flops_text, seconds_text, spec_text
+from workbench.records.sharding import pattern_of
+from workbench.render.units import bytes_text, flops_text, seconds_text, share_text, spec_text
 
 
 class NothingToChangeError(ValueError):
@@ -65,6 +72,17 @@ Recompile = Callable[..., ProgramRecord]
 Rewrite = Callable[[ClosedJaxpr, Any], tuple[ClosedJaxpr, int]]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
 _FREE = 1.01  # maximum factor by which a change that is advised as free may increase the bytes sent
+
+
+def with_reason(finding: FindingRecord, program: Compiled, reason: str) -> FindingRecord:
+    """The finding with the reason why its change was not compiled; unchanged if no change can be compiled."""
+    if finding.rule not in _CHECKS:
+        return finding
+    if finding.gain is None:
+        peak = float(program.module.memory.peak_bytes or 0)
+        gain = GainRecord(quantity="peak bytes", before=peak, after=peak, verified=False, how=reason)
+        return finding.replace(gain=gain)
+    return finding.replace(gain=finding.gain.replace(how=f"{finding.gain.how}; {reason}"))
 
 
 def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -101,6 +119,36 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     if finding.rule == "partly sharded array" and traffic is not None and traffic.after > _FREE * traffic.before:
         gain = gain.replace(after=gain.before)  # the change was advised as free, but costs bytes when compiled
     return _with_results(finding, program, after).replace(gain=gain, compared=rows)
+
+
+def _sharded(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """Shards groups of similar arguments; groups with a price are left out if the other groups have no price."""
+    whole = _specs(finding, program, recompile)
+    groups = [group for group in replicated_groups(program) if group.leaves[0].path in finding.specs]
+    if whole.costs and len(groups) > 1:
+        with contextlib.suppress(TimeLimitError):
+            whole = _without_price(whole, groups, program, recompile)
+    return whole.replace(change=whole.change.partition(REPLICATED_TRADE)[0])  # the compiled figures replace the plan
+
+
+def _without_price(
+    whole: FindingRecord, groups: Sequence[Replicated], program: Compiled, recompile: Recompile
+) -> FindingRecord:
+    """The finding about the groups that no figure pays for; the finding about all groups if there are none."""
+    each = [_specs(replicated_finding(program, [group]), program, recompile) for group in groups]
+    free = [at for at, one in enumerate(each) if not one.costs and one.gain is not None and one.gain.saved_share > 0]
+    if not free:
+        return whole
+    chosen = replicated_finding(program, [groups[at] for at in free])
+    part = each[free[0]] if len(free) == 1 else _specs(chosen, program, recompile)
+    if part.costs:
+        return whole
+    price = ", ".join(
+        f"{row.quantity} +{share_text(row.after / row.before - 1, 0)}" if row.before else f"more {row.quantity}"
+        for row in whole.costs
+    )
+    others = ", ".join(f"`{pattern_of(group.leaves[0].path)}`" for at, group in enumerate(groups) if at not in free)
+    return part.replace(evidence=(*part.evidence, f"with {others} sharded as well: {price}")) if others else whole
 
 
 def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -454,7 +502,7 @@ def _not_saved(finding: FindingRecord, program: Compiled, after: ProgramRecord) 
 _CHECKS: dict[str, Check] = {
     KEPT: _recomputed,
     "missing donation": _donation,
-    "large replicated array": _specs,
+    "large replicated array": _sharded,
     "partly sharded array": _specs,
     "spec on another dimension": _moved,
     "argument gathered for one use": _moved,
