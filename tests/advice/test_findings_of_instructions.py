@@ -14,7 +14,6 @@ from workbench.advice._memory import (
     _wrapping,
     kept_activations,
     missing_donation,
-    one_buffer_peak,
     recomputation,
 )
 from workbench.advice._remat import Kept
@@ -376,35 +375,6 @@ def buffers(*sizes, opcode="add", peak=2 << 20, devices=8, shape="f32[4,8]", **f
     memory = {"peak_bytes": peak, "largest": (*largest, BufferRecord(name="unknown", size_bytes=1 << 40))}
     program = of(*(instruction(name, opcode, **fields) for name in names), memory=memory)
     return with_module(program, devices=devices)
-
-
-def test_one_buffer_that_dominates_the_peak():
-    [finding] = one_buffer_peak(buffers(1 << 10, 1 << 20))
-    assert finding == FindingRecord(
-        rule="one buffer dominates the peak",
-        what="One temporary value of 1 MiB makes up 50 % of the peak memory.",
-        why="A value occupies memory from its computation to its last use.",
-        change="Compute the value in chunks (`jax.lax.map(..., batch_size=…)`, a scan over rows), recompute the value "
-        "(`jax.checkpoint`), or shard its largest dimension.",
-        evidence=("b1: f32[4,8]", "peak: 2 MiB"),
-        weight=0.5,
-        size_bytes=float(1 << 20),
-        instructions=("b1",),
-        sources=(line(2),),
-    )
-
-
-@pytest.mark.parametrize(
-    ("program", "count"),
-    [
-        (buffers((1 << 20) - 1, peak=1 << 20), 0), (buffers(1 << 20, peak=1 << 20), 1),
-        (buffers(4 << 20, peak=10 << 20), 1), (buffers((4 << 20) - 1, peak=10 << 20), 0),
-        (buffers(1 << 20, opcode="parameter"), 0), (buffers(1 << 20, opcode="constant"), 0),
-        (buffers(1 << 20, peak=None), 0), (buffers(), 0),
-    ],
-)  # fmt: skip
-def test_smallest_buffer_that_dominates_is_1_mib_and_two_fifths_of_the_peak(program, count):
-    assert len(list(one_buffer_peak(program))) == count
 
 
 def kept(**fields):

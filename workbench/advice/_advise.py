@@ -23,7 +23,7 @@ from workbench.advice._gathered_results import RULE as GATHERED, gathered_result
 from workbench.advice._host import host_in_loop, retraces
 from workbench.advice._links import device_order, slow_axis
 from workbench.advice._loops import many_small_instructions, small_loop_body, unrolled_layers
-from workbench.advice._memory import kept_activations, missing_donation, one_buffer_peak, recomputation
+from workbench.advice._memory import kept_activations, missing_donation, recomputation
 from workbench.advice._module import Compiled
 from workbench.advice._partitioning import (
     axis_without_name,
@@ -70,7 +70,6 @@ RULES: tuple[Rule, ...] = (
     gathered_for_one_use,
     gathered_results,
     missing_donation,
-    one_buffer_peak,
     kept_activations,
     recomputation,
     misplaced_spec,

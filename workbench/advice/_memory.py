@@ -1,4 +1,4 @@
-"""Rules about memory: donation, a buffer that dominates the peak, kept activations, and recomputation."""
+"""Rules about memory: donation, kept activations, and recomputation."""
 
 import contextlib
 import math
@@ -75,30 +75,6 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
         code=f"{name} = {donating}" if donating else "",
         leaves=tuple(paths),
         size_bytes=float(missing),
-    )
-
-
-def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
-    """A temporary buffer that dominates the peak."""
-    memory = program.module.memory
-    temporaries = [b for b in memory.largest if b.name in program.by_name and _is_temporary(program, b.name)]
-    if not memory.peak_bytes or not temporaries:
-        return
-    largest = max(temporaries, key=lambda buffer: buffer.size_bytes)
-    if largest.size_bytes < max(0.4 * memory.peak_bytes, _WORTH_BYTES):
-        return
-    yield FindingRecord(
-        rule="one buffer dominates the peak",
-        what=f"One temporary value of {bytes_text(largest.size_bytes)} makes up "
-        f"{share_text(largest.size_bytes / memory.peak_bytes, 0)} of the peak memory.",
-        why="A value occupies memory from its computation to its last use.",
-        change="Compute the value in chunks (`jax.lax.map(..., batch_size=…)`, a scan over rows), recompute the "
-        "value (`jax.checkpoint`), or shard its largest dimension.",
-        evidence=(f"{largest.name}: {largest.shape}", f"peak: {bytes_text(memory.peak_bytes)}"),
-        weight=largest.size_bytes / memory.peak_bytes,
-        size_bytes=float(largest.size_bytes),
-        instructions=(largest.name,),
-        sources=() if largest.source is None else (largest.source,),
     )
 
 

@@ -80,7 +80,7 @@ def replicated_finding(program: Compiled, groups: Sequence[Replicated]) -> Findi
     sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
     leaves = [leaf for group in groups for leaf in group.leaves]
     leaf, axis, held_bytes = leaves[0], groups[0].axis, sum(group.held_bytes for group in groups)
-    total = 0 if record.inputs is None else sum(each.bytes_per_device for each in record.inputs.leaves)
+    total = 0 if record.inputs is None else sum(member.bytes_per_device for member in record.inputs.leaves)
     is_whole = leaf.bytes_per_device >= leaf.size_bytes
     stored = "in full" if is_whole else f"in parts of {bytes_text(leaf.bytes_per_device)}, each"
     freed = held_bytes - held_bytes // sizes[axis]

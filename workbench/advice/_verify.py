@@ -123,32 +123,37 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
 
 def _sharded(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Shards groups of similar arguments; groups with a price are left out if the other groups have no price."""
-    whole = _specs(finding, program, recompile)
+    complete = _specs(finding, program, recompile)
     groups = [group for group in replicated_groups(program) if group.leaves[0].path in finding.specs]
-    if whole.costs and len(groups) > 1:
+    if complete.costs and len(groups) > 1:
         with contextlib.suppress(TimeLimitError):
-            whole = _without_price(whole, groups, program, recompile)
-    return whole.replace(change=whole.change.partition(REPLICATED_TRADE)[0])  # the compiled figures replace the plan
+            complete = _without_price(complete, groups, program, recompile)
+    # the compiled figures replace the plan
+    return complete.replace(change=complete.change.partition(REPLICATED_TRADE)[0])
 
 
 def _without_price(
-    whole: FindingRecord, groups: Sequence[Replicated], program: Compiled, recompile: Recompile
+    complete: FindingRecord, groups: Sequence[Replicated], program: Compiled, recompile: Recompile
 ) -> FindingRecord:
-    """The finding about the groups that no figure pays for; the finding about all groups if there are none."""
-    each = [_specs(replicated_finding(program, [group]), program, recompile) for group in groups]
-    free = [at for at, one in enumerate(each) if not one.costs and one.gain is not None and one.gain.saved_share > 0]
+    """The finding about the groups that make no figure worse, or about all groups if there are none."""
+    trials = [_specs(replicated_finding(program, [group]), program, recompile) for group in groups]
+    free = [
+        at
+        for at, trial in enumerate(trials)
+        if not trial.costs and trial.gain is not None and trial.gain.saved_share > 0
+    ]
     if not free:
-        return whole
+        return complete
     chosen = replicated_finding(program, [groups[at] for at in free])
-    part = each[free[0]] if len(free) == 1 else _specs(chosen, program, recompile)
+    part = trials[free[0]] if len(free) == 1 else _specs(chosen, program, recompile)
     if part.costs:
-        return whole
+        return complete
     price = ", ".join(
         f"{row.quantity} +{share_text(row.after / row.before - 1, 0)}" if row.before else f"more {row.quantity}"
-        for row in whole.costs
+        for row in complete.costs
     )
-    others = ", ".join(f"`{pattern_of(group.leaves[0].path)}`" for at, group in enumerate(groups) if at not in free)
-    return part.replace(evidence=(*part.evidence, f"with {others} sharded as well: {price}")) if others else whole
+    priced = ", ".join(f"`{pattern_of(group.leaves[0].path)}`" for at, group in enumerate(groups) if at not in free)
+    return part.replace(evidence=(*part.evidence, f"with {priced} sharded as well: {price}")) if priced else complete
 
 
 def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
