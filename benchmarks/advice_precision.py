@@ -205,8 +205,12 @@ def changed(name: str, finding: Any, fn: Any, args: tuple[Any, ...]) -> tuple[An
             names["nnx"] = __import__("flax.nnx").nnx
         exec(finding.code, names)
         return names[getattr(inner, "__name__", "f")], PROGRAMS[name]()[2]
+    function = getattr(inner, "__name__", "f")
+    is_jitted_again = finding.rule == "gathered results"
+    if is_jitted_again:
+        names[function] = fn
     exec(finding.code, names)
-    return fn, tuple(names[each] for each in parameters[: len(args)])
+    return names[function] if is_jitted_again else fn, tuple(names[each] for each in parameters[: len(args)])
 
 
 # ---- the verdict
