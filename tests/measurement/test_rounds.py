@@ -319,8 +319,9 @@ def test_progress_bar_shows_rounds_and_metrics(capsys):
         ),
         ((0, {"name": "x"}), r"metric 'name' of round 0 is an object of type str.*numbers or arrays of numbers"),
         ((0, {"w": {"key": jax.random.key(0)}}), r"metric 'w.key' of round 0 is an object of type PRNGKeyArray"),
+        ((0, {"z": np.complex64(1 + 2j)}), r"metric 'z' of round 0 is complex"),
     ],
-    ids=["no pair", "text", "key"],
+    ids=["no pair", "text", "key", "complex"],
 )
 def test_step_that_returns_something_else_is_an_error(returned, message):
     with pytest.raises(RoundError, match=message) as caught:

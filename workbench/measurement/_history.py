@@ -159,7 +159,9 @@ def without_clients(record: RoundRecord) -> RoundRecord:
 
 def _as_numbers(name: str, leaf: object, round: int) -> np.ndarray:
     try:
-        values = read_here(leaf).astype(np.float64)
+        array = np.asarray(read_here(leaf))
+        is_complex = np.iscomplexobj(array)
+        values = np.asarray(np.real(array), np.float64)
     except (TypeError, ValueError) as error:
         msg = (
             f"`run_rounds` was given a step whose metric {name!r} of round {round} is an object of type "
@@ -167,6 +169,12 @@ def _as_numbers(name: str, leaf: object, round: int) -> np.ndarray:
             "or keep the value in the state."
         )
         raise ProgramError(msg) from error
+    if is_complex:
+        msg = (
+            f"`run_rounds` was given a step whose metric {name!r} of round {round} is complex. Metrics are real "
+            "numbers: return the absolute value, or the real and the imaginary part as two metrics."
+        )
+        raise ProgramError(msg)
     return values
 
 
